@@ -1,0 +1,430 @@
+"""What may enter a store: the checks and the named repairs of one tile, and the statistics that make up the audit.
+
+Pure functions on NumPy arrays. A tile is checked in blocks that stay in the processor's cache, so that the dozen
+questions asked of each value cost one pass over memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel.errors import InputError, shown, some
+
+Array = NDArray[Any]
+Names = Sequence[str] | Array
+
+KINDS = {
+    "distance": "dissimilarities such as Bray-Curtis, RMSD or DTW; 0 means equal (dasrel squares them)",
+    "squared-distance": "dissimilarities that already play the role of squared distances; used as they are",
+    "similarity": "larger means more alike: identities, alignment scores, TM-scores",
+    "kernel": "inner products (a Gram or kernel matrix), such as a Gaussian or string kernel",
+}
+"""The four kinds of matrix, and one line on each."""
+
+BLOCK = 512
+EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What to do about the flaws of the input. Each is an error unless named here, and is recorded when used."""
+
+    symmetrize: Literal["error", "mean", "max"] = "error"
+    """How a pair whose two values differ becomes one value."""
+    missing: Literal["error", "max"] | float = "error"
+    """The value for pairs that are absent or NaN: a number, or the largest value present."""
+    diagonal: Literal["error", "zero"] = "error"
+    """Whether a distance matrix's non-zero diagonal is set to zero."""
+    clip_negative: float = 0.0
+    """Distances in [-clip_negative, 0) become 0."""
+    duplicates: Literal["error", "mean", "min", "max", "last"] = "error"
+    """Which value wins when a list of pairs names the same ordered pair more than once."""
+
+    def __post_init__(self) -> None:
+        _one_of("symmetrize", self.symmetrize, ("error", "mean", "max"))
+        _one_of("diagonal", self.diagonal, ("error", "zero"))
+        _one_of("duplicates", self.duplicates, ("error", "mean", "min", "max", "last"))
+        if isinstance(self.missing, str):
+            _one_of("missing", self.missing, ("error", "max"))
+        elif not np.isfinite(self.missing):
+            raise InputError(f"missing must be a finite number, 'max' or 'error', not {self.missing}")
+        if not (np.isfinite(self.clip_negative) and self.clip_negative >= 0):
+            raise InputError(f"clip_negative must be a finite number >= 0, not {self.clip_negative}")
+
+    def record(self) -> dict[str, Any]:
+        """As plain values for the store's attributes."""
+        return asdict(self)
+
+    def check_kind(self, kind: str) -> None:
+        """Refuse repairs that have no meaning for this kind."""
+        if kind in ("similarity", "kernel"):
+            for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
+                               ("clip_negative", self.clip_negative == 0)):  # fmt: skip
+                if not idle:
+                    raise InputError(
+                        f"{name}={getattr(self, name)} has no meaning for kind {kind}: it is for distances"
+                    )
+        elif not isinstance(self.missing, str) and self.missing < 0:
+            raise InputError(f"missing={self.missing}: kind {kind} takes no negative values")
+
+
+@dataclass
+class Record:
+    """The statistics of one tile, or of many added up: off-diagonal pairs unless said otherwise.
+
+    A record travels as a row of float64 numbers (`to_row`), so that the store can keep one per tile in a Zarr array.
+    Places are row and column of the whole matrix, -1 where there is none.
+    """
+
+    minimum: float = np.inf
+    maximum: float = -np.inf
+    total: float = 0.0
+    pairs: float = 0.0
+    zeros: float = 0.0
+    missing: float = 0.0
+    clipped: float = 0.0
+    lowest_clipped: float = 0.0
+    asymmetric: float = 0.0
+    """Pairs whose two values differ by more than the store can show."""
+    asymmetry: float = 0.0
+    """Largest difference of the two values of a pair, before any repair."""
+    asymmetry_row: float = -1.0
+    asymmetry_column: float = -1.0
+    diagonal_minimum: float = np.inf
+    diagonal_maximum: float = -np.inf
+    source_checksum: float = 0.0
+    """crc32c of the tile's bytes as they were read from the source."""
+    zero_places: tuple[float, ...] = (-1.0,) * (2 * EXAMPLES)
+    missing_places: tuple[float, ...] = (-1.0,) * (2 * EXAMPLES)
+
+    def to_row(self) -> Array:
+        """As numbers."""
+        row: list[float] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            row.extend(value if isinstance(value, tuple) else (value,))
+        return np.array(row, dtype=np.float64)
+
+    @classmethod
+    def from_row(cls, row: Array) -> Record:
+        """Back from numbers."""
+        values = [float(x) for x in row]
+        plain, places = values[: -4 * EXAMPLES], values[-4 * EXAMPLES :]
+        names = [field.name for field in fields(cls)][: len(plain)]
+        record = cls(**dict(zip(names, plain, strict=True)))  # type: ignore[arg-type]
+        record.zero_places = tuple(places[: 2 * EXAMPLES])
+        record.missing_places = tuple(places[2 * EXAMPLES :])
+        return record
+
+    def merged(self, other: Record) -> Record:
+        """The statistics of both; `self` comes first in the order of tiles."""
+        asymmetric = self if self.asymmetry >= other.asymmetry else other
+        return Record(
+            minimum=min(self.minimum, other.minimum),
+            maximum=max(self.maximum, other.maximum),
+            total=self.total + other.total,
+            pairs=self.pairs + other.pairs,
+            zeros=self.zeros + other.zeros,
+            missing=self.missing + other.missing,
+            clipped=self.clipped + other.clipped,
+            lowest_clipped=min(self.lowest_clipped, other.lowest_clipped),
+            asymmetric=self.asymmetric + other.asymmetric,
+            asymmetry=asymmetric.asymmetry,
+            asymmetry_row=asymmetric.asymmetry_row,
+            asymmetry_column=asymmetric.asymmetry_column,
+            diagonal_minimum=min(self.diagonal_minimum, other.diagonal_minimum),
+            diagonal_maximum=max(self.diagonal_maximum, other.diagonal_maximum),
+            source_checksum=0.0,
+            zero_places=_first_places(self.zero_places, other.zero_places),
+            missing_places=_first_places(self.missing_places, other.missing_places),
+        )
+
+
+RECORD_LENGTH = Record().to_row().size
+
+
+def audit(record: Record, ids: Names) -> dict[str, Any]:
+    """The audit that a store carries, from the statistics of all its tiles."""
+
+    def pairs(places: tuple[float, ...]) -> list[list[str]]:
+        flat = [int(p) for p in places if p >= 0]
+        return [[str(ids[flat[k]]), str(ids[flat[k + 1]])] for k in range(0, len(flat), 2)]
+
+    known = record.pairs > 0
+    asymmetry: dict[str, Any] = {"largest": record.asymmetry, "pairs": int(record.asymmetric)}
+    if record.asymmetry > 0:
+        asymmetry["where"] = pairs((record.asymmetry_row, record.asymmetry_column))[0]
+    return {
+        "pairs": int(record.pairs),
+        "minimum": record.minimum if known else None,
+        "maximum": record.maximum if known else None,
+        "mean": record.total / record.pairs if known else None,
+        "zeros": {"count": int(record.zeros), "examples": pairs(record.zero_places)},
+        "asymmetry": asymmetry,
+        "diagonal": {"minimum": record.diagonal_minimum, "maximum": record.diagonal_maximum},
+        "missing": {"count": int(record.missing), "examples": pairs(record.missing_places)},
+        "clipped": {"count": int(record.clipped), "lowest": record.lowest_clipped},
+    }
+
+
+def check_tile(
+    upper: Array,
+    lower: Array | None,
+    *,
+    place: tuple[int, int],
+    kind: str,
+    dtype: np.dtype[Any],
+    policy: Policy,
+    ids: Names,
+) -> tuple[Array, Record]:
+    """Check one tile, apply the named repairs, and return what is to be stored with its statistics.
+
+    `upper` holds the values of rows `place[0]` and on against columns `place[1]` and on; `lower` the values of the
+    mirrored place (columns against rows, as the source has them), or None when the source has one triangle only.
+    Pairs that are still to be filled with the maximum stay NaN. A tile on the diagonal (`place[0] == place[1]`) is
+    square, and its lower half is checked against its upper half when `lower` is None.
+
+    The first block with a flaw that the policy does not name raises `InputError`.
+    """
+    row0, col0 = place
+    on_diagonal = row0 == col0
+    result = np.empty(upper.shape, dtype=dtype)
+    record = Record()
+    blocks_down = range(0, upper.shape[0], BLOCK)
+    blocks_across = range(0, upper.shape[1], BLOCK)
+    for r in blocks_down:
+        for c in blocks_across:
+            if on_diagonal and c < r:
+                continue
+            here = (slice(r, r + BLOCK), slice(c, c + BLOCK))
+            there = (here[1], here[0])
+            a = upper[here]
+            mirror = upper[there] if on_diagonal and lower is None else None if lower is None else lower[there]
+            b = None if mirror is None else np.ascontiguousarray(mirror.T)
+            block, part = _check_block(a, b, (row0 + r, col0 + c), kind, dtype, policy, ids)
+            result[here] = block
+            if on_diagonal and c > r:
+                result[there] = block.T
+            record = record.merged(part)
+    return result, record
+
+
+def _check_block(
+    a: Array,
+    b: Array | None,
+    place: tuple[int, int],
+    kind: str,
+    dtype: np.dtype[Any],
+    policy: Policy,
+    ids: Names,
+) -> tuple[Array, Record]:
+    if a.dtype.kind not in "fiub":
+        raise InputError(f"values are of type {a.dtype}; numbers are needed")
+    values = a.astype(np.float64) if a.dtype != np.float32 else a.astype(np.float32)
+    record = Record()
+    on_diagonal = place[0] == place[1]
+    low, high = _range(values)
+    if b is not None:
+        b = b.astype(values.dtype, copy=False)
+        low_b, high_b = _range(b)
+        low, high = _nan_min(low, low_b), _nan_max(high, high_b)
+    if np.isnan(low):
+        values, b = _fill_missing(values, b, place, policy, ids, record)
+        low, high = _range(values) if b is None else _both(_range(values), _range(b))
+    if np.isinf(low) or np.isinf(high):
+        bad = np.isinf(values) if b is None else np.isinf(values) | np.isinf(b)
+        raise InputError(
+            f"infinite values: {_places(bad, values, place, ids)}; remove these objects or give finite values"
+        )
+    if b is not None:
+        values = _symmetrize(values, b, place, dtype, policy, ids, record)
+    if on_diagonal:
+        _check_diagonal(values, place, kind, policy, ids, record)
+    if low < 0 and kind in ("distance", "squared-distance"):
+        _clip_negative(values, place, kind, policy, ids, record)
+    with np.errstate(over="ignore"):
+        block = values.astype(dtype)
+    if values.dtype != dtype and not np.isfinite(block).all() and np.isinf(block).any():
+        bad = np.isinf(block)
+        raise InputError(f"values too large for {dtype}: {_places(bad, values, place, ids)}; use --dtype float64")
+    _count(block, on_diagonal, place, record)
+    return block, record
+
+
+def _fill_missing(
+    a: Array, b: Array | None, place: tuple[int, int], policy: Policy, ids: Names, record: Record
+) -> tuple[Array, Array | None]:
+    """Take the value of the other direction where one is missing, and fill pairs with neither by the policy."""
+    absent = np.isnan(a)
+    if b is not None:
+        absent_b = np.isnan(b)
+        if policy.symmetrize != "error":
+            a = np.where(absent, b, a)
+            b = np.where(absent_b, a, b)
+            absent = np.isnan(a)
+            absent_b = absent
+        absent = absent | absent_b
+    if place[0] == place[1]:
+        absent = np.triu(absent)
+    count = int(np.count_nonzero(absent))
+    if count and policy.missing == "error":
+        raise InputError(
+            f"missing values (NaN): {_places(absent, a, place, ids)}; say --missing fill=VALUE or --missing max"
+            " (or --symmetrize where only one direction of a pair is given)"
+        )
+    if count:
+        fill = np.nan if policy.missing == "max" else float(policy.missing)
+        a = np.where(np.isnan(a), fill, a).astype(a.dtype)
+        b = None if b is None else np.where(np.isnan(b), fill, b).astype(b.dtype)
+        record.missing = count
+        record.missing_places = _example_places(absent, place)
+    return a, b
+
+
+def _symmetrize(
+    a: Array,
+    b: Array,
+    place: tuple[int, int],
+    dtype: np.dtype[Any],
+    policy: Policy,
+    ids: Names,
+    record: Record,
+) -> Array:
+    difference = np.subtract(a, b)
+    np.abs(difference, out=difference)
+    largest = float(np.nanmax(difference, initial=0.0))
+    if largest == 0:
+        return a
+    # Less than the store's own rounding is not asymmetry, but the largest difference is recorded all the same.
+    tolerance = 8 * float(np.finfo(dtype).eps) * np.maximum(np.abs(a), np.abs(b))
+    beyond = difference > tolerance
+    if place[0] == place[1]:
+        beyond = np.triu(beyond, 1)
+    count = int(np.count_nonzero(beyond))
+    where = np.unravel_index(int(np.nanargmax(difference)), difference.shape)
+    row, column = place[0] + int(where[0]), place[1] + int(where[1])
+    if count and policy.symmetrize == "error":
+        x, y = float(a[where]), float(b[where])
+        raise InputError(
+            f"asymmetric: {count} pairs in this block, the worst {_pair(row, column, ids)}:"
+            f" {x:g} one way, {y:g} the other; say --symmetrize mean or --symmetrize max"
+        )
+    record.asymmetric = count
+    record.asymmetry, record.asymmetry_row, record.asymmetry_column = largest, row, column
+    if policy.symmetrize == "mean":
+        return (a + b) / 2
+    return np.maximum(a, b) if policy.symmetrize == "max" else a
+
+
+def _check_diagonal(a: Array, place: tuple[int, int], kind: str, policy: Policy, ids: Names, record: Record) -> None:
+    diagonal = np.diagonal(a).copy()
+    record.diagonal_minimum, record.diagonal_maximum = float(diagonal.min()), float(diagonal.max())
+    if kind in ("similarity", "kernel"):
+        return
+    bad = np.flatnonzero(diagonal != 0)
+    if bad.size and policy.diagonal == "error":
+        k = int(bad[np.argmax(np.abs(diagonal[bad]))])
+        who = _name(place[0] + k, ids)
+        told = f"diagonal is not zero for {bad.size} objects of this block, e.g. {who}: {diagonal[k]:g}"
+        if a.shape[0] > 1 and bool((diagonal >= np.nanmax(a, axis=1)).all()):
+            raise InputError(
+                f"{told}, and it is the largest value of its row: this looks like a similarity;"
+                f" say --kind similarity, or --diagonal zero if it is a {kind}"
+            )
+        raise InputError(f"{told}; a {kind} of an object to itself is 0: say --diagonal zero to set it so")
+    np.fill_diagonal(a, 0)
+
+
+def _clip_negative(a: Array, place: tuple[int, int], kind: str, policy: Policy, ids: Names, record: Record) -> None:
+    bad = a < -policy.clip_negative
+    if bad.any():
+        hint = "" if policy.clip_negative else "; rounding below zero can be set to 0 by --clip-negative TOL"
+        raise InputError(
+            f"negative values in a {kind}: {_places(bad, a, place, ids)}{hint}; for similarities say --kind similarity"
+        )
+    clipped = a < 0
+    count = int(np.count_nonzero(np.triu(clipped) if place[0] == place[1] else clipped))
+    record.clipped = count
+    record.lowest_clipped = float(np.nanmin(a))
+    a[clipped] = 0
+
+
+def _count(block: Array, on_diagonal: bool, place: tuple[int, int], record: Record) -> None:
+    """Extremes, sum and zeros of the values as they are stored, each unordered pair once, the diagonal left out."""
+    values = block[np.triu_indices(block.shape[0], 1)] if on_diagonal else block
+    record.pairs = values.size
+    if not values.size:
+        return
+    low, high = _range(values)
+    if np.isnan(low):  # pairs that wait for the maximum
+        known = values[~np.isnan(values)]
+        record.pairs = known.size
+        if not known.size:
+            return
+        low, high = _range(known)
+        record.total = float(known.sum(dtype=np.float64))
+    else:
+        record.total = float(values.sum(dtype=np.float64))
+    record.minimum, record.maximum = low, high
+    if low <= 0 <= high:
+        record.zeros = int(np.count_nonzero(values == 0))
+        if record.zeros:
+            zero = np.triu(block == 0, 1) if on_diagonal else block == 0
+            record.zero_places = _example_places(zero, place)
+
+
+def _range(values: Array) -> tuple[float, float]:
+    """Smallest and largest; both NaN when a value is NaN."""
+    return float(values.min()), float(values.max())
+
+
+def _both(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return float(np.fmin(first[0], second[0])), float(np.fmax(first[1], second[1]))
+
+
+def _nan_min(x: float, y: float) -> float:
+    return float(np.minimum(x, y))
+
+
+def _nan_max(x: float, y: float) -> float:
+    return float(np.maximum(x, y))
+
+
+def _example_places(mask: Array, place: tuple[int, int]) -> tuple[float, ...]:
+    flat = np.flatnonzero(mask)[:EXAMPLES]
+    rows, columns = np.unravel_index(flat, mask.shape)
+    found = [float(x) for r, c in zip(rows, columns, strict=True) for x in (place[0] + r, place[1] + c)]
+    return tuple(found + [-1.0] * (2 * EXAMPLES - len(found)))
+
+
+def _first_places(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
+    found = [p for p in (*first, *second) if p >= 0][: 2 * EXAMPLES]
+    return tuple(found + [-1.0] * (2 * EXAMPLES - len(found)))
+
+
+def _name(index: int, ids: Names) -> str:
+    return f"{shown(ids[index])} (object {index})"
+
+
+def _pair(row: int, column: int, ids: Names) -> str:
+    return f"{_name(row, ids)} and {_name(column, ids)}"
+
+
+def _places(mask: Array, values: Array, place: tuple[int, int], ids: Names) -> str:
+    """The first few offenders with their values, and how many there are in this block."""
+    flat = np.flatnonzero(mask)
+    named = []
+    for k in flat[:EXAMPLES]:
+        r, c = divmod(int(k), mask.shape[1])
+        named.append(f"{_pair(place[0] + r, place[1] + c, ids)} = {values[r, c]:g}")
+    return some(named, total=flat.size)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")

@@ -1,0 +1,373 @@
+"""The matrix store: one Zarr v3 group per matrix, written tile by tile and readable by any Zarr tool.
+
+    values     n x n, square tiles, only tiles (i, j) with i <= j written; the rest is the fill value NaN
+    ids        the objects' names
+    diagonal   self-similarities, for kinds similarity and kernel
+    records    the statistics of each tile, from which the audit was made
+    progress   while the store is being written: the record of each tile that is finished
+
+The group's attribute `dasrel` is the manifest. Its `state` is `writing` until every tile is there, then `complete`.
+A tile file is written aside and renamed, and its record is written after it, so that a killed process leaves either
+a whole tile with its record or a tile that the next run writes again.
+
+Checksums are Zarr's crc32c codec: four bytes behind the tile, checked by every Zarr reader, and no obstacle to
+mapping the file. A list in the manifest would have to be rewritten with every tile, and would read no faster.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import google_crc32c
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.storage import LocalStore
+
+from dasrel.errors import InputError, StoreError, shown, some
+from dasrel.intake import Record
+
+Array = NDArray[Any]
+StoreLike = str | os.PathLike[str] | Any
+"""A local path, a URL that Zarr opens, or a Zarr store object."""
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a tiled matrix: all that is needed to know which tile covers what."""
+
+    n_objects: int
+    tile: int
+    dtype: np.dtype[Any]
+
+    @property
+    def a_side(self) -> int:
+        """Tiles on each side of the matrix."""
+        return math.ceil(self.n_objects / self.tile)
+
+    def tiles(self) -> list[tuple[int, int]]:
+        """The stored tiles in the order of all work: row by row of the upper triangle."""
+        return [(i, j) for i in range(self.a_side) for j in range(i, self.a_side)]
+
+    def span(self, i: int) -> slice:
+        """The objects of strip i."""
+        return slice(i * self.tile, min((i + 1) * self.tile, self.n_objects))
+
+    def shape(self, i: int, j: int) -> tuple[int, int]:
+        """The shape of tile (i, j) without its padding."""
+        rows, columns = self.span(i), self.span(j)
+        return rows.stop - rows.start, columns.stop - columns.start
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of one stored tile."""
+        return self.tile * self.tile * self.dtype.itemsize
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all stored tiles: what one scan reads."""
+        return self.a_side * (self.a_side + 1) // 2 * self.tile_bytes
+
+
+@dataclass(frozen=True)
+class TileFiles:
+    """The tiles of a store as a task sees them: a few words that travel, and the reading and writing of one tile."""
+
+    store: StoreLike
+    layout: Layout
+    mapped: bool
+    """Whether tiles are plain local files: then they are mapped, and nothing is copied."""
+
+    def file(self, i: int, j: int) -> str:
+        """Where tile (i, j) lies, for messages and for the operating system."""
+        return f"{location(self.store)}/values/c/{i}/{j}"
+
+    def read(self, i: int, j: int, *, verify: bool = False) -> Array:
+        """Tile (i, j) without its padding, read-only where it is mapped.
+
+        Cost: one tile. A mapped tile takes no anonymous memory; other stores cost the tile's bytes.
+        """
+        rows, columns = self.layout.shape(i, j)
+        side = self.layout.tile
+        if self.mapped:
+            whole = self._map(i, j)
+            if verify:
+                self._verify(whole, i, j)
+            return np.frombuffer(whole, dtype=self.layout.dtype, count=side * side).reshape(side, side)[:rows, :columns]
+        span_i, span_j = self.layout.span(i), self.layout.span(j)
+        try:
+            tile = np.asarray(_values(_key(self.store))[span_i, span_j])
+        except Exception as error:
+            raise StoreError(f"{self._which(i, j)} cannot be read: {shown(error, limit=200)}; {_ADVICE}") from error
+        if np.isnan(tile[0, 0]) and np.isnan(tile).all():
+            raise StoreError(f"{self._which(i, j)} is missing; {_ADVICE}")
+        return tile
+
+    def prefetch(self, i: int, j: int) -> None:
+        """Ask the operating system to start reading tile (i, j); a hint that may be ignored."""
+        if self.mapped:
+            try:
+                descriptor = os.open(self.file(i, j), os.O_RDONLY)
+            except OSError:
+                return  # the read that follows will say what is wrong
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+
+    def write(self, i: int, j: int, tile: Array, record: Record) -> None:
+        """Write tile (i, j), then its record. Safe to do again, and to be killed at any moment."""
+        rows, columns = tile.shape
+        side = self.layout.tile
+        if (rows, columns) != (side, side):
+            whole = np.full((side, side), np.nan, dtype=self.layout.dtype)
+            whole[:rows, :columns] = tile
+            tile = whole
+        tile = np.ascontiguousarray(tile, dtype=self.layout.dtype)
+        if self.mapped:
+            _write_aside(self.file(i, j), tile)
+        else:
+            values = _values(_key(self.store), "r+")
+            span_i, span_j = self.layout.span(i), self.layout.span(j)
+            values[span_i, span_j] = tile[:rows, :columns]
+        group = _group(_key(self.store), "r+")
+        if i == j and "diagonal" in group:
+            group["diagonal"][self.layout.span(i)] = np.diagonal(tile[:rows, :columns]).astype(np.float64)
+        group["progress"][i, j] = record.to_row()
+
+    def _map(self, i: int, j: int) -> Array:
+        path = self.file(i, j)
+        expected = self.layout.tile_bytes + 4
+        try:
+            size = os.stat(path).st_size
+            if size != expected:
+                raise StoreError(f"{self._which(i, j)} has {size} bytes instead of {expected}; {_ADVICE}")
+            return np.memmap(path, dtype=np.uint8, mode="r")
+        except FileNotFoundError:
+            raise StoreError(f"{self._which(i, j)} is missing; {_ADVICE}") from None
+        except StoreError:
+            raise
+        except OSError as error:
+            raise StoreError(f"{self._which(i, j)} cannot be read: {error.strerror}; {_ADVICE}") from error
+
+    def _verify(self, whole: Array, i: int, j: int) -> None:
+        stored = int.from_bytes(whole[-4:].tobytes(), "little")
+        found = google_crc32c.value(whole[:-4])
+        if stored != found:
+            raise StoreError(f"{self._which(i, j)} is corrupt (checksum {found:08x}, stored {stored:08x}); {_ADVICE}")
+
+    def _which(self, i: int, j: int) -> str:
+        rows, columns = self.layout.span(i), self.layout.span(j)
+        return (
+            f"tile ({i}, {j}) of {self.file(i, j)}, objects {rows.start} to {rows.stop - 1}"
+            f" against {columns.start} to {columns.stop - 1},"
+        )
+
+
+_ADVICE = "`dasrel audit STORE --verify` lists every bad tile"
+
+
+class Matrix:
+    """An open, complete store. Get one with `open_matrix`."""
+
+    def __init__(self, store: StoreLike, manifest: dict[str, Any], group: Any) -> None:
+        self.store = store
+        self.manifest = manifest
+        self._group = group
+        self.n_objects: int = manifest["n_objects"]
+        self.kind: str = manifest["kind"]
+        self.tile: int = manifest["tile"]
+        self.dtype: np.dtype[Any] = np.dtype(manifest["dtype"])
+        self.audit: dict[str, Any] = manifest["audit"]
+        self.layout = Layout(self.n_objects, self.tile, self.dtype)
+        self.files = TileFiles(store, self.layout, is_mapped(group))
+        self._ids: Array | None = None
+        self._index: dict[str, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Matrix {location(self.store)}: {self.n_objects} objects, kind {self.kind}, tile {self.tile}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_matrix, (self.store,)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_objects, n_objects)."""
+        return self.n_objects, self.n_objects
+
+    @property
+    def ids(self) -> Array:
+        """The objects' names, an array of n strings."""
+        if self._ids is None:
+            self._ids = np.asarray(self._group["ids"][:])
+        return self._ids
+
+    @property
+    def diagonal(self) -> Array | None:
+        """Self-similarities (n float64) for kinds similarity and kernel, else None."""
+        return np.asarray(self._group["diagonal"][:]) if "diagonal" in self._group else None
+
+    def positions(self, ids: Iterable[str]) -> list[int]:
+        """Where the objects with these names stand."""
+        if self._index is None:
+            self._index = {str(name): k for k, name in enumerate(self.ids)}
+        wanted = [str(name) for name in ids]
+        unknown = [shown(name) for name in wanted if name not in self._index]
+        if unknown:
+            raise InputError(f"no such objects in {location(self.store)}: {some(unknown)}")
+        return [self._index[name] for name in wanted]
+
+    def read_tile(self, i: int, j: int) -> Array:
+        """Tile (i, j) of the upper triangle, i <= j, without padding; rows of strip i against columns of strip j."""
+        if not 0 <= i <= j < self.layout.a_side:
+            raise InputError(f"no tile ({i}, {j}): tiles have 0 <= i <= j < {self.layout.a_side}")
+        return self.files.read(i, j)
+
+    def rows(self, ids: Iterable[str]) -> Array:
+        """The rows of chosen objects as stored, both triangles: an array of (number of ids, n).
+
+        Cost: reads the tiles of the strips that the objects lie in; the result is one row of n values per object.
+        """
+        where = np.array(self.positions(ids), dtype=np.intp)
+        result = np.empty((where.size, self.n_objects), dtype=self.dtype)
+        for strip in np.unique(where // self.tile):
+            mine = np.flatnonzero(where // self.tile == strip)
+            local = where[mine] - strip * self.tile
+            for other in range(self.layout.a_side):
+                i, j = min(strip, other), max(strip, other)
+                tile = self.files.read(int(i), int(j))
+                result[mine, self.layout.span(other)] = tile[local] if strip <= other else tile[:, local].T
+        return result
+
+    def to_dask(self) -> Any:
+        """The full mirrored matrix as a lazy dask array, for other tools.
+
+        Cost: none now; computing all of it reads each tile once and holds what the caller asks for.
+        """
+        import dask
+        import dask.array as da
+
+        read = dask.delayed(TileFiles.read, pure=True)
+        tiles = {
+            (i, j): da.from_delayed(read(self.files, i, j), self.layout.shape(i, j), self.dtype)
+            for i, j in self.layout.tiles()
+        }
+        side = range(self.layout.a_side)
+        return da.block([[tiles[i, j] if i <= j else tiles[j, i].T for j in side] for i in side])
+
+
+def open_matrix(store: StoreLike) -> Matrix:
+    """Open a complete store: a local path, a URL that Zarr opens (`s3://...`), or a Zarr store object.
+
+    Cost: no scan; reads the manifest. The ids are read when they are asked for.
+    """
+    manifest, group = read_manifest(store)
+    if manifest["state"] != "complete":
+        raise StoreError(
+            f"{location(store)} is unfinished (state {manifest['state']}):"
+            " run the command that wrote it again with --resume"
+        )
+    return Matrix(store, manifest, group)
+
+
+def is_store(store: StoreLike) -> bool:
+    """Whether a dasrel store, finished or not, is there."""
+    try:
+        return "dasrel" in zarr.open_group(zarr_store(store), mode="r").attrs
+    except Exception:
+        return False
+
+
+def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dict[str, Any], Any]:
+    try:
+        group = zarr.open_group(zarr_store(store), mode=mode)
+    except FileNotFoundError:
+        raise StoreError(f"no store at {location(store)}; `dasrel import SOURCE STORE --kind ...` makes one") from None
+    except ImportError as error:
+        raise StoreError(f"{location(store)} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        raise StoreError(f"{location(store)} cannot be opened: {shown(error, limit=200)}") from error
+    manifest = group.attrs.get("dasrel")
+    if not isinstance(manifest, dict):
+        raise StoreError(f"{location(store)} is a Zarr group, but not a dasrel store; `dasrel import` makes one")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise StoreError(
+            f"{location(store)} has format version {manifest.get('format_version')}, this dasrel reads version"
+            f" {FORMAT_VERSION}: use the dasrel that wrote it, or import the source again"
+        )
+    return manifest, group
+
+
+def _write_aside(path: str, tile: Array) -> None:
+    """Write a tile with its checksum to a file beside, then rename it: there is never half a tile."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    aside = f"{path}.{os.getpid()}.partial"
+    try:
+        with open(aside, "wb", buffering=0) as file:
+            data = tile.data.cast("B")
+            done = 0
+            while done < len(data):
+                done += file.write(data[done:])
+            file.write(google_crc32c.value(_readonly(tile)).to_bytes(4, "little"))
+        os.replace(aside, path)
+    except BaseException:
+        if os.path.exists(aside):
+            os.unlink(aside)
+        raise
+
+
+def _readonly(tile: Array) -> Array:
+    flat = tile.view(np.uint8).reshape(-1)
+    flat.flags.writeable = False  # the checksum takes read-only bytes only
+    return flat
+
+
+def is_mapped(group: Any) -> bool:
+    """Whether the tiles are plain files of this machine: local, little-endian, checksummed and not compressed."""
+    codecs = group["values"].metadata.codecs
+    plain = len(codecs) == 2 and codecs[0] == BytesCodec(endian="little") and codecs[1] == Crc32cCodec()
+    return plain and isinstance(group.store, LocalStore)
+
+
+def local_path(store: StoreLike) -> Path | None:
+    if isinstance(store, LocalStore):
+        return Path(store.root)
+    if isinstance(store, os.PathLike):
+        return Path(store)
+    if isinstance(store, str) and "://" not in store:
+        return Path(store)
+    return None
+
+
+def location(store: StoreLike) -> str:
+    local = local_path(store)
+    return str(local) if local is not None else str(store)
+
+
+def zarr_store(store: StoreLike) -> Any:
+    return os.fspath(store) if isinstance(store, os.PathLike) else store
+
+
+def _key(store: StoreLike) -> Any:
+    """A path or URL as a string, so that it can be looked up; store objects stand for themselves."""
+    local = local_path(store)
+    return str(local.absolute()) if local is not None else store
+
+
+@lru_cache(maxsize=64)
+def _group(store: Any, mode: Literal["r", "r+"] = "r") -> Any:
+    return zarr.open_group(store, mode=mode)
+
+
+def _values(store: Any, mode: Literal["r", "r+"] = "r") -> Any:
+    return _group(store, mode)["values"]

@@ -1,0 +1,349 @@
+"""Writing a store: begin or resume it, tile by tile, and make it complete."""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import google_crc32c
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from dasrel import intake
+from dasrel._version import __version__
+from dasrel.errors import InputError, StoreError, shown, some
+from dasrel.intake import KINDS, Names, Policy, Record
+from dasrel.store import (
+    FORMAT_VERSION,
+    Array,
+    Layout,
+    Matrix,
+    StoreLike,
+    TileFiles,
+    is_mapped,
+    is_store,
+    local_path,
+    location,
+    open_matrix,
+    read_manifest,
+    zarr_store,
+)
+
+LARGEST_TILE = 4096
+
+
+def default_tile(n_objects: int, dtype: np.dtype[Any]) -> int:
+    """The side of a tile: at most 64 MiB a tile, at least four tiles a side from 1,024 objects on, little padding.
+
+    >>> default_tile(20_480, np.dtype("float32")), default_tile(1_797, np.dtype("float32"))
+    (4096, 464)
+    """
+    largest = LARGEST_TILE if dtype.itemsize == 4 else 2896
+    wanted = min(largest, max(256, math.ceil(n_objects / 4)))
+    a_side = math.ceil(n_objects / wanted)
+    return min(largest, 16 * math.ceil(math.ceil(n_objects / a_side) / 16))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a store is written."""
+
+    dtype: Literal["float32", "float64"] = "float32"
+    tile: int | None = None
+    """Side of a tile; by default at most 64 MiB a tile."""
+    compress: Literal["lz4"] | None = None
+    memory: int | str = "1GiB"
+    """Anonymous memory that the work may take on this machine, in bytes or such as "2GiB"."""
+    resume: bool = False
+    """Go on with an unfinished store: only the tiles that are missing are written."""
+    force: bool = False
+    """Replace an existing store, by a rename once the new one is complete."""
+
+
+class Writer:
+    """A store being written. Get one with `create_store`; `finish` makes it a complete store."""
+
+    def __init__(
+        self,
+        target: StoreLike,
+        store: StoreLike,
+        manifest: dict[str, Any],
+        group: Any,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self.target = target
+        self.resumed = resumed
+        self.store = store
+        self.manifest = manifest
+        self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
+        self.files = TileFiles(store, self.layout, is_mapped(group))
+        self.ids = np.asarray(group["ids"][:])
+        self._group = group
+
+    @property
+    def scratch(self) -> Path | None:
+        """A folder on the store's own disk for what a reader must put aside; None for a remote store."""
+        local = local_path(self.store)
+        return None if local is None else local / "scratch"
+
+    def missing(self) -> list[tuple[int, int]]:
+        """The tiles that are not written yet, in order."""
+        done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
+        return [(i, j) for i, j in self.layout.tiles() if not done[i, j]]
+
+    def finish(self, *, checksum: str | None = None) -> Matrix:
+        """Check that every tile is there, fill pairs that wait for the maximum, write the audit, and open the store.
+
+        `checksum` is that of the source; without it, the checksums of the tiles as they were read stand in.
+        """
+        if missing := self.missing():
+            raise StoreError(f"{len(missing)} tiles are not written: {some(missing)}; run again with --resume")
+        rows = np.asarray(self._group["progress"][:])
+        records = [Record.from_row(rows[i, j]) for i, j in self.layout.tiles()]
+        if self.manifest["input"]["missing"] == "max" and any(r.missing for r in records):
+            records = self._fill_with_maximum(records)
+            rows = np.asarray(self._group["progress"][:])
+        total = Record()
+        for record in records:
+            total = total.merged(record)
+        if checksum is None:
+            parts = b"".join(int(r.source_checksum).to_bytes(4, "little") for r in records)
+            checksum = f"crc32c of tiles: {google_crc32c.value(parts):08x}"
+        kept = self._group.create_array(
+            "records",
+            shape=rows.shape,
+            chunks=rows.shape,
+            dtype="float64",
+            overwrite=True,
+            attributes=_record_names(),
+        )
+        kept[:] = rows
+        provenance = {**self.manifest["provenance"], "checksum": checksum}
+        provenance.pop("modified", None)
+        manifest = {
+            **self.manifest,
+            "audit": intake.audit(total, self.ids),
+            "provenance": provenance,
+            "state": "complete",
+        }
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        self._group.attrs["dasrel"] = manifest
+        # From here on the store is complete; what follows only tidies up.
+        del self._group["progress"]
+        return self._into_place(manifest)
+
+    def abandon(self) -> None:
+        """Remove what this writer began, because its source cannot be used. A resumed store is left as it was."""
+        local = local_path(self.store)
+        if local is not None and not self.resumed:
+            shutil.rmtree(local, ignore_errors=True)
+
+    def _fill_with_maximum(self, records: list[Record]) -> list[Record]:
+        largest = max((r.maximum for r in records if r.pairs), default=-np.inf)
+        if not np.isfinite(largest):
+            raise InputError("--missing max: there is no value at all to take the maximum of")
+        filled = []
+        for (i, j), record in zip(self.layout.tiles(), records, strict=True):
+            expected = self.layout.shape(i, j)
+            pairs = expected[0] * expected[1] if i != j else expected[0] * (expected[0] - 1) // 2
+            if record.pairs < pairs:
+                tile = self.files.read(i, j).copy() if record.pairs else np.full(expected, np.nan, self.layout.dtype)
+                absent = np.isnan(tile)
+                tile[absent] = largest
+                added = int(np.count_nonzero(absent)) // (2 if i == j else 1)
+                record.pairs += added
+                record.total += added * float(self.layout.dtype.type(largest))
+                record.maximum = max(record.maximum, largest)
+                record.minimum = min(record.minimum, largest)
+                self.files.write(i, j, tile, record)
+            filled.append(record)
+        return filled
+
+    def _into_place(self, manifest: dict[str, Any]) -> Matrix:
+        if self.store is not self.target:
+            target, written = local_path(self.target), local_path(self.store)
+            assert target is not None
+            assert written is not None
+            old = target.with_name(f".{target.name}.old")
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                target.rename(old)
+            written.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        return open_matrix(self.target)
+
+
+def create_store(
+    store: StoreLike,
+    *,
+    n_objects: int,
+    kind: str,
+    ids: Names | None = None,
+    policy: Policy | None = None,
+    writing: Writing | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Writer:
+    """Begin a store, or go on with an unfinished one.
+
+    An existing store is refused unless `writing.resume` (everything asked for must then agree with what was begun) or
+    `writing.force` (write aside, and replace the old store once the new one is complete).
+
+    Parameters
+    ----------
+    provenance
+        What the matrix came from: `source`, and `size` and `modified` where there is a file. `modified` serves only
+        to recognise the same source on `resume` and is not kept.
+    """
+    names = checked_ids(ids, n_objects)
+    writing = writing or Writing()
+    manifest = _manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
+    exists = is_store(store)
+    if not exists and not _is_vacant(store):
+        raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
+    if exists and not (writing.resume or writing.force):
+        state = read_manifest(store)[0]["state"]
+        raise StoreError(
+            f"{location(store)} exists (state {state}); say --force to replace it"
+            + (", or --resume to go on with it" if state != "complete" else "")
+        )
+    if exists and writing.resume:
+        begun, group = read_manifest(store, "r+")
+        _check_same(begun, manifest, store)
+        if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
+            return Writer(store, store, manifest, _create_group(store, manifest, names))
+        if not np.array_equal(np.asarray(group["ids"][:]), names):
+            raise StoreError(f"{location(store)} was begun with other ids; say --force to begin anew")
+        return Writer(store, store, begun, group, resumed=True)
+    place = store
+    if exists:
+        target = local_path(store)
+        if target is None:
+            raise StoreError(
+                f"{location(store)} exists and a remote store cannot be replaced by a rename: delete it first"
+            )
+        place = target.with_name(f".{target.name}.new")
+        shutil.rmtree(place, ignore_errors=True)
+    return Writer(store, place, manifest, _create_group(place, manifest, names))
+
+
+def checked_ids(ids: Names | None, n_objects: int) -> Array:
+    """The names as an array of strings; `0`, `1`, ... when there are none. Empty and repeated names are refused."""
+    if n_objects < 1:
+        raise InputError("the matrix has no objects (n = 0)")
+    if ids is None:
+        return np.array([str(k) for k in range(n_objects)], dtype=np.dtypes.StringDType())
+    names = [str(name) for name in ids]
+    if len(names) != n_objects:
+        raise InputError(f"{len(names)} ids for {n_objects} objects; give one id per row")
+    if "" in names:
+        raise InputError(f"the id of object {names.index('')} is empty; give every object a name")
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        twice = list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+        raise InputError(f"ids are not unique: {some([shown(name) for name in twice])}; rename or drop the repeats")
+    return np.array(names, dtype=np.dtypes.StringDType())
+
+
+def full_disk(error: BaseException) -> bool:
+    """Whether an error, or one that caused it, says that the disk is full."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return False
+
+
+def _manifest(
+    n_objects: int, kind: str, writing: Writing, policy: Policy, provenance: dict[str, Any]
+) -> dict[str, Any]:
+    if kind not in KINDS:
+        words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
+        raise InputError(f"kind must be one of the four ({words}), not {kind!r}")
+    policy.check_kind(kind)
+    if writing.dtype not in ("float32", "float64"):
+        raise InputError(f"dtype must be float32 or float64, not {writing.dtype}")
+    if writing.compress not in (None, "lz4"):
+        raise InputError(f"compress must be lz4 or nothing, not {writing.compress!r}")
+    side = default_tile(n_objects, np.dtype(writing.dtype)) if writing.tile is None else writing.tile
+    if side < 1:
+        raise InputError(f"tile must be at least 1, not {side}")
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "n_objects": n_objects,
+        "tile": side,
+        "dtype": writing.dtype,
+        "compress": writing.compress,
+        "input": policy.record(),
+        "provenance": {**provenance, "dasrel": __version__},
+        "state": "writing",
+        "audit": None,
+    }
+
+
+def _create_group(place: StoreLike, manifest: dict[str, Any], names: Array) -> Any:
+    n, side = manifest["n_objects"], manifest["tile"]
+    a_side = math.ceil(n / side)
+    filters: tuple[Any, ...] = (Crc32cCodec(),)
+    if manifest["compress"] == "lz4":
+        filters = (
+            BloscCodec(cname="lz4", shuffle="shuffle", typesize=np.dtype(manifest["dtype"]).itemsize),
+            Crc32cCodec(),
+        )
+    group = zarr.create_group(
+        zarr_store(place),
+        zarr_format=3,
+        overwrite=True,
+        attributes={"dasrel": {**manifest, "state": "begun"}},
+    )
+    group.create_array(
+        "values", shape=(n, n), chunks=(side, side), dtype=manifest["dtype"], fill_value=float("nan"),
+        compressors=filters, dimension_names=("object", "other_object"), config={"write_empty_chunks": True},
+    )  # fmt: skip
+    ids = group.create_array("ids", shape=(n,), chunks=(n,), dtype=str, dimension_names=("object",))
+    ids[:] = names
+    if manifest["kind"] in ("similarity", "kernel"):
+        group.create_array(
+            "diagonal",
+            shape=(n,),
+            chunks=(side,),
+            dtype="float64",
+            fill_value=float("nan"),
+            dimension_names=("object",),
+        )
+    group.create_array(
+        "progress", shape=(a_side, a_side, intake.RECORD_LENGTH), chunks=(1, 1, intake.RECORD_LENGTH),
+        dtype="float64", fill_value=float("nan"), compressors=None,
+    )  # fmt: skip
+    group.attrs["dasrel"] = manifest
+    return group
+
+
+def _record_names() -> dict[str, Any]:
+    return {"columns": [field.name for field in fields(Record)]}
+
+
+def _check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
+    for key in ("kind", "n_objects", "tile", "dtype", "compress", "input", "provenance"):
+        if begun[key] != wanted[key]:
+            raise StoreError(
+                f"{location(store)} was begun with {key} {begun[key]}, now it is {wanted[key]};"
+                " use the same again, or --force to begin anew"
+            )
+    if begun["state"] == "complete":
+        raise StoreError(f"{location(store)} is complete already: there is nothing to resume")
+
+
+def _is_vacant(store: StoreLike) -> bool:
+    """Whether nothing is there yet, as far as this machine can see."""
+    local = local_path(store)
+    if local is None or not local.exists():
+        return True
+    return local.is_dir() and not any(local.iterdir())
