@@ -86,12 +86,6 @@ class Writer:
         self.ids = np.asarray(group["ids"][:])
         self._group = group
 
-    @property
-    def scratch(self) -> Path | None:
-        """A folder on the store's own disk for what a reader must put aside; None for a remote store."""
-        local = local_path(self.store)
-        return None if local is None else local / "scratch"
-
     def missing(self) -> list[tuple[int, int]]:
         """The tiles that are not written yet, in order."""
         done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
@@ -132,8 +126,6 @@ class Writer:
             "provenance": provenance,
             "state": "complete",
         }
-        if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)
         self._group.attrs["dasrel"] = manifest
         # From here on the store is complete; what follows only tidies up.
         del self._group["progress"]
