@@ -42,6 +42,7 @@ class Meter:
     def __init__(self, callback: Callable[[Progress], None] | None, parent: Meter | None) -> None:
         self.scans = 0
         self.tiles = 0
+        """Tiles read from the source, or written to a store; those held by a cluster's workers do not count."""
         self.bytes = 0
         self.note = ""
         self._callback = callback
@@ -56,6 +57,15 @@ class Meter:
                 meter.scans += scan
             meter = meter._parent
         return Pass(self, label, tiles, bytes)
+
+    def count(self, *, tiles: int, bytes: int) -> None:  # noqa: A002
+        """Count tiles read elsewhere, by the workers of a cluster."""
+        meter: Meter | None = self
+        while meter is not None:
+            with meter._lock:
+                meter.tiles += tiles
+                meter.bytes += bytes
+            meter = meter._parent
 
     def say(self, note: str) -> None:
         """Set the algorithm's note shown beside the progress."""
@@ -79,22 +89,23 @@ class Pass:
         self._began = time.perf_counter()
         self.add(tiles=0, bytes=0)
 
-    def add(self, *, tiles: int = 1, bytes: int = 0) -> None:  # noqa: A002
-        """Count tiles that are done, and tell every callback on the way up."""
+    def add(self, *, tiles: int = 1, bytes: int = 0, read: bool = True) -> None:  # noqa: A002
+        """Count tiles that are done and tell every callback; `read` says that they came from the source."""
         with self._lock:
             self._tiles += tiles
             self._bytes += bytes
-            done, read = self._tiles, self._bytes
+            done, so_far = self._tiles, self._bytes
         meter: Meter | None = self._meter
         while meter is not None:
             with meter._lock:
-                meter.tiles += tiles
-                meter.bytes += bytes
+                if read:
+                    meter.tiles += tiles
+                    meter.bytes += bytes
                 scans, note = meter.scans, meter.note
             if meter._callback is not None:
                 seconds = time.perf_counter() - self._began
                 meter._callback(
-                    Progress(self._label, scans, done, self._tiles_total, read, self._bytes_total, seconds, note)
+                    Progress(self._label, scans, done, self._tiles_total, so_far, self._bytes_total, seconds, note)
                 )
             meter = meter._parent
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import dask
@@ -26,9 +28,10 @@ def active_client() -> Any | None:
     if distributed is None:
         return None
     try:
-        return distributed.get_client()
+        client = distributed.get_client()
     except ValueError:
         return None
+    return client if client.status == "running" else None
 
 
 def thread_count() -> int:
@@ -41,40 +44,31 @@ def thread_count() -> int:
     return int(configured) if configured else int(CPU_COUNT) + 2
 
 
-class _BlasLimit:
-    """BLAS on one thread while any task runs in this process; the old number is given back by the last to leave."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._controller: ThreadpoolController | None = None
-        self._limit: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                if self._controller is None:
-                    self._controller = ThreadpoolController()
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-                self._limit.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._limit.__exit__(*error)
-                self._limit = None
-
-
-_blas_limit = _BlasLimit()
+def machine_memory() -> int:
+    """Memory of this machine in bytes, or what the container may use if that is less."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            limit = min(limit, int(file.read()))
+    except (OSError, ValueError):
+        pass  # no control group, or no limit ("max")
+    return limit
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Parallelism is over tiles, so each tile's product runs on one thread. The limit belongs to the process."""
-    with _blas_limit:
+    """Parallelism is over tiles, so each tile's product runs on one thread. The old number is given back.
+
+    The limit belongs to the process; the thread that asks for it is the one that lets go of it.
+    """
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
         yield
+
+
+@cache
+def limit_worker_blas() -> None:
+    """The same for a worker process, which computes nothing but tasks: once, and for good."""
+    ThreadpoolController().limit(limits=1, user_api="blas")
 
 
 def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> int:
@@ -93,7 +87,8 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
 
 def worker_memory(client: Any) -> dict[str, tuple[int, int]]:
     """Each worker's address with its memory limit in bytes (0: none set) and its number of threads."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    # Not scheduler_info: it returns a cache that the client's own refresh, now and then, has emptied of workers.
+    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return {address: (int(w["memory_limit"] or 0), int(w["nthreads"])) for address, w in workers.items()}
 
 
@@ -116,31 +111,44 @@ def run(
     retries: int = 0,
     task_memory: int = 0,
     memory: int | str | None = None,
+    scan: bool = False,
+    local: bool = False,
 ) -> list[Result]:
     """Apply `function` to every item, one task each, and return the results in the order of the items.
 
     `task_memory` is the anonymous memory that one task takes at its peak, in bytes. As many tasks run at once as fit
     into `memory` (local threads) or as the workers have threads; when not even one fits, nothing is begun and
-    `MemoryLimitError` names the numbers. `bytes_each` is only for progress.
+    `MemoryLimitError` names the numbers. `bytes_each` is only for progress. `scan` counts the work as one scan.
+    `local` keeps it on this process's threads, for what cannot travel.
 
     On a cluster a task that fails is tried `retries` times more, on any worker. Locally the same holds in the thread.
-    The first failure that remains is raised; the tasks not yet begun are dropped.
+    The first failure that remains is raised; the tasks not yet begun are dropped, and local ones that are under way
+    are waited for: when this returns or raises, none of them touches anything any more.
     """
-    client = active_client()
-    step = meter.current().begin(label, tiles=len(items), bytes=bytes_each * len(items))
+    client = None if local else active_client()
+    step = meter.current().begin(label, tiles=len(items), bytes=bytes_each * len(items), scan=scan)
     if not items:
         return []
     if client is None:
         threads = threads_that_fit(task_memory, memory, label)
+        gate = _Gate()
 
-        def work(item: Item) -> Result:
-            result = _retried(function, item, retries)
+        def work(item: Item) -> Result | None:
+            if not gate.enter():
+                return None
+            try:
+                result = _retried(function, item, retries)
+            finally:
+                gate.leave()
             step.add(bytes=bytes_each)
             return result
 
         delayed = dask.delayed(work, pure=False, traverse=False)
         with single_threaded_blas():
-            return list(dask.compute(*[delayed(item) for item in items], scheduler="threads", num_workers=threads))
+            try:
+                return list(dask.compute(*[delayed(item) for item in items], scheduler="threads", num_workers=threads))
+            finally:
+                gate.close()
     check_workers(client, task_memory, label)
     from distributed import as_completed
 
@@ -153,6 +161,31 @@ def run(
         return list(client.gather(futures))
     finally:
         client.cancel(futures)
+
+
+class _Gate:
+    """Counts the tasks under way. Dask raises the first failure while other threads still work on theirs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._open = True
+
+    def enter(self) -> bool:
+        with self._changed:
+            self._inside += self._open
+            return self._open
+
+    def leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody in any more, and wait until everybody has left."""
+        with self._changed:
+            self._open = False
+            self._changed.wait_for(lambda: self._inside == 0)
 
 
 def _retried(function: Callable[[Item], Result], item: Item, retries: int) -> Result:
@@ -168,11 +201,13 @@ def _retried(function: Callable[[Item], Result], item: Item, retries: int) -> Re
 
 
 class _Limited:
-    """A task as a worker runs it: with BLAS on one thread."""
+    """A task as a worker runs it: with BLAS on one thread, unless it runs in the caller's own process."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
+        self.home = os.getpid()
 
     def __call__(self, item: Any) -> Any:
-        with single_threaded_blas():
-            return self.function(item)
+        if os.getpid() != self.home:
+            limit_worker_blas()
+        return self.function(item)

@@ -1,0 +1,258 @@
+"""How fast one scan is, next to NumPy in memory, plain dask.array and the raw disk, all in the same run.
+
+    python bench/scan.py [--n 20480] [--columns 4 16 64 256] [--kind squared-distance] [--dir FOLDER]
+    python bench/scan.py --table          seconds per tile for 5k, 10k, 20k and 40k objects
+
+One JSON line per measurement. Peers that hold the matrix in memory are left out (null) above 24,576 objects. Cold means
+that the tile files were dropped from the page cache by posix_fadvise just before. Times are the best of several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasrel import open_matrix
+from dasrel.intake import Record
+from dasrel.relation import relation
+from dasrel.store import Matrix
+from dasrel.writer import Writing, create_store
+
+KEYS = (
+    "bench", "n", "columns", "cache", "seconds", "ratio_numpy_f32", "ratio_numpy_f64", "ratio_dask_array",
+    "fraction_of_raw_read", "anonymous_mb", "scheduler",
+)  # fmt: skip
+IN_MEMORY = 24_576
+
+
+def random_store(path: Path, n: int, kind: str) -> Matrix:
+    """A store of uniform noise, symmetric, zero diagonal; written without the checks of an import."""
+    writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True))
+    rng = np.random.default_rng(0)
+    for i, j in writer.layout.tiles():
+        tile = rng.random(writer.layout.shape(i, j), dtype=np.float32)
+        if i == j:
+            tile = np.triu(tile, 1)
+            tile += tile.T
+        record = Record(0.0, 1.0, float(tile.sum(dtype=float)), tile.size, diagonal_minimum=0.0, diagonal_maximum=0.0)
+        writer.files.write(i, j, tile, record)
+    os.sync()
+    return writer.finish()
+
+
+def best(function: Callable[[], Any], times: int, before: Callable[[], None] = lambda: None) -> float:
+    """Shortest of several runs, in seconds."""
+    shortest = float("inf")
+    for _ in range(times):
+        before()
+        began = time.perf_counter()
+        function()
+        shortest = min(shortest, time.perf_counter() - began)
+    return shortest
+
+
+def tile_files(matrix: Matrix) -> list[str]:
+    return [matrix.files.file(i, j) for i, j in matrix.layout.tiles()]
+
+
+def drop(files: list[str]) -> None:
+    """Take the files out of the page cache."""
+    for name in files:
+        descriptor = os.open(name, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def raw_read(files: list[str]) -> None:
+    """Read the files with four threads and do nothing with them."""
+
+    def read(name: str) -> None:
+        buffer = bytearray(4 * 2**20)
+        descriptor = os.open(name, os.O_RDONLY)
+        offset = 0
+        while done := os.preadv(descriptor, [buffer], offset):
+            offset += done
+        os.close(descriptor)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, files))
+
+
+def anonymous() -> float:
+    """Anonymous resident memory of this process in MB."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
+
+
+@contextlib.contextmanager
+def peak_anonymous() -> Iterator[dict[str, float]]:
+    """Largest anonymous memory above the start, sampled every 2 ms."""
+    result = {"mb": 0.0}
+    base = anonymous()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            result["mb"] = max(result["mb"], anonymous() - base)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield result
+    finally:
+        done.set()
+        watcher.join()
+
+
+def memory_of_a_scan(path: Path, columns: int) -> float:
+    """In a process of its own, which holds nothing else."""
+    out = subprocess.run(
+        [sys.executable, __file__, "--memory-of", str(path), "--columns", str(columns)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return float(out.stdout)
+
+
+def measure_memory(path: str, columns: int) -> None:
+    matrix = open_matrix(path)
+    seen = relation(matrix)
+    with peak_anonymous() as peak:
+        U = np.random.default_rng(0).random((columns, matrix.n_objects), dtype=np.float32)
+        seen.left(U)
+    print(round(peak["mb"], 1))
+
+
+def line(**found: Any) -> None:
+    print(json.dumps({key: _rounded(found.get(key)) for key in KEYS}), flush=True)
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
+    from distributed import Client, LocalCluster
+
+    matrix = random_store(path, n, kind)
+    files = tile_files(matrix)
+    seen = relation(matrix)
+    rng = np.random.default_rng(1)
+    dense = dense64 = None
+    if n <= IN_MEMORY:
+        dense = np.empty((n, n), dtype=np.float32)
+        for i, j in matrix.layout.tiles():
+            rows, columns = matrix.layout.span(i), matrix.layout.span(j)
+            dense[rows, columns] = matrix.read_tile(i, j)
+            dense[columns, rows] = matrix.read_tile(i, j).T
+        if kind == "distance":
+            dense *= dense
+    local: dict[int, float] = {}
+    numpy32: dict[int, float] = {}
+    lines: list[dict[str, Any]] = []
+    for k in all_columns:
+        U = rng.random((k, n), dtype=np.float32)
+        seen.left(U)
+        times = 7 if n <= IN_MEMORY else 3
+        # Peers and ours take turns, so that whatever else the machine does falls on all of them.
+        if dense is not None:
+            numpy32[k] = best(lambda: U @ dense, times)
+        local[k] = best(lambda: seen.left(U), times)
+        if dense is not None:
+            numpy32[k] = min(numpy32[k], best(lambda: U @ dense, times))
+        local[k] = min(local[k], best(lambda: seen.left(U), times))
+        found: dict[str, Any] = {"n": n, "columns": k, "cache": "warm", "seconds": local[k], "scheduler": "threads"}
+        if dense is not None:
+            found["ratio_numpy_f32"] = local[k] / numpy32[k]
+        found["ratio_dask_array"] = plain_dask(path, U) / local[k] if k == min(all_columns) and n <= IN_MEMORY else None
+        found["anonymous_mb"] = memory_of_a_scan(path, k)
+        lines.append(found)
+    if dense is not None:
+        dense64 = dense.astype(np.float64)
+        del dense
+    for found in lines:
+        if dense64 is not None:
+            U64 = rng.random((found["columns"], n))
+            found["ratio_numpy_f64"] = found["seconds"] / best(lambda: U64 @ dense64, 3)
+        line(bench="scan", **found)
+    del dense64
+    for k in all_columns:
+        U = rng.random((k, n), dtype=np.float32)
+        raw = seconds = float("inf")
+        for _ in range(5):
+            raw = min(raw, best(lambda: raw_read(files), 1, lambda: drop(files)))
+            seconds = min(seconds, best(lambda: seen.left(U), 1, lambda: drop(files)))
+        line(
+            bench="scan", n=n, columns=k, cache="cold", seconds=seconds, fraction_of_raw_read=raw / seconds,
+            scheduler="threads",
+        )  # fmt: skip
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", scheduler_port=0) as workers,
+        Client(workers),
+    ):
+        for k in all_columns:
+            U = rng.random((k, n), dtype=np.float32)
+            seen.left(U)
+            seconds = best(lambda: seen.left(U), 5)
+            line(
+                bench="scan, tiles pinned by 2 worker processes; ratio_threads is to the local threads", n=n, columns=k,
+                cache="pinned", seconds=seconds, scheduler=f"distributed, ratio_threads {seconds / local[k]:.2f}",
+            )  # fmt: skip
+
+
+def plain_dask(path: Path, U: np.ndarray[Any, Any]) -> float:
+    """`dask.array.from_zarr` on the same store; it has no symmetry, so the lower triangle is NaN and costs it little."""
+    import dask.array as da
+
+    array = da.from_zarr(str(path), component="values")
+    columns = da.from_array(U, chunks=(U.shape[0], array.chunks[0][0]))
+    return best(lambda: (columns @ array).compute(scheduler="threads"), 2)
+
+
+def table(folder: Path, kind: str) -> None:
+    for n in (5_120, 10_240, 20_480, 40_960):
+        matrix = random_store(folder / "table.zarr", n, kind)
+        seen = relation(matrix)
+        U = np.random.default_rng(1).random((4, n), dtype=np.float32)
+        seen.left(U)
+        seconds = best(lambda: seen.left(U), 9)
+        full = matrix.layout.total_bytes / (4096 * 4096 * 4)
+        print(json.dumps({
+            "bench": "scan against n", "n": n, "columns": 4, "cache": "warm", "tile": matrix.tile, "seconds": round(seconds, 4),
+            "milliseconds_per_64_mib": round(1000 * seconds / full, 2), "scheduler": "threads",
+        }), flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=20_480)
+    parser.add_argument("--columns", type=int, nargs="+", default=[4, 16, 64, 256])
+    parser.add_argument("--kind", choices=("squared-distance", "distance"), default="squared-distance")
+    parser.add_argument("--dir", type=Path, help="where the store is written (the disk that is measured)")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory_of:
+        measure_memory(options.memory_of, options.columns[0])
+        return
+    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
+        if options.table:
+            table(Path(folder), options.kind)
+        else:
+            compare(Path(folder) / "bench.zarr", options.n, options.columns, options.kind)
+
+
+if __name__ == "__main__":
+    main()

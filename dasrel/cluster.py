@@ -1,0 +1,131 @@
+"""Tiles in the memory of a cluster's workers: read once, pinned evenly, and there for every later scan."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from dasrel import meter, tasks
+
+Array = NDArray[Any]
+Group = tuple[int, int]
+Place = tuple[int, int]
+
+PINNED_SHARE = 0.5
+"""Of a worker's memory limit. Dask begins to write to disk at 0.6, and the scan's own sums need room."""
+UNLIMITED = 2 * 2**30
+"""What is pinned at most on a worker that names no limit."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The tiles of a group, in memory."""
+
+    tiles: dict[Place, Array] = field(default_factory=dict)
+
+    def __sizeof__(self) -> int:
+        # Dask asks, and moves what it takes for small from worker to worker.
+        return sum(tile.nbytes for tile in self.tiles.values())
+
+
+def hold(reader: Any, places: Sequence[Place]) -> Held:
+    """Read the tiles of a group into memory; runs on the worker that is to keep them."""
+    held = {}
+    for i, j in places:
+        tile = reader.read_checked(i, j)
+        held[i, j] = tile if tile.base is None and tile.flags.owndata else tile.copy()
+    return Held(held)
+
+
+class Pins:
+    """The groups of one matrix that the workers of one client keep in memory."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.futures: dict[Group, Any] = {}
+
+    def place(
+        self, reader: Any, groups: dict[Group, list[Place]], tile_bytes: int, task_memory: int
+    ) -> tuple[dict[Group, Any], set[Group]]:
+        """Futures of the groups that workers hold, and the groups that are read from the source for this scan.
+
+        Groups that fit are pinned, each on the worker with the most room left; the others are read by their tasks, or,
+        where the workers cannot read them themselves, sent for this scan only.
+        """
+        room = {
+            address: int(PINNED_SHARE * limit if limit else UNLIMITED) - threads * task_memory
+            for address, (limit, threads) in tasks.worker_memory(self.client).items()
+        }
+        size = {group: len(places) * tile_bytes for group, places in groups.items()}
+        total = sum(room.values()) - sum(size[g] for g in self.futures)
+        given: dict[Group, Any] = dict(self.futures)
+        read: set[Group] = set()
+        share = {address: room[address] for address in sorted(room)}
+        for group in self.futures:  # what is pinned already takes its place in the reckoning, evenly
+            emptiest = max(share, key=lambda a: share[a])
+            share[emptiest] -= size[group]
+        for group, places in groups.items():
+            if group in given:
+                continue
+            emptiest = max(share, key=lambda a: share[a])
+            fits = share[emptiest] >= size[group] and total >= size[group]
+            if fits:
+                share[emptiest] -= size[group]
+                total -= size[group]
+                self.futures[group] = reader.to_worker(self.client, places, emptiest)
+                given[group] = self.futures[group]
+            elif not reader.travels:
+                given[group] = reader.to_worker(self.client, places, None)
+            read.add(group)
+        return given, read
+
+    def forget(self) -> None:
+        """Let the workers drop everything."""
+        self.futures = {}
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Called in a task: reports its progress from the worker to the client."""
+
+    topic: str
+
+    def __call__(self, tiles: int, bytes: int) -> None:  # noqa: A002
+        from distributed import get_worker
+
+        get_worker().log_event(self.topic, {"tiles": tiles, "bytes": bytes})
+
+
+@contextmanager
+def listening(client: Any, topic: str, step: meter.Pass, tiles: int, size: int) -> Iterator[Callable[[int, int], None]]:
+    """Progress of a scan on a cluster: the workers' reports as they come, and what did not arrive at the end."""
+    seen = {"tiles": 0, "bytes": 0, "open": 1}
+
+    def hear(event: tuple[Any, Any]) -> None:
+        told = event[1]
+        if seen["open"] and seen["tiles"] + told["tiles"] <= tiles:
+            seen["tiles"] += told["tiles"]
+            seen["bytes"] += told["bytes"]
+            step.add(tiles=told["tiles"], bytes=told["bytes"], read=False)
+
+    client.subscribe_topic(topic, hear)
+    try:
+        yield Tell(topic)
+        seen["open"] = 0
+        step.add(tiles=tiles - seen["tiles"], bytes=size - seen["bytes"], read=False)
+    finally:
+        seen["open"] = 0
+        client.unsubscribe_topic(topic)
+
+
+def get(client: Any, graph: dict[Any, Any], wanted: list[Any]) -> list[Any]:
+    """Run a graph on the cluster and bring the results here."""
+    with warnings.catch_warnings():
+        # The strips of U travel inside the graph, so that a lost worker loses nothing that cannot be made again.
+        warnings.filterwarnings("ignore", message="Sending large graph", category=UserWarning)
+        return list(client.get(graph, wanted))

@@ -1,0 +1,116 @@
+"""Products with the matrix by one scan: U F(matrix) for any number of columns and views at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel import tiles
+from dasrel.errors import InputError
+from dasrel.scan import Consumer, Plan, TileSource, scan
+from dasrel.tiles import Strips, View
+
+Array = NDArray[Any]
+
+
+def products(
+    source: TileSource, wanted: Sequence[tuple[View, Array]], *, memory: int | str | None = None
+) -> list[NDArray[np.float64]]:
+    """For each (view F, U of k x n): U F(matrix), float64, k x n. All of them from the same read.
+
+    float32 tiles are multiplied in float32, panel by panel, and summed in float64; float64 tiles stay float64.
+
+    Cost: one scan; k n numbers in, k n float64 numbers out.
+    """
+    return list(scan(source, [product_consumer(source, wanted)], memory=memory)[0])
+
+
+def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Consumer:
+    """The consumer behind `products`, for a scan that is shared with others."""
+    layout, diagonal = source.layout, source.diagonal
+    for _, u in wanted:
+        if u.ndim != 2 or u.shape[1] != layout.n_objects:
+            raise InputError(f"columns of shape {u.shape} do not fit {layout.n_objects} objects")
+        if not np.isfinite(u).all():
+            raise InputError("the columns to be multiplied hold NaN or infinite values")
+    order = sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))  # equal views side by side: applied once
+    views = tuple(wanted[k][0] for k in order)
+
+    def share(span: slice) -> Share:
+        columns = [np.ascontiguousarray(wanted[k][1][:, span], dtype=layout.dtype) for k in order]
+        return Share(columns, None if diagonal is None else diagonal[span])
+
+    def finish(parts: dict[int, Any]) -> list[NDArray[np.float64]]:
+        results: list[Any] = [None] * len(order)
+        for place, k in enumerate(order):
+            whole = np.empty((wanted[k][1].shape[0], layout.n_objects))
+            for strip, sums in parts.items():
+                whole[:, plan.span(strip)] = sums[place]
+            results[k] = whole
+        return results
+
+    plan = Plan(layout)
+    columns = sum(u.shape[0] for _, u in wanted)
+    strip = plan.group_side * layout.tile
+    side = layout.tile
+    panel = tiles.panel_rows((side, side), layout.dtype.itemsize) * side * layout.dtype.itemsize
+    # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
+    task_memory = 3 * strip * columns * 8 + layout.tile * columns * layout.dtype.itemsize + panel
+    fixed = layout.n_objects * columns * (layout.dtype.itemsize + 16)
+    part = 2 * strip * columns * 8
+    return Consumer(_ProductKernel(views), finish, share, True, part, task_memory, fixed)
+
+
+@dataclass
+class Share:
+    """Columns of U for the objects of one strip, and the objects' self-similarities."""
+
+    columns: list[Array]
+    itself: Array | None
+
+    def __dask_tokenize__(self) -> str:
+        return uuid.uuid4().hex  # used once: reading the numbers to name them would be a waste
+
+    def __sizeof__(self) -> int:
+        return sum(part.nbytes for part in self.columns)
+
+
+@dataclass(frozen=True)
+class _ProductKernel:
+    views: tuple[View, ...]
+
+    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Share, Share]) -> Any:
+        a, b = group
+        sums = {strip: [np.zeros(u.shape) for u in share.columns] for strip, share in zip(group, shares, strict=True)}
+        return plan, a, b, shares, sums
+
+    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
+        plan, a, b, (rows, columns), sums = partial
+        r, c = plan.inside(i), plan.inside(j)
+        wanted = [
+            (
+                view,
+                Strips(
+                    u[:, r], v[:, c],
+                    None if rows.itself is None else rows.itself[r],
+                    None if columns.itself is None else columns.itself[c],
+                ),
+            )
+            for view, u, v in zip(self.views, rows.columns, columns.columns, strict=True)
+        ]  # fmt: skip
+        down = [s[:, r] for s in sums[a]]
+        across = None if i == j else [s[:, c] for s in sums[b]]
+        tiles.add_products(tile, wanted, down, across)
+        return partial
+
+    def parts(self, partial: Any) -> dict[int, Any]:
+        sums: dict[int, Any] = partial[4]
+        return sums
+
+    def combine(self, first: list[Array], second: list[Array]) -> list[Array]:
+        return [x + y for x, y in zip(first, second, strict=True)]

@@ -1,0 +1,396 @@
+"""The scan: one read of every tile, in which everything that wants something from the matrix takes part.
+
+    tile -> partial results -> combined in a fixed order -> one result per consumer
+
+Tiles are grouped into squares of `group_side` by `group_side` tiles, one task each. The grouping follows from the
+store alone, and so does the order in which partial results are combined; hence the same bits come out whatever the
+number of threads or workers and whoever finishes first.
+
+What travels. A group of g x g tiles of side t and item size s yields, for k columns, float64 sums for its g t rows
+and g t columns: 16 g t k bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one that adds up the
+rows' strip and the one that adds up the columns': a fraction of at most 32 k / (g t s). At n = 10^6, t = 4,096,
+k = 150, s = 4 the plan has g = 4: 7.3 %.
+
+This module alone builds Dask graphs: plain dictionaries handed to the threaded scheduler or to the client, because
+delayed objects cost as much as a scan of a small matrix.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask
+import dask.threaded
+from dask.sizeof import sizeof
+from dask.utils import format_bytes, parse_bytes
+from numpy.typing import NDArray
+
+from dasrel import cluster, meter, tasks
+from dasrel.cluster import Held
+from dasrel.errors import MemoryLimitError
+from dasrel.store import Layout
+
+Array = NDArray[Any]
+
+MOST_GROUPS_A_SIDE = 63  # 2,016 groups at most: task counts stay in the thousands
+FOLD_BYTES = 16 * 2**20  # partial results that are combined in one task: fewer tasks, bounded memory
+SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: tasks would cost more
+
+
+class Reader(Protocol):
+    """Whatever gives tiles: the files of a store, or an array cut up."""
+
+    def read_checked(self, i: int, j: int) -> Array:
+        """Tile (i, j), i <= j, without padding."""
+
+    def prefetch(self, i: int, j: int) -> None:
+        """A hint that tile (i, j) is next."""
+
+
+class TileSource(Protocol):
+    """A matrix that can be scanned: `dasrel.Matrix`, or an array taken directly."""
+
+    layout: Layout
+    kind: str
+
+    @property
+    def files(self) -> Any:
+        """Its `Reader`."""
+
+    @property
+    def diagonal(self) -> Array | None:
+        """Self-similarities for kinds similarity and kernel."""
+
+    @property
+    def pins(self) -> dict[str, Any]:
+        """What the workers of a cluster hold of it, by client; kept here so that it lives as long as the matrix."""
+
+
+class Kernel(Protocol):
+    """The part of a consumer that goes to the tiles: small, and the same for every task."""
+
+    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
+        """An empty partial result for one group, given the consumer's shares of its rows and columns."""
+
+    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
+        """The partial result with one more tile."""
+
+    def parts(self, partial: Any) -> dict[int, Any]:
+        """The finished partial result by key: the strip it belongs to, or 0 where there is one result for all."""
+
+    def combine(self, first: Any, second: Any) -> Any:
+        """Two partial results of the same key, in the order of the plan."""
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """Somebody who wants something from every tile."""
+
+    kernel: Kernel
+    finish: Callable[[dict[int, Any]], Any]
+    """Makes the result from the combined partial results by key."""
+    share: Callable[[slice], Any] = lambda span: None
+    """What the kernel needs for a strip of objects; it travels to the tasks of that strip."""
+    in_strips: bool = False
+    """Whether there is one key per strip; such results are summed along a chain, others along a tree."""
+    part_bytes: int = 0
+    """Size of the partial result of one group."""
+    task_memory: int = 0
+    """Bytes that one task takes for this consumer at its peak."""
+    fixed_memory: int = 0
+    """Bytes that the caller holds for this consumer while the scan runs."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which tiles make a task. Follows from the layout alone."""
+
+    layout: Layout
+
+    @property
+    def group_side(self) -> int:
+        """Tiles on a side of a group."""
+        a_side = self.layout.a_side
+        return max(math.ceil(a_side / MOST_GROUPS_A_SIDE), 2 if a_side >= 12 else 1)
+
+    @property
+    def strips(self) -> int:
+        """Groups on a side of the matrix."""
+        return math.ceil(self.layout.a_side / self.group_side)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """The groups of the upper triangle, row by row: the order of all combining."""
+        return [(a, b) for a in range(self.strips) for b in range(a, self.strips)]
+
+    def tiles(self, group: tuple[int, int]) -> list[tuple[int, int]]:
+        """The stored tiles of a group, in order."""
+        g, last = self.group_side, self.layout.a_side
+        rows, columns = (range(k * g, min((k + 1) * g, last)) for k in group)
+        return [(i, j) for i in rows for j in columns if i <= j]
+
+    def span(self, strip: int) -> slice:
+        """The objects of a strip of groups."""
+        width = self.group_side * self.layout.tile
+        return slice(strip * width, min((strip + 1) * width, self.layout.n_objects))
+
+    def inside(self, i: int) -> slice:
+        """The objects of tile row i, counted from the start of its strip of groups."""
+        whole, start = self.layout.span(i), self.span(i // self.group_side).start
+        return slice(whole.start - start, whole.stop - start)
+
+    def travel_fraction(self, columns: int) -> float:
+        """Largest bytes of partial results that travel, for `columns` columns, over the bytes of the tiles."""
+        width = [self.span(a).stop - self.span(a).start for a in range(self.strips)]
+        sums = sum(width[a] if a == b else 2 * (width[a] + width[b]) for a, b in self.groups())
+        return float(sums * columns * 8 / self.layout.total_bytes)
+
+
+def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> list[Any]:
+    """Read every tile once, let every consumer take part, and return their results in order.
+
+    Runs on the active distributed client if there is one, else on local threads (Dask's `num_workers` of them).
+
+    Parameters
+    ----------
+    memory
+        Anonymous memory that the scan may take on this machine, such as "2GiB"; by default half of the machine's.
+
+    Cost: one scan. Memory is predicted and compared with the limit, and with the workers' limits on a cluster, before
+    the first tile is read.
+    """
+    plan = Plan(source.layout)
+    client = tasks.active_client()
+    threads = _check_memory(plan, source, consumers, memory, client)
+    with _one_at_a_time, tasks.single_threaded_blas():
+        counted = meter.current()
+        if client is None:
+            results = _scan_here(source, plan, consumers, counted, threads)
+        else:
+            results = _scan_on_cluster(source, plan, consumers, counted, client)
+    return [
+        consumer.finish(dict(zip(_keys(plan, consumer), [folded.value for folded in values], strict=True)))
+        for consumer, values in zip(consumers, results, strict=True)
+    ]
+
+
+_one_at_a_time = threading.Lock()
+"""Two threads that scan at once would only fight for the disk, the cores and the BLAS limit: they take turns."""
+
+
+def _scan_here(
+    source: TileSource, plan: Plan, consumers: Sequence[Consumer], counted: meter.Meter, threads: int
+) -> list[Any]:
+    size = source.layout.total_bytes
+    step = counted.begin("scan", tiles=len(source.layout.tiles()), bytes=size, scan=True)
+    graph, wanted = build_graph(plan, source.files, {}, consumers, _Count(step))
+    if size <= SMALL:
+        return list(dask.get(graph, wanted))
+    return list(dask.threaded.get(graph, wanted, num_workers=threads))
+
+
+def _scan_on_cluster(
+    source: TileSource, plan: Plan, consumers: Sequence[Consumer], counted: meter.Meter, client: Any
+) -> list[Any]:
+    n_tiles, size = len(source.layout.tiles()), source.layout.total_bytes
+    step = counted.begin("scan", tiles=n_tiles, bytes=size, scan=True)
+    groups = {group: plan.tiles(group) for group in plan.groups()}
+    pins = source.pins.get(client.id) or source.pins.setdefault(client.id, cluster.Pins(client))
+    task_memory = sum(consumer.task_memory for consumer in consumers)
+    held, read = pins.place(source.files, groups, source.layout.tile_bytes, task_memory)
+    with cluster.listening(client, f"dasrel-{uuid.uuid4().hex}", step, n_tiles, size) as tell:
+        reader = source.files if source.files.travels else None
+        graph, wanted = build_graph(plan, reader, held, consumers, tell)
+        results = cluster.get(client, graph, wanted)
+    tiles_read = sum(len(groups[group]) for group in read)
+    counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes)
+    return results
+
+
+def reduction(
+    function: Callable[[Array, bool], Any], combine: Callable[[Any, Any], Any], *, task_memory: int = 0
+) -> Consumer:
+    """A consumer with one result for the whole matrix: `function(tile, on_diagonal)` of every tile, combined in order.
+
+    Both functions must be importable by the workers; the combining is a balanced tree.
+    """
+    return Consumer(_ReduceKernel(function, combine), lambda parts: parts[0], task_memory=task_memory)
+
+
+@dataclass(frozen=True)
+class _ReduceKernel:
+    function: Callable[[Array, bool], Any]
+    merge: Callable[[Any, Any], Any]
+
+    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
+        return None
+
+    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
+        found = self.function(tile, i == j)
+        return (found,) if partial is None else (self.merge(partial[0], found),)
+
+    def parts(self, partial: Any) -> dict[int, Any]:
+        return {0: partial[0]}
+
+    def combine(self, first: Any, second: Any) -> Any:
+        return self.merge(first, second)
+
+
+@dataclass
+class _Count:
+    """Tells the meter of tiles read in this process."""
+
+    step: meter.Pass
+
+    def __call__(self, tiles: int, bytes: int) -> None:  # noqa: A002
+        self.step.add(tiles=tiles, bytes=bytes)
+
+
+@dataclass(frozen=True)
+class _GroupTask:
+    """What a task does: the tiles of a group, one after the other, through every kernel."""
+
+    plan: Plan
+    reader: Reader | None
+    kernels: tuple[Kernel, ...]
+    count: Callable[[int, int], None]
+    token: str
+    home: int
+    """The caller's process, whose BLAS threads the caller limits."""
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    def __call__(self, held: Held | None, a: int, b: int, *shares: Any) -> list[dict[int, Any]]:
+        pairs = zip(shares[::2], shares[1::2], strict=True)
+        states = [kernel.begin(self.plan, (a, b), pair) for kernel, pair in zip(self.kernels, pairs, strict=True)]
+        wanted = self.plan.tiles((a, b))
+        if os.getpid() != self.home:
+            tasks.limit_worker_blas()
+        for place, (i, j) in enumerate(wanted):
+            if held is None:
+                assert self.reader is not None
+                for ahead in wanted[place : place + 2]:
+                    self.reader.prefetch(*ahead)
+                tile = self.reader.read_checked(i, j)
+            else:
+                tile = held.tiles[i, j]
+            states = [kernel.add(state, tile, i, j) for kernel, state in zip(self.kernels, states, strict=True)]
+            self.count(1, self.plan.layout.tile_bytes)
+        return [kernel.parts(state) for kernel, state in zip(self.kernels, states, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Combines partial results of one key, in the order given; the first may be combined already."""
+
+    consumer: int
+    key: int
+    combine: Callable[[Any, Any], Any]
+
+    def __call__(self, first: Any, *others: Any) -> Any:
+        whole = first.value if isinstance(first, _Folded) else first[self.consumer][self.key]
+        for other in others:
+            value = other.value if isinstance(other, _Folded) else other[self.consumer][self.key]
+            whole = self.combine(whole, value)
+        return _Folded(whole)
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """Marks a partial result that is combined already."""
+
+    value: Any
+
+    def __sizeof__(self) -> int:
+        return int(sizeof(self.value))
+
+
+def _keys(plan: Plan, consumer: Consumer) -> list[int]:
+    return list(range(plan.strips)) if consumer.in_strips else [0]
+
+
+def build_graph(
+    plan: Plan,
+    reader: Any,
+    held: dict[tuple[int, int], Any],
+    consumers: Sequence[Consumer],
+    count: Callable[[int, int], None],
+) -> tuple[dict[Any, Any], list[list[Any]]]:
+    """The scan as a Dask graph, and the keys of each consumer's results. Reads nothing.
+
+    `held` has the groups that are in memory already, or futures of them; the others are read by their tasks.
+    """
+    token = uuid.uuid4().hex
+    graph: dict[Any, Any] = {}
+    for q, consumer in enumerate(consumers):
+        for strip in range(plan.strips):
+            graph[f"dasrel-share-{token}", q, strip] = consumer.share(plan.span(strip))
+    work = _GroupTask(plan, reader, tuple(consumer.kernel for consumer in consumers), count, token, os.getpid())
+    ends: list[dict[int, list[Any]]] = [{} for _ in consumers]
+    for a, b in plan.groups():
+        key = (f"dasrel-tiles-{token}", a, b)
+        shares = [(f"dasrel-share-{token}", q, strip) for q in range(len(consumers)) for strip in (a, b)]
+        graph[key] = (work, held.get((a, b)), a, b, *shares)
+        for q, consumer in enumerate(consumers):
+            for part in dict.fromkeys((a, b)) if consumer.in_strips else (0,):
+                ends[q].setdefault(part, []).append(key)
+    wanted = []
+    for q, consumer in enumerate(consumers):
+        reduce = _chain if consumer.in_strips else _tree
+        results = []
+        at_once = max(1, FOLD_BYTES // max(1, consumer.part_bytes))
+        for part in _keys(plan, consumer):
+            fold = _Fold(q, part, consumer.kernel.combine)
+            results.append(reduce(graph, ends[q][part], fold, (f"dasrel-sum-{token}", q, part), at_once))
+        wanted.append(results)
+    return graph, wanted
+
+
+def _chain(graph: dict[Any, Any], parts: list[Any], fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
+    """Combine one after the other, `at_once` in a task. The order, and so the bits, do not depend on `at_once`."""
+    whole: list[Any] = []
+    for k in range(0, len(parts), at_once):
+        graph[(*name, k)] = (fold, *whole, *parts[k : k + at_once])
+        whole = [(*name, k)]
+    return whole[0]
+
+
+def _tree(graph: dict[Any, Any], parts: list[Any], fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
+    """Combine neighbours, then their results: for partial results that grow as they are combined."""
+    level = 0
+    while len(parts) > 1 or level == 0:
+        merged = []
+        for k in range(0, len(parts), 4):
+            graph[(*name, level, k)] = (fold, *parts[k : k + 4])
+            merged.append((*name, level, k))
+        parts = merged
+        level += 1
+    return parts[0]
+
+
+def _check_memory(
+    plan: Plan, source: TileSource, consumers: Sequence[Consumer], memory: int | str | None, client: Any
+) -> int:
+    """How many local threads may work; refuses what cannot fit before anything is read."""
+    task = sum(consumer.task_memory for consumer in consumers)
+    fixed = sum(consumer.fixed_memory for consumer in consumers)
+    task += source.files.read_memory
+    limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    here = fixed if client is not None else fixed + task
+    if here > limit:
+        raise MemoryLimitError(
+            f"a scan needs {format_bytes(here)} ({format_bytes(fixed)} for the columns and"
+            f" {format_bytes(here - fixed)} for a task) and the limit is {format_bytes(limit)};"
+            f" raise memory, use fewer columns at once, or tiles smaller than {plan.layout.tile}"
+        )
+    if client is not None:
+        # Besides its task a worker keeps partial results that others still need: room for four groups of them.
+        tasks.check_workers(client, task + 4 * sum(consumer.part_bytes for consumer in consumers), "a scan")
+        return 0
+    return min(tasks.thread_count(), int((limit - fixed) // task)) if task else tasks.thread_count()

@@ -1,0 +1,196 @@
+"""Pure functions on one tile: views of its values, and products with it. NumPy only, no Dask, no files.
+
+A tile is worked on in *panels*, bands of rows small enough to stay in the processor's cache. A panel is fetched from
+memory once; the view is applied to it and both products, the tile's own and the mirrored one's, are taken while it is
+there. Measured at n = 20,480, 4 columns, 2 cores: 0.08 s a scan, against 0.14 s for whole tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel.errors import InputError
+
+Array = NDArray[Any]
+
+PANEL_BYTES = 4 * 2**20
+
+STEPS = ("power", "exponential", "log", "gaussian", "spread")
+"""The elementwise steps that a view can be made of; D is the squared dissimilarity that reaches the step.
+
+    power, a          D^a                              K14, power fit
+    exponential, a    (1 - exp(-a sqrt(D)))^2          K14, exponential fit
+    log, a            log2(1 + sqrt(D)^a)^2            K14, log fit
+    gaussian, s       exp(-D / (2 s^2))                a kernel, F10
+    spread, b         D + b off the diagonal           K14, beta-spread
+
+Power, exponential and log are defined for D >= 0; a negative D, which only similarities can give, counts as 0 there.
+"""
+
+
+@dataclass(frozen=True)
+class View:
+    """How stored values become what an algorithm sees: the kind makes squared dissimilarities, the steps follow."""
+
+    kind: str
+    steps: tuple[tuple[str, float], ...] = ()
+
+    def then(self, step: str, parameter: float) -> View:
+        """This view with one more step."""
+        positive = np.isfinite(parameter) and (parameter > 0 or (step == "spread" and parameter >= 0))
+        if step not in STEPS or not positive:
+            raise InputError(
+                f"a view's step is one of {', '.join(STEPS)} with a number above 0, not {step}({parameter})"
+            )
+        return View(self.kind, (*self.steps, (step, float(parameter))))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the stored values are used as they are."""
+        return self.kind == "squared-distance" and not self.steps
+
+    @property
+    def at_zero(self) -> float:
+        """The view of a squared dissimilarity of 0: what stands on the diagonal."""
+        return float(self._stepped(np.zeros((1, 1)), on_diagonal=True)[0, 0])
+
+    def apply(
+        self,
+        values: Array,
+        buffer: Array,
+        *,
+        offset: int | None = None,
+        row_self: Array | None,
+        column_self: Array | None,
+    ) -> Array:
+        """The view of a band of values, in `buffer` (same shape and type); `values` itself if nothing is to be done.
+
+        Parameters
+        ----------
+        offset
+            Column of the first row's diagonal element where the band crosses the matrix's diagonal, else None.
+        row_self, column_self
+            Self-similarities of the rows' and columns' objects, for kinds similarity and kernel.
+        """
+        if self.is_identity:
+            return values
+        if self.kind == "squared-distance":
+            np.copyto(buffer, values)
+        elif self.kind == "distance":
+            np.multiply(values, values, out=buffer)
+        else:
+            assert row_self is not None
+            assert column_self is not None
+            np.multiply(values, -2, out=buffer)
+            buffer += row_self[:, None].astype(buffer.dtype, copy=False)
+            buffer += column_self[None, :].astype(buffer.dtype, copy=False)
+        diagonal = None if offset is None else (np.arange(len(buffer)), offset + np.arange(len(buffer)))
+        if diagonal is not None and self.kind in ("similarity", "kernel"):
+            buffer[diagonal] = 0  # rounding leaves a trace there
+        self._stepped(buffer, on_diagonal=False)
+        if diagonal is not None:
+            buffer[diagonal] = self.at_zero
+        return buffer
+
+    def _stepped(self, x: Array, *, on_diagonal: bool) -> Array:
+        """Apply the steps in place."""
+        for step, a in self.steps:
+            if step in ("power", "exponential", "log"):
+                np.maximum(x, 0, out=x)
+            if step == "power":
+                np.power(x, a, out=x)
+            elif step == "exponential":
+                np.sqrt(x, out=x)
+                x *= -a
+                np.expm1(x, out=x)
+                np.multiply(x, x, out=x)
+            elif step == "log":
+                np.power(x, a / 2, out=x)
+                np.log1p(x, out=x)
+                x *= 1 / np.log(2)
+                np.multiply(x, x, out=x)
+            elif step == "gaussian":
+                x *= -1 / (2 * a * a)
+                np.exp(x, out=x)
+            elif not on_diagonal:
+                x += a
+        return x
+
+
+@dataclass(frozen=True)
+class Strips:
+    """What a tile's products need of the two strips that it joins; each array is (columns, objects of the strip)."""
+
+    rows: Array
+    columns: Array
+    row_self: Array | None = None
+    column_self: Array | None = None
+
+
+def panel_rows(shape: tuple[int, int], itemsize: int) -> int:
+    """Rows of a band: as many as stay in the cache."""
+    return max(1, min(shape[0], max(16, PANEL_BYTES // max(1, shape[1] * itemsize))))
+
+
+def panels(shape: tuple[int, int], itemsize: int) -> Iterator[slice]:
+    """The bands of rows in which a tile is worked on."""
+    height = panel_rows(shape, itemsize)
+    for start in range(0, shape[0], height):
+        yield slice(start, min(start + height, shape[0]))
+
+
+def add_products(
+    tile: Array,
+    wanted: Sequence[tuple[View, Strips]],
+    row_sums: Sequence[Array],
+    column_sums: Sequence[Array] | None,
+) -> None:
+    """Add the products with one tile seen through several views to float64 sums, in one pass over the tile.
+
+    For each wanted (view F, strips): `row_sums += strips.columns @ F(tile).T` and, unless the tile lies on the diagonal
+    (`column_sums` is None), `column_sums += strips.rows @ F(tile)`. Products are taken in the tile's own precision.
+
+    Cost: one read of the tile; one panel of scratch memory.
+    """
+    on_diagonal = column_sums is None
+    buffer = np.empty((panel_rows(tile.shape, tile.itemsize), tile.shape[1]), dtype=tile.dtype)
+    for band in panels(tile.shape, tile.itemsize):
+        values = tile[band]
+        space = buffer[: len(values)]
+        seen: tuple[View, Array] | None = None
+        for k, (view, strips) in enumerate(wanted):
+            if seen is None or seen[0] != view:
+                row_self = None if strips.row_self is None else strips.row_self[band]
+                offset = band.start if on_diagonal else None
+                seen = (
+                    view,
+                    view.apply(values, space, offset=offset, row_self=row_self, column_self=strips.column_self),
+                )
+            panel = seen[1]
+            row_sums[k][:, band] += strips.columns @ panel.T
+            if column_sums is not None:
+                column_sums[k] += strips.rows[:, band] @ panel
+
+
+def extremes(tile: Array, on_diagonal: bool) -> tuple[float, float]:
+    """Smallest and largest value off the diagonal; (inf, -inf) where there is none."""
+    if not on_diagonal:
+        return float(tile.min()), float(tile.max())
+    above = tile[np.triu_indices(len(tile), 1)]
+    return (float(above.min()), float(above.max())) if above.size else (np.inf, -np.inf)
+
+
+def histogram(tile: Array, edges: Array, on_diagonal: bool) -> NDArray[np.int64]:
+    """How many unordered pairs fall between the edges (the last interval is closed); the diagonal is left out."""
+    counts = np.zeros(len(edges) - 1, dtype=np.int64)
+    for band in panels(tile.shape, tile.itemsize):
+        values = tile[band]
+        if on_diagonal:
+            values = values[np.arange(values.shape[1])[None, :] > np.arange(band.start, band.stop)[:, None]]
+        counts += np.histogram(values, bins=edges)[0]
+    return counts

@@ -1,0 +1,132 @@
+"""The scan on a real cluster of worker processes: the same bits, tiles pinned, a lost worker costs only its tiles."""
+
+import os
+import signal
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import dasrel
+from dasrel import cluster
+from dasrel.errors import MemoryLimitError, StoreError
+from dasrel.relation import left_products, relation
+from dasrel.scan import Plan
+from tests.test_scan import symmetric, write
+
+N, TILE = 500, 64
+
+
+@pytest.fixture
+def client():
+    """Two worker processes of one thread, on loopback."""
+    with local_cluster() as workers, Client(workers) as made:
+        yield made
+
+
+def local_cluster(**options):
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_port": 0}
+    return LocalCluster(**{**settings, **options})
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    return write(tmp_path / "d.zarr", symmetric(N, 1), tile=TILE)
+
+
+U = np.random.default_rng(0).random((5, N))
+
+
+def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, client):
+    seen = relation(matrix)
+    wanted = [(seen, U), (seen.gaussian(0.7).spread(0.2), U[:2])]
+    here = relation(dasrel.open_matrix(matrix.store))
+    tiles = len(matrix.layout.tiles())
+    with dasrel.watch() as meter:
+        first = left_products(wanted)
+        assert (meter.scans, meter.tiles, meter.bytes) == (1, tiles, matrix.layout.total_bytes)
+        second = left_products(wanted)
+        assert (meter.scans, meter.tiles) == (2, tiles)
+    assert matrix.pins[client.id].futures.keys() == set(Plan(matrix.layout).groups())
+    client.close()
+    local = left_products([(here, U), (here.gaussian(0.7).spread(0.2), U[:2])])
+    for a, b, c in zip(first, second, local, strict=True):
+        assert (a == c).all()
+        assert (b == c).all()
+
+
+def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
+    values = symmetric(300, 2)
+    V = np.random.default_rng(0).random((300, 3))
+    for array in (values, da.from_array(values, chunks=(70, 90)), da.from_array(values, chunks=150).persist()):
+        seen = relation(array, kind="distance")
+        with dasrel.watch() as meter:
+            first = seen.matmat(V)
+            read = meter.tiles
+            second = seen.matmat(V)
+        assert meter.tiles == read == len(seen.matrix.layout.tiles())
+        np.testing.assert_allclose(first, values**2 @ V, rtol=1e-12)
+        assert (first == second).all()
+
+
+def test_only_a_part_is_pinned_when_only_a_part_fits(matrix, client, monkeypatch):
+    plan = Plan(matrix.layout)
+    groups = plan.groups()
+    one = matrix.layout.tile_bytes
+    room = 10 * one  # on each of two workers
+    monkeypatch.setattr(
+        "dasrel.tasks.worker_memory", lambda client: dict.fromkeys(client.scheduler_info()["workers"], (2 * room, 1))
+    )
+    seen = relation(matrix)
+    pins = cluster.Pins(client)
+    held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0)
+    assert len(held) == 20
+    assert read == set(groups)
+    wait(list(held.values()))
+    assert sorted(len(keys) for keys in client.has_what().values()) == [10, 10]
+    again, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0)
+    assert again.keys() == held.keys()
+    assert len(read) == len(groups) - 20
+    matrix.pins[client.id] = pins
+    monkeypatch.undo()
+    part = seen.left(U)
+    client.close()
+    assert (part == relation(dasrel.open_matrix(matrix.store)).left(U)).all()
+
+
+def test_a_lost_worker_costs_only_its_tiles(matrix):
+    with local_cluster(n_workers=3) as workers, Client(workers) as client:
+        seen = relation(matrix)
+        first = seen.left(U)
+        pids = client.run(os.getpid)
+        os.kill(sorted(pids.values())[0], signal.SIGKILL)
+        second = seen.left(U)
+        third = seen.left(U)
+    local = relation(dasrel.open_matrix(matrix.store)).left(U)
+    assert (first == local).all()
+    assert (second == local).all()
+    assert (third == local).all()
+
+
+def test_a_bad_tile_on_a_worker_is_named_here(matrix, client):
+    os.truncate(matrix.files.file(1, 3), 10)
+    with pytest.raises(StoreError, match=r"tile \(1, 3\)"):
+        relation(matrix).left(U)
+
+
+def test_workers_that_are_too_small_are_refused_before_the_first_tile(matrix):
+    with local_cluster(memory_limit="400MB", n_workers=1) as workers, Client(workers):
+        wide = np.ones((80_000, N), dtype=np.float32)
+        refusal = pytest.raises(MemoryLimitError, match=r"worker tcp://127\.0\.0\.1:\d+ has 381")
+        with dasrel.watch() as meter, refusal:
+            relation(matrix).left(wide)
+        assert (meter.scans, meter.tiles) == (0, 0)
+
+
+def test_progress_comes_from_the_workers(matrix, client):
+    events = []
+    with dasrel.watch(events.append):
+        relation(matrix).left(U)
+    assert events[-1].tiles == events[-1].tiles_total == len(matrix.layout.tiles())
+    assert [e.tiles for e in events] == sorted(e.tiles for e in events)
