@@ -39,7 +39,7 @@ from dasrel.store import Layout
 Array = NDArray[Any]
 
 MOST_GROUPS_A_SIDE = 63  # 2,016 groups at most: task counts stay in the thousands
-FOLD_BYTES = 16 * 2**20  # partial results that are combined in one task: fewer tasks, bounded memory
+FOLD_BYTES = 16 * 2**20  # partial results that may wait to be combined together: fewer tasks, bounded memory
 SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: tasks would cost more
 
 
@@ -344,7 +344,7 @@ def build_graph(
     for q, consumer in enumerate(consumers):
         reduce = _chain if consumer.in_strips else _tree
         results = []
-        at_once = max(1, FOLD_BYTES // max(1, consumer.part_bytes))
+        at_once = max(1, FOLD_BYTES // max(1, consumer.part_bytes * plan.strips))
         for part in _keys(plan, consumer):
             fold = _Fold(q, part, consumer.kernel.combine)
             results.append(reduce(graph, ends[q][part], fold, (f"dasrel-sum-{token}", q, part), at_once))
@@ -374,13 +374,20 @@ def _tree(graph: dict[Any, Any], parts: list[Any], fold: _Fold, name: tuple[Any,
     return parts[0]
 
 
+def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
+    """Anonymous memory of a scan in bytes: what the caller holds, and what each task takes besides."""
+    groups = len(Plan(source.layout).groups())
+    waiting = sum(min(consumer.part_bytes * groups, FOLD_BYTES) for consumer in consumers)
+    fixed = waiting + sum(consumer.fixed_memory for consumer in consumers)
+    task = source.files.read_memory + sum(consumer.task_memory for consumer in consumers)
+    return fixed, task
+
+
 def _check_memory(
     plan: Plan, source: TileSource, consumers: Sequence[Consumer], memory: int | str | None, client: Any
 ) -> int:
     """How many local threads may work; refuses what cannot fit before anything is read."""
-    task = sum(consumer.task_memory for consumer in consumers)
-    fixed = sum(consumer.fixed_memory for consumer in consumers)
-    task += source.files.read_memory
+    fixed, task = needed_memory(source, consumers)
     limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
     here = fixed if client is not None else fixed + task
     if here > limit:
