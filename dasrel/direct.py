@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dasrel import cluster, intake, tasks
+from dasrel import intake, tasks, workers
 from dasrel.errors import InputError
 from dasrel.intake import KINDS, Policy, Record
 from dasrel.store import Layout, Matrix, open_matrix, rows_of
@@ -54,10 +54,10 @@ class ArrayTiles:
         """A future of these tiles in the memory of a worker, this one if it can be."""
         if self.travels:
             return client.submit(
-                cluster.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
+                workers.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
             )
         if isinstance(self.array, np.ndarray):
-            return client.scatter(cluster.hold(self, places), workers=worker, hash=False)
+            return client.scatter(workers.hold(self, places), workers=worker, hash=False)
         import dask
 
         parts = [self.array[self.layout.span(i), self.layout.span(j)] for i, j in places]
@@ -65,9 +65,9 @@ class ArrayTiles:
         return client.compute(held, workers=worker, allow_other_workers=worker is not None)
 
 
-def _held(places: Sequence[tuple[int, int]], dtype: np.dtype[Any], parts: Sequence[Array]) -> cluster.Held:
+def _held(places: Sequence[tuple[int, int]], dtype: np.dtype[Any], parts: Sequence[Array]) -> workers.Held:
     pairs = zip(places, parts, strict=True)
-    return cluster.Held({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
+    return workers.Held({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
 
 
 class DirectMatrix:

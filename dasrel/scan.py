@@ -31,10 +31,10 @@ from dask.sizeof import sizeof
 from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
-from dasrel import cluster, meter, tasks
-from dasrel.cluster import Held
+from dasrel import meter, tasks, workers
 from dasrel.errors import MemoryLimitError
 from dasrel.store import Layout
+from dasrel.workers import Held
 
 Array = NDArray[Any]
 
@@ -200,13 +200,13 @@ def _scan_on_cluster(
     n_tiles, size = len(source.layout.tiles()), source.layout.total_bytes
     step = counted.begin("scan", tiles=n_tiles, bytes=size, scan=True)
     groups = {group: plan.tiles(group) for group in plan.groups()}
-    pins = source.pins.get(client.id) or source.pins.setdefault(client.id, cluster.Pins(client))
+    pins = source.pins.get(client.id) or source.pins.setdefault(client.id, workers.Pins(client))
     task_memory = sum(consumer.task_memory for consumer in consumers)
     held, read = pins.place(source.files, groups, source.layout.tile_bytes, task_memory)
-    with cluster.listening(client, f"dasrel-{uuid.uuid4().hex}", step, n_tiles, size) as tell:
+    with workers.listening(client, f"dasrel-{uuid.uuid4().hex}", step, n_tiles, size) as tell:
         reader = source.files if source.files.travels else None
         graph, wanted = build_graph(plan, reader, held, consumers, tell)
-        results = cluster.get(client, graph, wanted)
+        results = workers.get(client, graph, wanted)
     tiles_read = sum(len(groups[group]) for group in read)
     counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes)
     return results

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
-from dasrel import cluster
+from dasrel import workers
 from dasrel.errors import InputError, StoreError, shown, some
 from dasrel.intake import Record
 
@@ -145,7 +145,7 @@ class TileFiles:
     def to_worker(self, client: Any, places: Sequence[tuple[int, int]], worker: str | None) -> Any:
         """A future of these tiles in the memory of a worker, this one if it can be."""
         return client.submit(
-            cluster.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
+            workers.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
         )
 
     def prefetch(self, i: int, j: int) -> None:

@@ -6,7 +6,6 @@ import errno
 import math
 import shutil
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 import google_crc32c
@@ -27,6 +26,7 @@ from dasrel.store import (
     TileFiles,
     is_mapped,
     is_store,
+    lasting,
     local_path,
     location,
     open_matrix,
@@ -82,12 +82,14 @@ class Writer:
         self.store = store
         self.manifest = manifest
         self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
-        self.files = TileFiles(store, self.layout, is_mapped(group))
+        self.files = TileFiles(lasting(store), self.layout, is_mapped(group))
         self.ids = np.asarray(group["ids"][:])
         self._group = group
 
     def missing(self) -> list[tuple[int, int]]:
         """The tiles that are not written yet, in order."""
+        if self.manifest["audit"] is not None:
+            return []
         done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
         return [(i, j) for i, j in self.layout.tiles() if not done[i, j]]
 
@@ -96,6 +98,16 @@ class Writer:
 
         `checksum` is that of the source; without it, the checksums of the tiles as they were read stand in.
         """
+        if self.manifest["audit"] is None:  # else it was killed below, in the last steps
+            self._audit(checksum)
+        if "progress" in self._group:
+            del self._group["progress"]
+        provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
+        self._group.attrs["dasrel"] = {**self.manifest, "provenance": provenance, "state": "complete"}
+        return self._into_place()
+
+    def _audit(self, checksum: str | None) -> None:
+        """Write the records and the audit. With the audit in the manifest, no tile is missing any more."""
         if missing := self.missing():
             raise StoreError(f"{len(missing)} tiles are not written: {some(missing)}; run again with --resume")
         rows = np.asarray(self._group["progress"][:])
@@ -118,24 +130,28 @@ class Writer:
             attributes=_record_names(),
         )
         kept[:] = rows
-        provenance = {**self.manifest["provenance"], "checksum": checksum}
-        provenance.pop("modified", None)
-        manifest = {
+        self.manifest = {
             **self.manifest,
             "audit": intake.audit(total, self.ids),
-            "provenance": provenance,
-            "state": "complete",
+            "provenance": {**self.manifest["provenance"], "checksum": checksum},
         }
-        self._group.attrs["dasrel"] = manifest
-        # From here on the store is complete; what follows only tidies up.
-        del self._group["progress"]
-        return self._into_place(manifest)
+        self._group.attrs["dasrel"] = self.manifest
 
     def abandon(self) -> None:
         """Remove what this writer began, because its source cannot be used. A resumed store is left as it was."""
+        if self.resumed:
+            return
         local = local_path(self.store)
-        if local is not None and not self.resumed:
-            shutil.rmtree(local, ignore_errors=True)
+        if local is not None:
+            # Renamed first: a task that is still running on a cluster must not write into what is being removed.
+            doomed = local.with_name(f".{local.name}.abandoned")
+            shutil.rmtree(doomed, ignore_errors=True)
+            local.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            # Objects are deleted, and what is left says that it may be overwritten.
+            attributes = {"dasrel": {**self.manifest, "state": "abandoned"}}
+            zarr.create_group(zarr_store(self.store), zarr_format=3, overwrite=True, attributes=attributes)
 
     def _fill_with_maximum(self, records: list[Record]) -> list[Record]:
         largest = max((r.maximum for r in records if r.pairs), default=-np.inf)
@@ -147,18 +163,21 @@ class Writer:
             pairs = expected[0] * expected[1] if i != j else expected[0] * (expected[0] - 1) // 2
             if record.pairs < pairs:
                 tile = self.files.read(i, j).copy() if record.pairs else np.full(expected, np.nan, self.layout.dtype)
-                absent = np.isnan(tile)
-                tile[absent] = largest
-                added = int(np.count_nonzero(absent)) // (2 if i == j else 1)
-                record.pairs += added
+                tile[np.isnan(tile)] = largest
+                if i == j and self.manifest["kind"] in ("distance", "squared-distance"):
+                    np.fill_diagonal(tile, 0)
+                # Counted from the record, not from the tile: a run that was killed may have filled the tile already.
+                added = pairs - record.pairs
+                record.pairs = pairs
                 record.total += added * float(self.layout.dtype.type(largest))
                 record.maximum = max(record.maximum, largest)
                 record.minimum = min(record.minimum, largest)
+                record.zeros += added if largest == 0 else 0
                 self.files.write(i, j, tile, record)
             filled.append(record)
         return filled
 
-    def _into_place(self, manifest: dict[str, Any]) -> Matrix:
+    def _into_place(self) -> Matrix:
         if self.store is not self.target:
             target, written = local_path(self.target), local_path(self.store)
             assert target is not None
@@ -196,20 +215,16 @@ def create_store(
     names = checked_ids(ids, n_objects)
     writing = writing or Writing()
     manifest = _manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
-    exists = is_store(store)
-    if not exists and not _is_vacant(store):
-        raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
-    if exists and not (writing.resume or writing.force):
-        state = read_manifest(store)[0]["state"]
-        raise StoreError(
-            f"{location(store)} exists (state {state}); say --force to replace it"
-            + (", or --resume to go on with it" if state != "complete" else "")
-        )
+    state = check_target(store, writing)
+    exists = state is not None
+    if state == "abandoned":
+        return Writer(store, store, manifest, _create_group(store, manifest, names, overwrite=True))
     if exists and writing.resume:
         begun, group = read_manifest(store, "r+")
         _check_same(begun, manifest, store)
         if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
-            return Writer(store, store, manifest, _create_group(store, manifest, names))
+            return Writer(store, store, manifest, _create_group(store, manifest, names, overwrite=True))
+        _sweep(store)
         if not np.array_equal(np.asarray(group["ids"][:]), names):
             raise StoreError(f"{location(store)} was begun with other ids; say --force to begin anew")
         return Writer(store, store, begun, group, resumed=True)
@@ -225,10 +240,34 @@ def create_store(
     return Writer(store, place, manifest, _create_group(place, manifest, names))
 
 
+def check_target(store: StoreLike, writing: Writing) -> str | None:
+    """The state of the store that is there, or None. Refuses what may not be touched; cheap, to be asked first."""
+    if not is_store(store):
+        if not _is_vacant(store):
+            raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
+        return None
+    state = str(read_manifest(store)[0]["state"])
+    if state != "abandoned" and not (writing.resume or writing.force):
+        raise StoreError(
+            f"{location(store)} exists (state {state}); say --force to replace it"
+            + (", or --resume to go on with it" if state != "complete" else "")
+        )
+    return state
+
+
+def check_kind(kind: str, policy: Policy) -> None:
+    """Refuse an unknown kind, and repairs that have no meaning for it."""
+    if kind not in KINDS:
+        words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
+        raise InputError(f"kind must be one of the four ({words}), not {kind!r}")
+    policy.check_kind(kind)
+
+
 def checked_ids(ids: Names | None, n_objects: int) -> Array:
     """The names as an array of strings; `0`, `1`, ... when there are none. Empty and repeated names are refused."""
-    if n_objects < 1:
-        raise InputError("the matrix has no objects (n = 0)")
+    if n_objects < 2:
+        found = "no objects (n = 0)" if n_objects < 1 else "a single object (n = 1), which has no pairs"
+        raise InputError(f"the matrix has {found}; give at least 2 objects")
     if ids is None:
         return np.array([str(k) for k in range(n_objects)], dtype=np.dtypes.StringDType())
     names = [str(name) for name in ids]
@@ -255,10 +294,7 @@ def full_disk(error: BaseException) -> bool:
 def _manifest(
     n_objects: int, kind: str, writing: Writing, policy: Policy, provenance: dict[str, Any]
 ) -> dict[str, Any]:
-    if kind not in KINDS:
-        words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-        raise InputError(f"kind must be one of the four ({words}), not {kind!r}")
-    policy.check_kind(kind)
+    check_kind(kind, policy)
     if writing.dtype not in ("float32", "float64"):
         raise InputError(f"dtype must be float32 or float64, not {writing.dtype}")
     if writing.compress not in (None, "lz4"):
@@ -280,7 +316,7 @@ def _manifest(
     }
 
 
-def _create_group(place: StoreLike, manifest: dict[str, Any], names: Array) -> Any:
+def _create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, overwrite: bool = False) -> Any:
     n, side = manifest["n_objects"], manifest["tile"]
     a_side = math.ceil(n / side)
     filters: tuple[Any, ...] = (Crc32cCodec(),)
@@ -289,12 +325,15 @@ def _create_group(place: StoreLike, manifest: dict[str, Any], names: Array) -> A
             BloscCodec(cname="lz4", shuffle="shuffle", typesize=np.dtype(manifest["dtype"]).itemsize),
             Crc32cCodec(),
         )
-    group = zarr.create_group(
-        zarr_store(place),
-        zarr_format=3,
-        overwrite=True,
-        attributes={"dasrel": {**manifest, "state": "begun"}},
-    )
+    try:
+        group = zarr.create_group(
+            zarr_store(place),
+            zarr_format=3,
+            overwrite=overwrite,
+            attributes={"dasrel": {**manifest, "state": "begun"}},
+        )
+    except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError):
+        raise StoreError(f"{location(place)} exists and is not a dasrel store; choose another name") from None
     group.create_array(
         "values", shape=(n, n), chunks=(side, side), dtype=manifest["dtype"], fill_value=float("nan"),
         compressors=filters, dimension_names=("object", "other_object"), config={"write_empty_chunks": True},
@@ -309,6 +348,7 @@ def _create_group(place: StoreLike, manifest: dict[str, Any], names: Array) -> A
             dtype="float64",
             fill_value=float("nan"),
             dimension_names=("object",),
+            compressors=None,
         )
     group.create_array(
         "progress", shape=(a_side, a_side, intake.RECORD_LENGTH), chunks=(1, 1, intake.RECORD_LENGTH),
@@ -323,14 +363,26 @@ def _record_names() -> dict[str, Any]:
 
 
 def _check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
-    for key in ("kind", "n_objects", "tile", "dtype", "compress", "input", "provenance"):
-        if begun[key] != wanted[key]:
-            raise StoreError(
-                f"{location(store)} was begun with {key} {begun[key]}, now it is {wanted[key]};"
-                " use the same again, or --force to begin anew"
-            )
     if begun["state"] == "complete":
         raise StoreError(f"{location(store)} is complete already: there is nothing to resume")
+    asked = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
+    for part in ("input", "provenance"):
+        names = [*begun[part], *(name for name in wanted[part] if name not in begun[part])]
+        asked |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name != "checksum"}
+    for name, (first, now) in asked.items():
+        if first != now:
+            raise StoreError(
+                f"{location(store)} was begun with {name} {shown(first)}, now it is {shown(now)};"
+                " use the same again, or --force to begin anew"
+            )
+
+
+def _sweep(store: StoreLike) -> None:
+    """Remove files that a killed process was still writing aside."""
+    local = local_path(store)
+    if local is not None:
+        for partial in local.rglob("*.partial"):
+            partial.unlink(missing_ok=True)
 
 
 def _is_vacant(store: StoreLike) -> bool:
@@ -338,4 +390,5 @@ def _is_vacant(store: StoreLike) -> bool:
     local = local_path(store)
     if local is None or not local.exists():
         return True
-    return local.is_dir() and not any(local.iterdir())
+    # A process killed at its very first step leaves a file that it was still writing aside.
+    return local.is_dir() and all(entry.name.endswith(".partial") for entry in local.iterdir())

@@ -9,7 +9,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 import dasrel
-from dasrel import cluster
+from dasrel import workers as holders
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.relation import left_products, relation
 from dasrel.scan import Plan
@@ -79,7 +79,7 @@ def test_only_a_part_is_pinned_when_only_a_part_fits(matrix, client, monkeypatch
         "dasrel.tasks.worker_memory", lambda client: dict.fromkeys(client.scheduler_info()["workers"], (2 * room, 1))
     )
     seen = relation(matrix)
-    pins = cluster.Pins(client)
+    pins = holders.Pins(client)
     held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0)
     assert len(held) == 20
     assert read == set(groups)

@@ -1,0 +1,346 @@
+"""The command `dasrel`. Each subcommand is parse, one library call, print.
+
+To add one: write a function with the options below (or new ones), decorate it with `@app.command(name)`, and do the
+work inside `with Talk(...) as talk`, which draws progress, turns errors into one line and prints the result.
+The library is imported inside the commands, so that `dasrel --help` is quick.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from dasrel._version import __version__
+from dasrel.errors import shown
+from dasrel.intake import KINDS, Policy
+from dasrel.talk import Talk, UsageError, complain, print_error, report
+
+app = typer.Typer(
+    name="dasrel",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Cluster objects known only by a pairwise matrix, of any size, metric or not.",
+)
+
+
+# ---------------------------------------------------------------------------------------------- options, each once
+
+# Named here so that the help need not load the readers; a test keeps them equal.
+IMPORTS = "npy, npz, raw, condensed, mtx, hdf5, zarr, lsmat, csv, tsv, phylip, qza, pairs, m8, parquet"
+Exports = Literal["npy", "condensed", "lsmat", "phylip", "zarr"]
+
+READING = "Reading the source"
+REPAIRS = "Repairs: without them each flaw is an error"
+WRITING = "Writing"
+TALKING = "Talking"
+
+
+def option(name: str, text: str, panel: str, **more: Any) -> Any:
+    """An option: its name, its help and the panel of the help that it stands in."""
+    return typer.Option(*name.split(), help=text, rich_help_panel=panel, **more)
+
+
+Json = Annotated[bool, option("--json", "Print one JSON object on stdout and nothing else there.", TALKING)]
+Quiet = Annotated[bool, option("--quiet -q", "Print errors and warnings only.", TALKING)]
+Verbose = Annotated[
+    int, option("--verbose -v", "Say more; -vv shows tracebacks.", TALKING, count=True, show_default=False)
+]
+Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Needed.", READING)]
+StoreDtype = Annotated[Literal["float32", "float64"], option("--store-dtype", "Numbers in the store.", WRITING)]
+Tile = Annotated[int | None, option("--tile", "Objects a side of a tile; else at most 64 MiB a tile.", WRITING, min=1)]
+Compress = Annotated[Literal["lz4"] | None, option("--compress", "Smaller on disk, slower to read.", WRITING)]
+Memory = Annotated[str, option("--memory", "Memory that the work may take, such as 512MiB.", WRITING)]
+Resume = Annotated[bool, option("--resume", "Go on with an unfinished store.", WRITING)]
+Force = Annotated[bool, option("--force", "Replace what exists, once the new one is whole.", WRITING)]
+Ids = Annotated[Path | None, option("--ids", "Object names, one per line.", READING, metavar="FILE")]
+NewStore = Annotated[str, typer.Argument(metavar="STORE", help="Where to write: a folder or a URL such as s3://...")]
+OldStore = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder or a URL such as s3://...")]
+
+
+def _kind(kind: str | None) -> str:
+    """The kind, or a usage error that explains the four words."""
+    if kind not in KINDS:
+        met = "it is missing" if kind is None else f"{kind!r} is no kind"
+        lines = "\n".join(f"  {name:<17} {meaning}" for name, meaning in KINDS.items())
+        raise typer.BadParameter(f"{met}; say what the numbers are:\n{lines}", param_hint="--kind")
+    return kind
+
+
+def _columns(text: str | None) -> tuple[str | int, str | int, str | int] | None:
+    """Three columns by name or by number from 1."""
+    if text is None:
+        return None
+    columns = [int(part) if part.isdecimal() else part for part in (p.strip() for p in text.split(","))]
+    if len(columns) != 3 or "" in columns or 0 in columns:
+        raise typer.BadParameter(
+            f"{text!r} is not FIRST,SECOND,VALUE: three columns by name or by number from 1", param_hint="--columns"
+        )
+    return columns[0], columns[1], columns[2]
+
+
+def _missing(text: str | None) -> Any:
+    """What to fill missing pairs with."""
+    if text is None:
+        return "error"
+    if text == "max":
+        return "max"
+    try:
+        value = float(text.removeprefix("fill="))
+    except ValueError:
+        value = math.nan
+    if not text.startswith("fill=") or not math.isfinite(value):
+        raise typer.BadParameter(f"{text!r} is neither max nor fill=VALUE, such as fill=1", param_hint="--missing")
+    return value
+
+
+def _settings(texts: list[str] | None) -> dict[str, float]:
+    """NAME=VALUE with a number, as often as wanted."""
+    settings = {}
+    for text in texts or []:
+        name, _, value = text.partition("=")
+        try:
+            settings[name] = float(value)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{text!r} is not NAME=NUMBER, such as p=3", param_hint="--metric-option"
+            ) from None
+    return settings
+
+
+# ------------------------------------------------------------------------------------------------------ the commands
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"dasrel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("import")
+def import_command(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The matrix: a file, a folder or a URL.")],
+    store: NewStore,
+    kind: Kind = None,
+    format: Annotated[str | None, option("--format", f"One of {IMPORTS}; found out if not given.", READING)] = None,  # noqa: A002
+    ids: Ids = None,
+    shape: Annotated[int | None, option("--shape", "Objects in a raw binary file.", READING, metavar="N")] = None,
+    dtype: Annotated[str | None, option("--dtype", "Numbers of a raw binary file: float32, <f8 ...", READING)] = None,
+    columns: Annotated[
+        str | None,
+        option("--columns", "Columns of a list of pairs: names, or numbers from 1.", READING, metavar="A,B,V"),
+    ] = None,
+    dataset: Annotated[str | None, option("--dataset", "Array inside an npz, HDF5 or Zarr source.", READING)] = None,
+    symmetrize: Annotated[
+        Literal["mean", "max"] | None, option("--symmetrize", "One value for pairs that have two.", REPAIRS)
+    ] = None,
+    missing: Annotated[
+        str | None, option("--missing", "A value for pairs that have none.", REPAIRS, metavar="fill=VALUE|max")
+    ] = None,
+    diagonal: Annotated[
+        Literal["zero"] | None, option("--diagonal", "Set a distance's non-zero diagonal to zero.", REPAIRS)
+    ] = None,
+    clip_negative: Annotated[
+        float, option("--clip-negative", "Distances from -TOL to 0 become 0.", REPAIRS, metavar="TOL", min=0)
+    ] = 0.0,
+    duplicates: Annotated[
+        Literal["mean", "min", "max", "last"] | None,
+        option("--duplicates", "One value for pairs that are listed more than once.", REPAIRS),
+    ] = None,
+    store_dtype: StoreDtype = "float32",
+    tile: Tile = None,
+    compress: Compress = None,
+    memory: Memory = "1GiB",
+    resume: Resume = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Check a matrix and put it into a STORE, whatever its size."""
+    meant, chosen, fill = _kind(kind), _columns(columns), _missing(missing)
+    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
+        from dasrel.audit import audit_lines, audit_store
+        from dasrel.readers import import_matrix
+        from dasrel.source import Reading
+        from dasrel.writer import Writing
+
+        import_matrix(
+            source,
+            store,
+            kind=meant,
+            reading=Reading(format, None if ids is None else str(ids), shape, dtype, chosen, dataset),
+            policy=Policy(symmetrize or "error", fill, diagonal or "error", clip_negative, duplicates or "error"),
+            writing=Writing(store_dtype, tile, compress, memory, resume, force),
+        )
+        audit = audit_store(store)
+        talk.result({**audit, "seconds": talk.seconds}, audit_lines(audit))
+
+
+@app.command("pairwise")
+def pairwise_command(
+    features: Annotated[str, typer.Argument(metavar="FEATURES", help="One row per object: npy, npz, CSV or Parquet.")],
+    store: NewStore,
+    metric: Annotated[str, option("--metric", "A metric of SciPy or scikit-learn, or simpson.", READING)],
+    kind: Annotated[
+        str, option("--kind", "Also squared-distance; similarity or kernel for a kernel.", READING)
+    ] = "distance",
+    settings: Annotated[
+        list[str] | None,
+        option("--metric-option", "A number that the metric takes, such as p=3.", READING, metavar="NAME=VALUE"),
+    ] = None,
+    ids: Ids = None,
+    store_dtype: StoreDtype = "float32",
+    tile: Tile = None,
+    compress: Compress = None,
+    memory: Memory = "1GiB",
+    resume: Resume = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Compute all pairs of FEATURES into a STORE."""
+    meant, chosen = _kind(kind), _settings(settings)
+    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
+        from dasrel.audit import audit_lines, audit_store
+        from dasrel.pairwise import pairwise
+        from dasrel.source import Reading
+        from dasrel.spool import given_ids
+        from dasrel.writer import Writing
+
+        pairwise(
+            features,
+            store,
+            metric=metric,
+            kind=meant,
+            ids=None if ids is None else given_ids(Reading(ids=str(ids))),
+            metric_options=chosen,
+            writing=Writing(store_dtype, tile, compress, memory, resume, force),
+        )
+        audit = audit_store(store)
+        talk.result({**audit, "seconds": talk.seconds}, audit_lines(audit))
+
+
+@app.command("export")
+def export_command(
+    store: OldStore,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The file or folder to write.")],
+    format: Annotated[Exports, option("--format", "How to write it.", WRITING)],  # noqa: A002
+    memory: Memory = "1GiB",
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Write a STORE as a file for other tools."""
+    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
+        from dasrel.export import export_matrix
+
+        written = str(export_matrix(store, out, format=format, memory=memory, force=force))
+        values = {"store": store, "out": written, "format": format, "seconds": talk.seconds}
+        talk.result(values, [("wrote", shown(written, limit=400)), ("format", format)])
+
+
+@app.command("audit")
+def audit_command(
+    store: OldStore,
+    verify: Annotated[bool, typer.Option("--verify", help="Read and check every tile; exit 1 if one is bad.")] = False,
+    memory: Memory = "1GiB",
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Show what is in a STORE and how it came there."""
+    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
+        from dasrel.audit import audit_lines, audit_store
+
+        audit = audit_store(store, verify=verify, memory=memory)
+        talk.result(audit, audit_lines(audit))
+        if verify and audit["verified"]["bad"]:
+            complain(f"{len(audit['verified']['bad'])} faults; restore these tiles from a copy, or import again")
+            raise typer.Exit(1)
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[
+        str | None, typer.Argument(metavar="[OUT]", help="A folder for the store. If not given, a temporary one.")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Build a store from scikit-learn's digits and show its audit."""
+    with Talk(json=json, quiet=quiet, verbose=verbose) as talk, tempfile.TemporaryDirectory() as folder:
+        from dasrel.audit import audit_lines, audit_store
+        from dasrel.demo import build_digits
+
+        store = out or os.path.join(folder, "digits.zarr")
+        build_digits(store, force=force)
+        audit = audit_store(store)
+        lines = audit_lines(audit)
+        if out is None:
+            lines[0] = ("store", "temporary; `dasrel demo digits.zarr` keeps it")
+        talk.result({**audit, "seconds": talk.seconds}, lines)
+
+
+# -------------------------------------------------------------------------------------------------------------- main
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
+    code = run(sys.argv[1:])
+    if code == 130:
+        # Threads may be in the middle of a task that takes minutes. A store can be left at any moment, so we do.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 130 (interrupted)."""
+    wants_json, trace = "--json" in arguments, "-vv" in arguments
+    try:
+        code = app(arguments, prog_name="dasrel", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except UsageError as error:
+        return _show_usage(error, wants_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return report(KeyboardInterrupt(), json=wants_json, trace=trace)
+    except Exception as error:
+        return report(error, json=wants_json, trace=trace)
+
+
+def _show_usage(error: Any, wants_json: bool) -> int:
+    text = cast(str, error.format_message()).replace("Value error, ", "")
+    if not text:
+        return 2  # there were no arguments, and the help was shown
+    if error.ctx is not None:
+        print(error.ctx.get_usage(), file=sys.stderr)
+        print(f"Try '{error.ctx.command_path} --help'.\n", file=sys.stderr)
+    print("\n".join(shown(part, limit=4000) for part in f"dasrel: {text}".split("\n")), file=sys.stderr)
+    if wants_json:
+        print_error(text)
+    return 2

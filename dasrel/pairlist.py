@@ -1,0 +1,274 @@
+"""The rows of a list of pairs, in text or Parquet, some hundred thousand at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+from pyarrow import parquet
+
+from dasrel import spool
+from dasrel.errors import InputError, shown, some
+from dasrel.guess import fields, find_delimiter
+from dasrel.intake import Array
+from dasrel.source import Reading
+
+CHUNK = 4 << 20
+KNOWN = {
+    5: ("reference", "query", "distance", "p-value", "shared-hashes"),  # mash dist
+    12: ("query", "target", "fident", "alnlen", "mismatch", "gapopen", "qstart", "qend", "tstart", "tend", "evalue",
+         "bits"),  # BLAST, MMseqs2 and Foldseek m8
+}  # fmt: skip
+"""Names of the columns of well-known lists that have no header, by their number."""
+
+Coded = tuple[list[bytes | str], Array]
+"""The different names of a column, and for each row which one it has."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a list."""
+
+    first: Coded
+    second: Coded
+    values: Array
+    where: Callable[[int], str]
+    """Says where in the file a row is, such as "line 7"."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the lines of a list are to be understood."""
+
+    path: Path
+    delimiter: bytes | None
+    names: list[str] | None
+    width: int
+    chosen: tuple[int, int, int]
+    """The columns of the two objects and of the value, from 0."""
+
+    def label(self, column: int) -> str:
+        """A column as messages name it."""
+        return f"column {column + 1}" + (f" ({shown(self.names[column])})" if self.names else "")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Some lines of a text."""
+
+    number: int
+    text: bytes
+
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that hold a pair, with their numbers."""
+        for number, line in enumerate(self.text[:-1].split(b"\n"), self.number):
+            if line.strip() and not line.startswith(b"#"):
+                yield number, line
+
+    def where(self, row: int) -> str:
+        """Where the pair `row` is."""
+        return f"line {next(islice(self.rows(), row, None))[0]}"
+
+
+def parts(path: Path, stream: spool.Stream | None, reading: Reading) -> Iterator[Part]:
+    """The rows of a list: of a text if there is a stream, else of a Parquet file."""
+    if stream is None:
+        return _parquet_parts(path, reading)
+    return _text_parts(path, stream, reading)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file says so itself."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _text_parts(path: Path, stream: spool.Stream, reading: Reading) -> Iterator[Part]:
+    # A large list is taken in larger parts, for each is a run in the spool and many runs are slow to gather from.
+    chunks = stream.chunks(min(max(CHUNK, path.stat().st_size // 1024), 4 * CHUNK))
+    comment = None
+    for number, text in chunks:
+        start = list(islice(Lines(number, text).rows(), 2))
+        for here, line in enumerate(text.split(b"\n"), number):
+            if start and here >= start[0][0]:
+                break
+            if line.startswith(b"#"):
+                comment = line  # the last one above the pairs may name the columns
+        if start:
+            break
+    else:
+        raise InputError(f"{spool.place(path)}: there are no pairs in it (n = 0)")
+    layout, has_header = _layout(path, start, comment, reading)
+    begin = number
+    if has_header:
+        begin = start[0][0] + 1
+        text = text.split(b"\n", begin - number)[-1]
+
+    def work(lines: Lines) -> Part | None:
+        return _parse(layout, lines)
+
+    rest = (Lines(*chunk) for chunk in chunks)
+    for part in spool.in_order(work, chain([Lines(begin, text)], rest)):
+        if part is not None:
+            yield part
+
+
+def _layout(path: Path, start: list[tuple[int, bytes]], comment: bytes | None, reading: Reading) -> tuple[Layout, bool]:
+    """How the list is laid out, and whether its first line is a header."""
+    first, second = start[0][1], start[1][1] if len(start) > 1 else None
+    delimiter = find_delimiter(first, second)
+    row = [spool.decoded(field, path, start[0][0]) for field in fields(first, delimiter)]
+    width = len(row)
+    names: list[str] | None = row
+    wanted = reading.columns or (1, 2, 3)
+    by_name = [name for name in wanted if _as_number(name) is None]
+    has_header = any(name in row for name in by_name)
+    if not by_name:
+        value = _as_number(wanted[2]) or 0
+        has_header = 1 <= value <= width and not spool.is_number(row[value - 1].encode())
+    if not has_header:
+        told = [] if comment is None else [field.decode("utf-8", "replace").strip() for field in
+                                           fields(comment.lstrip(b"#"), delimiter)]  # fmt: skip
+        names = told if len(told) == width else list(KNOWN[width]) if width in KNOWN else None
+    chosen = choose(path, wanted, names, width)
+    return Layout(path, delimiter, names, width, chosen), has_header
+
+
+def choose(
+    path: Path, wanted: tuple[str | int, str | int, str | int], names: list[str] | None, width: int
+) -> tuple[int, int, int]:
+    """The three columns by their number from 0."""
+    there = f"columns 1 to {width}" + (f": {some([shown(name) for name in names], show=20)}" if names else ", no names")
+    found = []
+    for column in wanted:
+        number = _as_number(column)
+        if names is not None and str(column) in names:
+            number = names.index(str(column)) + 1
+        if number is None or not 1 <= number <= width:
+            raise InputError(
+                f"{spool.place(path)}: no column {shown(column)}; there are {there};"
+                " a list of pairs needs two objects and a value, chosen by --columns"
+            )
+        found.append(number - 1)
+    if len(set(found)) < 3:
+        raise InputError(f"{spool.place(path)}: {some(wanted)} are not three different columns; there are {there}")
+    return found[0], found[1], found[2]
+
+
+def _as_number(column: str | int) -> int | None:
+    return column if isinstance(column, int) else int(column) if column.isdecimal() else None
+
+
+def _parse(layout: Layout, lines: Lines) -> Part | None:
+    text = lines.text
+    if layout.delimiter is None or (b"#" in text and (text.startswith(b"#") or b"\n#" in text)):
+        rows = (line for _, line in lines.rows())
+        text = b"".join((line if layout.delimiter else b"\t".join(fields(line, None))) + b"\n" for line in rows)
+    if not text or text.isspace():
+        return None
+    first, second, value = (str(column) for column in layout.chosen)
+    coded = pa.dictionary(pa.int32(), pa.binary())
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=arrow_csv.ReadOptions(
+                column_names=[str(k) for k in range(layout.width)], use_threads=False, block_size=len(text) + 1
+            ),
+            parse_options=arrow_csv.ParseOptions(delimiter=(layout.delimiter or b"\t").decode()),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={first: coded, second: coded, value: pa.float64()},
+                include_columns=[first, second, value],
+                null_values=spool.MISSING,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return _parse_slowly(layout, lines)
+    names = [table.column(k).combine_chunks() for k in (0, 1)]
+    a, b = ((each.dictionary.to_pylist(), each.indices.to_numpy()) for each in names)
+    return Part(a, b, table.column(2).to_numpy(), lines.where)
+
+
+def _parse_slowly(layout: Layout, lines: Lines) -> Part:
+    """Look at every field, to name the line of the one that is wrong."""
+    path = spool.place(layout.path)
+    columns: tuple[list[bytes], list[bytes], list[float]] = ([], [], [])
+    first, second, value = layout.chosen
+    for number, line in lines.rows():
+        row = fields(line, layout.delimiter)
+        if len(row) != layout.width:
+            raise InputError(
+                f"{path}: line {number} has {len(row)} fields where {layout.width} are expected, as in the first line;"
+                " mend or drop it"
+            )
+        if not spool.is_number(row[value]):
+            told = shown(row[value].decode("utf-8", "backslashreplace"))
+            raise InputError(
+                f"{path}: line {number}, {layout.label(value)}: {told!r} is not a number;"
+                " mend it, or choose another column by --columns"
+            )
+        columns[0].append(row[first])
+        columns[1].append(row[second])
+        columns[2].append(spool.as_number(row[value]))
+    return Part(_coded(columns[0]), _coded(columns[1]), np.array(columns[2], dtype=np.float64), lines.where)
+
+
+def _coded(names: list[bytes]) -> Coded:
+    codes: dict[bytes, int] = {}
+    found = np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
+    return list(codes), found
+
+
+def _parquet_parts(path: Path, reading: Reading) -> Iterator[Part]:
+    name = spool.place(path)
+    try:
+        file = parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: cannot be read as Parquet ({shown(told)}); write it again") from error
+    with file:
+        schema = file.schema_arrow
+        chosen = [schema.names[k] for k in choose(path, reading.columns or (1, 2, 3), schema.names, len(schema.names))]
+        for column in chosen[:2]:
+            if not _is_id(schema.field(column).type):
+                raise InputError(
+                    f"{name}: column {shown(column)} is of type {schema.field(column).type}; ids must be text or whole"
+                    " numbers, chosen by --columns"
+                )
+        kind = schema.field(chosen[2]).type
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+            raise InputError(
+                f"{name}: column {shown(chosen[2])} is of type {kind}; values must be numbers, chosen by --columns"
+            )
+        row = 0
+        for batch in _batches(file, chosen, name):
+            yield _part(batch, chosen, row)
+            row += batch.num_rows
+
+
+def _batches(file: parquet.ParquetFile, chosen: list[str], name: str) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(batch_size=1 << 18, columns=chosen)
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: damaged Parquet ({shown(told)}); write it again") from error
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
+    return any(test(kind) for test in texts)
+
+
+def _part(batch: pa.RecordBatch, chosen: list[str], row: int) -> Part:
+    coded = []
+    for column in chosen[:2]:
+        names = batch.column(column).cast(pa.string()).fill_null("").dictionary_encode()
+        coded.append((names.dictionary.to_pylist(), names.indices.to_numpy()))
+    values = batch.column(chosen[2]).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return Part(coded[0], coded[1], values, lambda k: f"row {row + k + 1}")

@@ -1,0 +1,346 @@
+"""Bringing a matrix into a store: find out its format, open it as a `Source`, and write it tile by tile."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from dasrel import formats, intake, sparse, spool, tasks
+from dasrel.arrays import ArraySource, TriangleSource, named
+from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
+from dasrel.intake import Array, Policy
+from dasrel.source import Reading, Source
+from dasrel.store import Matrix, StoreLike, TileFiles, lasting, local_path, location, stored_ids
+from dasrel.writer import Writer, Writing, check_kind, check_target, create_store, default_tile, full_disk
+
+FORMATS = {
+    "npy": "NumPy array: square, or condensed (1-D)",
+    "npz": "NumPy archive with one such array, or a SciPy sparse matrix",
+    "raw": "bare numbers, rows after rows or condensed; needs --shape and --dtype",
+    "condensed": "one triangle as a vector (SciPy pdist, R dist) in npy, npz or raw form",
+    "mtx": "MatrixMarket, coordinate or array, .gz too",
+    "hdf5": "HDF5: unifrac's matrix and order, the only square dataset, or --dataset",
+    "zarr": "Zarr array, format 2 or 3, a path or a URL",
+    "lsmat": "labelled tab-separated matrix (scikit-bio, QIIME)",
+    "csv": "comma-separated matrix, with or without labels",
+    "tsv": "tab-separated matrix, with or without labels",
+    "phylip": "PHYLIP distance matrix, square or lower triangle (mash, skani, mothur)",
+    "qza": "QIIME 2 artifact with a distance matrix",
+    "pairs": "one pair per line: two names and a value, in chosen --columns",
+    "m8": "BLAST tabular output (BLAST, Foldseek, MMseqs2)",
+    "parquet": "pairs in a Parquet file",
+}
+"""The formats that can be named, and one line on each."""
+
+SUFFIXES = {
+    ".npy": "npy", ".npz": "npz", ".mtx": "mtx", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".zarr": "zarr",
+    ".bin": "raw", ".raw": "raw", ".dat": "raw", ".qza": "qza", ".parquet": "parquet", ".pq": "parquet", ".m8": "m8",
+    ".lsmat": "lsmat", ".phy": "phylip", ".phylip": "phylip", ".dist": "phylip", ".csv": "csv", ".tsv": "tsv",
+    ".txt": "tsv", ".mat": "tsv",
+}  # fmt: skip
+TEXT = ("lsmat", "csv", "tsv", "phylip", "qza")
+PAIRS = ("pairs", "m8", "parquet")
+SMALL = 32 << 20
+"""What a task takes besides its blocks and its tile: the parts of them that are being checked."""
+
+
+def import_matrix(
+    source: Any,
+    store: StoreLike,
+    *,
+    kind: str,
+    reading: Reading | None = None,
+    policy: Policy | None = None,
+    writing: Writing | None = None,
+) -> Matrix:
+    """Write a matrix into a new store, with one read of the source, and open it.
+
+    Parameters
+    ----------
+    source
+        A path, the URL of a Zarr array, or a NumPy, SciPy sparse, dask, xarray or Zarr array. What a sparse matrix
+        does not list is 0 for similarities and kernels, and a missing pair for distances, whose value
+        `policy.missing` must name: a distance of 0 would mean that the objects are equal.
+    store
+        A path, a URL that Zarr opens, or a Zarr store object.
+    kind
+        What the numbers are, one of `dasrel.KINDS`. It is never guessed.
+    reading, policy, writing
+        How the source is read, what is done about its flaws, and how the store is written.
+
+    Cost: every value of the source is read once; text, packed and oddly chunked sources are first put aside as plain
+    numbers beside the store. Memory: one tile and its blocks per thread, within `writing.memory`.
+    """
+    reading, policy, writing = reading or Reading(), policy or Policy(), writing or Writing()
+    check_kind(kind, policy)
+    check_target(store, writing)
+    with _scratch(source, store, reading, writing) as scratch, _told_of_full_disk(store):
+        opened = open_source(source, scratch, kind=kind, reading=reading, policy=policy)
+        try:
+            names = spool.given_ids(reading)
+            opened, writing = _fitted(opened, writing, scratch)
+            writer = create_store(
+                store,
+                n_objects=opened.n_objects,
+                kind=kind,
+                ids=opened.ids if names is None else names,
+                policy=policy,
+                writing=writing,
+                provenance=opened.provenance,
+            )
+            try:
+                _write_tiles(writer, opened, kind, policy, writing)
+                return writer.finish(checksum=opened.checksum)
+            except (InputError, MemoryLimitError):
+                writer.abandon()  # so that it can be tried again with another policy
+                raise
+        finally:
+            opened.close()
+
+
+def open_source(source: Any, scratch: Path, *, kind: str, reading: Reading, policy: Policy) -> Source:
+    """The source as something that gives any block of the matrix.
+
+    Cost: nothing for what can be read in blocks; else one read of the source, put aside in `scratch`.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return formats.open_array(source, reading, scratch, kind)
+    if "://" in str(source):
+        return formats.open_zarr(str(source), reading, scratch, kind)
+    path = Path(source)
+    try:
+        name = detect(path, reading)
+        return _opened(path, name, replace(reading, format=name), scratch, kind, policy)
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        wrong = named(error.filename or path)
+        raise InputError(f"cannot read {wrong}: {error.strerror}; check the name and the permissions") from None
+
+
+def detect(path: Path, reading: Reading) -> str:
+    """The name of the format: as asked, by the first bytes, by the suffix, or by the look of the text."""
+    if reading.format is not None:
+        if reading.format not in FORMATS:
+            raise InputError(f"no format {shown(reading.format)}; there are: {', '.join(FORMATS)}")
+        return reading.format
+    if path.is_dir():
+        return "zarr"
+    with open(path, "rb") as file:
+        head = file.read(16)
+    if not head:
+        raise InputError(f"{named(path)} is empty (0 bytes)")
+    if head[:2] == b"\x1f\x8b":
+        with gzip.open(path) as unpacked, contextlib.suppress(EOFError, gzip.BadGzipFile):
+            head = unpacked.read(16)
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    by_suffix = SUFFIXES.get(suffixes[-1]) if suffixes else None
+    magic = {b"\x93NUMPY": "npy", b"\x89HDF": "hdf5", b"%%Matrix": "mtx", b"PAR1": "parquet"}
+    for begin, name in magic.items():
+        if head.startswith(begin):
+            return name
+    if head.startswith(b"PK"):
+        return "qza" if by_suffix == "qza" else "npz"
+    if reading.shape is not None and reading.dtype is not None:
+        return "raw"
+    if by_suffix in ("npy", "npz", "hdf5", "mtx", "parquet", "qza", "zarr"):
+        told = FORMATS[str(by_suffix)].partition(":")[0]
+        raise InputError(f"{named(path)} has the suffix of a {told} file, but not its first bytes; is it damaged?")
+    if by_suffix in ("raw", "m8", "phylip", "lsmat"):
+        return str(by_suffix)
+    from dasrel import text
+
+    name_or_none = text.sniff(path) or by_suffix
+    if name_or_none is None:
+        raise InputError(f"the format of {named(path)} cannot be told; say --format, one of: {', '.join(FORMATS)}")
+    return name_or_none
+
+
+def _opened(path: Path, name: str, reading: Reading, scratch: Path, kind: str, policy: Policy) -> Source:
+    openers: dict[str, Callable[[Path, Reading, Path, str], Source]] = {
+        "npy": formats.open_npy,
+        "npz": formats.open_npz,
+        "raw": formats.open_raw,
+        "mtx": sparse.open_mtx,
+        "hdf5": formats.open_hdf5,
+        "zarr": formats.open_zarr,
+    }
+    if name == "condensed":
+        with open(path, "rb") as file:
+            head = file.read(6)
+        inner = "npy" if head == b"\x93NUMPY" else "npz" if head.startswith(b"PK") else "raw"
+        source = openers[inner](path, reading, scratch, kind)
+        if not isinstance(source, TriangleSource):
+            raise InputError(f"{named(path)} is no condensed vector: it holds a full matrix; leave --format out")
+        return source
+    if name in TEXT:
+        from dasrel import text
+
+        return text.open_text(path, reading, scratch, kind)
+    if name in PAIRS:
+        from dasrel import pairs
+
+        return pairs.open_pairs(path, reading, scratch, kind, policy)
+    return openers[name](path, reading, scratch, kind)
+
+
+def _fitted(source: Source, writing: Writing, scratch: Path) -> tuple[Source, Writing]:
+    """Make tiles and the source's own chunks fit, so that no chunk is decoded or computed more than once."""
+    grain = source.grain() if isinstance(source, ArraySource) else None
+    if grain is None:
+        return source, writing
+    n, dtype = source.n_objects, np.dtype(writing.dtype)
+    largest = default_tile(1 << 30, dtype)
+    if writing.tile is None and 0 < grain <= largest and grain < n:
+        wanted = default_tile(n, dtype)
+        writing = replace(writing, tile=grain * max(1, min(round(wanted / grain), largest // grain)))
+    tile = default_tile(n, dtype) if writing.tile is None else writing.tile
+    if grain and (tile % grain == 0 or (grain >= n and tile >= n)):
+        return source, writing
+    assert isinstance(source, ArraySource)
+    return source.put_aside(scratch), writing
+
+
+@dataclass(frozen=True)
+class _ImportTile:
+    """Reads, checks and writes one tile. It travels to a worker, so it carries no names: they are read if needed."""
+
+    source: Source
+    files: TileFiles
+    kind: str
+    policy: Policy
+    spare: list[Array] = field(default_factory=list)
+    """Tiles that have been written; their memory is used again. It does not travel."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ImportTile, (self.source, self.files, self.kind, self.policy)
+
+    def __call__(self, place: tuple[int, int]) -> None:
+        i, j = place
+        rows, columns = self.files.layout.span(i), self.files.layout.span(j)
+        upper = self.source.block(rows, columns)
+        checksum = _checksum(upper, 0)
+        lower = None
+        if self.source.mirrored and i != j:
+            lower = self.source.block(columns, rows)
+            checksum = _checksum(lower, checksum)
+        tile, record = intake.check_tile(
+            upper,
+            lower,
+            place=(rows.start, columns.start),
+            kind=self.kind,
+            dtype=self.files.layout.dtype,
+            policy=self.policy,
+            ids=_StoredNames(self.files.store),  # type: ignore[arg-type]
+            out=self._spare_tile(),
+        )
+        record.source_checksum = float(checksum)
+        self.files.write(i, j, tile, record)
+        if self.files.mapped:  # then it is on its way to the disk, and nobody looks at it any more
+            self.spare.append(tile)
+
+    def _spare_tile(self) -> Array | None:
+        try:
+            return self.spare.pop()
+        except IndexError:
+            return None
+
+
+@dataclass(frozen=True)
+class _StoredNames:
+    """The names as the store has them, looked up only when a message wants one."""
+
+    store: Any
+
+    def __getitem__(self, index: int) -> str:
+        return str(stored_ids(self.store)[index])
+
+
+def _write_tiles(writer: Writer, source: Source, kind: str, policy: Policy, writing: Writing) -> None:
+    layout = writer.layout
+    side = min(layout.tile, layout.n_objects)
+    blocks = source.block_memory(side, side) * (2 if source.mirrored and layout.a_side > 1 else 1)
+    copies = 1 if writer.files.mapped else 3  # what is not written as it is, Zarr encodes
+    padded = 1 if layout.n_objects % layout.tile else 0
+    tasks.run(
+        _ImportTile(source, writer.files, kind, policy),
+        writer.missing(),
+        label="import",
+        bytes_each=layout.tile_bytes,
+        task_memory=blocks + layout.tile_bytes * (copies + padded) + SMALL,
+        memory=writing.memory,
+        local=getattr(source, "local", True),
+    )
+
+
+def _checksum(block: Array, start: int) -> int:
+    """The crc32c of a block's bytes, row by row (column by column where those lie together), without a copy."""
+    if block.strides[1] != block.itemsize and block.strides[0] == block.itemsize:
+        block = block.T
+    if block.strides[1] != block.itemsize:
+        block = np.ascontiguousarray(block)
+    if block.flags.c_contiguous:
+        return int(google_crc32c.extend(start, block.reshape(-1).view(np.uint8)))
+    for row in block.view(np.uint8):
+        start = google_crc32c.extend(start, row)
+    return start
+
+
+@contextlib.contextmanager
+def _scratch(source: Any, store: StoreLike, reading: Reading, writing: Writing) -> Iterator[Path]:
+    """A folder for what must be put aside: beside a local store, so that a killed import finds it again."""
+    target = local_path(store)
+    if target is None:
+        with tempfile.TemporaryDirectory(prefix="dasrel-") as folder:
+            yield Path(folder)
+        return
+    target = Path(lasting(target))
+    folder_path = target.with_name(f".{target.name}.scratch")
+    stamp: dict[str, Any] = {"source": None, "format": reading.format, "dataset": reading.dataset}
+    if isinstance(source, str | os.PathLike) and os.path.exists(source):
+        found = os.stat(source)
+        stamp |= {"source": str(source), "size": found.st_size, "modified": found.st_mtime_ns}
+    marker = folder_path / "source.json"
+    try:
+        same = writing.resume and stamp["source"] is not None and json.loads(marker.read_text()) == stamp
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        shutil.rmtree(folder_path, ignore_errors=True)
+        try:
+            folder_path.mkdir(parents=True)
+            marker.write_text(json.dumps(stamp))
+        except OSError as error:
+            told = "the disk is full" if full_disk(error) else error.strerror
+            raise StoreError(f"cannot write to {named(folder_path.parent)}: {told}; choose another place") from error
+    try:
+        yield folder_path
+    except (KeyboardInterrupt, StoreError):
+        raise  # the import can go on from here with --resume
+    except BaseException:
+        shutil.rmtree(folder_path, ignore_errors=True)
+        raise
+    else:
+        shutil.rmtree(folder_path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _told_of_full_disk(store: StoreLike) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if full_disk(error):
+            raise StoreError(
+                f"the disk is full: {location(store)} is unfinished and nothing was lost; free some space and run"
+                " again with --resume"
+            ) from error
+        raise
