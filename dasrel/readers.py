@@ -228,11 +228,7 @@ class _ImportTile:
         i, j = place
         rows, columns = self.files.layout.span(i), self.files.layout.span(j)
         upper = self.source.block(rows, columns)
-        checksum = _checksum(upper, 0)
-        lower = None
-        if self.source.mirrored and i != j:
-            lower = self.source.block(columns, rows)
-            checksum = _checksum(lower, checksum)
+        lower = self.source.block(columns, rows) if self.source.mirrored and i != j else None
         tile, record = intake.check_tile(
             upper,
             lower,
@@ -243,7 +239,8 @@ class _ImportTile:
             ids=_StoredNames(self.files.store),  # type: ignore[arg-type]
             out=self._spare_tile(),
         )
-        record.source_checksum = float(checksum)
+        if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's checksum says it all
+            record.source_checksum = float(_checksum(upper, 0 if lower is None else _checksum(lower, 0)))
         self.files.write(i, j, tile, record)
         if self.files.mapped:  # then it is on its way to the disk, and nobody looks at it any more
             self.spare.append(tile)
@@ -289,7 +286,9 @@ def _checksum(block: Array, start: int) -> int:
     if block.strides[1] != block.itemsize:
         block = np.ascontiguousarray(block)
     if block.flags.c_contiguous:
-        return int(google_crc32c.extend(start, block.reshape(-1).view(np.uint8)))
+        flat = block.reshape(-1).view(np.uint8)
+        flat.flags.writeable = False  # the checksum takes read-only bytes only
+        return int(google_crc32c.extend(start, flat))
     for row in block.view(np.uint8):
         start = google_crc32c.extend(start, row)
     return start

@@ -20,7 +20,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -161,7 +161,10 @@ class TileFiles:
                 os.close(descriptor)
 
     def write(self, i: int, j: int, tile: Array, record: Record) -> None:
-        """Write tile (i, j), then its record. Safe to do again, and to be killed at any moment."""
+        """Write tile (i, j), then its record. Safe to do again, and to be killed at any moment.
+
+        A record without a source checksum gets that of the tile.
+        """
         rows, columns = tile.shape
         side = self.layout.tile
         if (rows, columns) != (side, side):
@@ -169,10 +172,12 @@ class TileFiles:
             whole[:rows, :columns] = tile
             tile = whole
         tile = np.ascontiguousarray(tile, dtype=self.layout.dtype)
+        checksum = google_crc32c.value(_readonly(tile))
+        record = record if record.source_checksum else replace(record, source_checksum=float(checksum))
         if self.mapped:
             # Chunks that are plain bytes are written as plain files. Unlike Zarr this never makes a folder's parents:
             # a store that was removed while a worker was still busy does not come back.
-            self._put(f"values/c/{i}/{j}", tile, checksum=True)
+            self._put(f"values/c/{i}/{j}", tile, checksum.to_bytes(4, "little"))
             if i == j and os.path.exists(f"{self.store}/diagonal"):
                 self._put(f"diagonal/c/{i}", np.diagonal(tile).astype("<f8"))
             self._put(f"progress/c/{i}/{j}/0", record.to_row().astype("<f8"))
@@ -184,7 +189,7 @@ class TileFiles:
             group["diagonal"][span_i] = np.diagonal(tile[:rows, :columns]).astype(np.float64)
         group["progress"][i, j] = record.to_row()
 
-    def _put(self, key: str, data: Array, *, checksum: bool = False) -> None:
+    def _put(self, key: str, data: Array, tail: bytes = b"") -> None:
         """Write one chunk of an array whose folder exists."""
         array, *folders = key.split("/")[:-1]
         folder = f"{self.store}/{array}"
@@ -192,7 +197,7 @@ class TileFiles:
             folder = f"{folder}/{name}"
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-        _write_aside(f"{self.store}/{key}", data, checksum)
+        _write_aside(f"{self.store}/{key}", data, tail)
 
     def _map(self, i: int, j: int) -> Array:
         path = self.file(i, j)
@@ -372,8 +377,8 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
     return manifest, group
 
 
-def _write_aside(path: str, tile: Array, checksum: bool) -> None:
-    """Write a chunk, with its checksum if asked, to a file beside, then rename it: there is never half a chunk."""
+def _write_aside(path: str, tile: Array, tail: bytes) -> None:
+    """Write a chunk and what follows it to a file beside, then rename it: there is never half a chunk."""
     aside = f"{path}.{os.getpid()}.partial"
     try:
         with open(aside, "wb", buffering=0) as file:
@@ -381,8 +386,7 @@ def _write_aside(path: str, tile: Array, checksum: bool) -> None:
             done = 0
             while done < len(data):
                 done += file.write(data[done:])
-            if checksum:
-                file.write(google_crc32c.value(_readonly(tile)).to_bytes(4, "little"))
+            file.write(tail)
         os.replace(aside, path)
     except BaseException:
         if os.path.exists(aside):

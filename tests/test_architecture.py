@@ -15,7 +15,7 @@ ORDER = [
     *("_version", "errors", "meter", "tasks", "workers", "intake", "tiles", "rules", "source", "store", "writer"),
     *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
     *("features", "metrics", "pairwise", "export", "audit"),
-    *("scan", "direct", "products", "relation"),
+    *("scan", "direct", "products", "relation", "lanczos", "spectrum"),
     *("model", "runs", "starts", "motion", "picard", "results", "estimators"),
     *("demo", "progress", "talk", "cli", "__main__"),
 ]

@@ -40,7 +40,7 @@ def test_a_good_tile_is_kept_bit_for_bit(n):
     np.testing.assert_array_equal(tile, a)
     upper = a[np.triu_indices(n, 1)]
     assert (record.minimum, record.maximum, record.pairs) == (upper.min(), upper.max(), upper.size)
-    assert record.total == pytest.approx(upper.sum(dtype=np.float64), rel=1e-12)
+    assert record.total == pytest.approx(upper.sum(dtype=np.float64), rel=1e-6)  # rows are summed in float32
     assert (record.zeros, record.asymmetry, record.diagonal_minimum, record.diagonal_maximum) == (0, 0, 0, 0)
 
 
