@@ -1,7 +1,7 @@
 """The command `dasrel`. Each subcommand is parse, one library call, print.
 
-To add one: write a function with the options below (or new ones), decorate it with `@app.command(name)`, and do the
-work inside `with Talk(...) as talk`, which draws progress, turns errors into one line and prints the result.
+To add one: write a function with options of `dasrel.options` (or new ones), decorate it with `@app.command(name)`, and
+do the work inside `with Talk(...) as talk`, which draws progress, turns errors into one line and prints the result.
 The library is imported inside the commands, so that `dasrel --help` is quick.
 """
 
@@ -17,8 +17,28 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from dasrel._version import __version__
+from dasrel.cli_cluster import cluster_command, predict_command
 from dasrel.errors import shown
 from dasrel.intake import KINDS, Policy
+from dasrel.options import (
+    READING,
+    REPAIRS,
+    WRITING,
+    Compress,
+    Force,
+    Ids,
+    Json,
+    Kind,
+    Memory,
+    NewStore,
+    OldStore,
+    Quiet,
+    Resume,
+    StoreDtype,
+    Tile,
+    Verbose,
+    option,
+)
 from dasrel.talk import Talk, UsageError, complain, print_error, report
 
 app = typer.Typer(
@@ -32,38 +52,11 @@ app = typer.Typer(
 )
 
 
-# ---------------------------------------------------------------------------------------------- options, each once
+# ---------------------------------------------------------------------------------------- options of single commands
 
 # Named here so that the help need not load the readers; a test keeps them equal.
 IMPORTS = "npy, npz, raw, condensed, mtx, hdf5, zarr, lsmat, csv, tsv, phylip, qza, pairs, m8, parquet"
 Exports = Literal["npy", "condensed", "lsmat", "phylip", "zarr"]
-
-READING = "Reading the source"
-REPAIRS = "Repairs: without them each flaw is an error"
-WRITING = "Writing"
-TALKING = "Talking"
-
-
-def option(name: str, text: str, panel: str, **more: Any) -> Any:
-    """An option: its name, its help and the panel of the help that it stands in."""
-    return typer.Option(*name.split(), help=text, rich_help_panel=panel, **more)
-
-
-Json = Annotated[bool, option("--json", "Print one JSON object on stdout and nothing else there.", TALKING)]
-Quiet = Annotated[bool, option("--quiet -q", "Print errors and warnings only.", TALKING)]
-Verbose = Annotated[
-    int, option("--verbose -v", "Say more; -vv shows tracebacks.", TALKING, count=True, show_default=False)
-]
-Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Needed.", READING)]
-StoreDtype = Annotated[Literal["float32", "float64"], option("--store-dtype", "Numbers in the store.", WRITING)]
-Tile = Annotated[int | None, option("--tile", "Objects a side of a tile; else at most 64 MiB a tile.", WRITING, min=1)]
-Compress = Annotated[Literal["lz4"] | None, option("--compress", "Smaller on disk, slower to read.", WRITING)]
-Memory = Annotated[str, option("--memory", "Memory that the work may take, such as 512MiB.", WRITING)]
-Resume = Annotated[bool, option("--resume", "Go on with an unfinished store.", WRITING)]
-Force = Annotated[bool, option("--force", "Replace what exists, once the new one is whole.", WRITING)]
-Ids = Annotated[Path | None, option("--ids", "Object names, one per line.", READING, metavar="FILE")]
-NewStore = Annotated[str, typer.Argument(metavar="STORE", help="Where to write: a folder or a URL such as s3://...")]
-OldStore = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder or a URL such as s3://...")]
 
 
 def _kind(kind: str | None) -> str:
@@ -279,6 +272,10 @@ def audit_command(
             raise typer.Exit(1)
 
 
+app.command("cluster")(cluster_command)
+app.command("predict")(predict_command)
+
+
 @app.command("demo")
 def demo_command(
     out: Annotated[
@@ -319,7 +316,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 130 (interrupted)."""
+    """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 3 (not converged), 130 (interrupted)."""
     wants_json, trace = "--json" in arguments, "-vv" in arguments
     try:
         code = app(arguments, prog_name="dasrel", standalone_mode=False)

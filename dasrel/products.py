@@ -58,7 +58,7 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
     columns = sum(u.shape[0] for _, u in wanted)
     strip = plan.group_side * layout.tile
     side = layout.tile
-    panel = tiles.panel_rows((side, side), layout.dtype.itemsize) * side * layout.dtype.itemsize
+    panel = tiles.panel_rows((side, side), layout.dtype.itemsize, columns) * side * layout.dtype.itemsize
     # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
     task_memory = 3 * strip * columns * 8 + layout.tile * columns * layout.dtype.itemsize + panel
     fixed = layout.n_objects * columns * (layout.dtype.itemsize + 16)

@@ -61,14 +61,20 @@ def single_threaded_blas() -> Iterator[None]:
 
     The limit belongs to the process; the thread that asks for it is the one that lets go of it.
     """
-    with ThreadpoolController().limit(limits=1, user_api="blas"):
+    with _blas().limit(limits=1, user_api="blas"):
         yield
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The BLAS libraries of this process. Looking for them takes longer than the scan of a small matrix."""
+    return ThreadpoolController()
 
 
 @cache
 def limit_worker_blas() -> None:
     """The same for a worker process, which computes nothing but tasks: once, and for good."""
-    ThreadpoolController().limit(limits=1, user_api="blas")
+    _blas().limit(limits=1, user_api="blas")
 
 
 def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> int:

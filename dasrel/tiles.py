@@ -19,6 +19,8 @@ from dasrel.errors import InputError
 Array = NDArray[Any]
 
 PANEL_BYTES = 4 * 2**20
+WIDE = 48
+"""Columns from which a product is bound by arithmetic: then panels are four times as high, to add up less often."""
 
 STEPS = ("power", "exponential", "log", "gaussian", "spread")
 """The elementwise steps that a view can be made of; D is the squared dissimilarity that reaches the step.
@@ -132,14 +134,14 @@ class Strips:
     column_self: Array | None = None
 
 
-def panel_rows(shape: tuple[int, int], itemsize: int) -> int:
-    """Rows of a band: as many as stay in the cache."""
-    return max(1, min(shape[0], max(16, PANEL_BYTES // max(1, shape[1] * itemsize))))
+def panel_rows(shape: tuple[int, int], itemsize: int, columns: int = 1) -> int:
+    """Rows of a band: as many as stay in the cache, more for products with many columns."""
+    size = PANEL_BYTES * (4 if columns >= WIDE else 1)
+    return max(1, min(shape[0], max(16, size // max(1, shape[1] * itemsize))))
 
 
-def panels(shape: tuple[int, int], itemsize: int) -> Iterator[slice]:
+def panels(shape: tuple[int, int], height: int) -> Iterator[slice]:
     """The bands of rows in which a tile is worked on."""
-    height = panel_rows(shape, itemsize)
     for start in range(0, shape[0], height):
         yield slice(start, min(start + height, shape[0]))
 
@@ -158,10 +160,16 @@ def add_products(
     Cost: one read of the tile; one panel of scratch memory.
     """
     on_diagonal = column_sums is None
-    buffer = np.empty((panel_rows(tile.shape, tile.itemsize), tile.shape[1]), dtype=tile.dtype)
-    for band in panels(tile.shape, tile.itemsize):
+    columns = tile.shape[1]
+    widths = [len(strips.rows) for _, strips in wanted]
+    height = panel_rows(tile.shape, tile.itemsize, sum(widths))
+    buffer = None if all(view.is_identity for view, _ in wanted) else np.empty((height, columns), dtype=tile.dtype)
+    down = np.empty(max(widths) * height, dtype=tile.dtype)  # products of a panel, before they are added in float64
+    across = np.empty(max(widths) * columns, dtype=tile.dtype)
+    for band in panels(tile.shape, height):
         values = tile[band]
-        space = buffer[: len(values)]
+        high = len(values)
+        space = values if buffer is None else buffer[:high]
         seen: tuple[View, Array] | None = None
         for k, (view, strips) in enumerate(wanted):
             if seen is None or seen[0] != view:
@@ -171,10 +179,12 @@ def add_products(
                     view,
                     view.apply(values, space, offset=offset, row_self=row_self, column_self=strips.column_self),
                 )
-            panel = seen[1]
-            row_sums[k][:, band] += strips.columns @ panel.T
+            panel, width = seen[1], widths[k]
+            row_sums[k][:, band] += np.matmul(strips.columns, panel.T, out=down[: width * high].reshape(width, high))
             if column_sums is not None:
-                column_sums[k] += strips.rows[:, band] @ panel
+                column_sums[k] += np.matmul(
+                    strips.rows[:, band], panel, out=across[: width * columns].reshape(width, columns)
+                )
 
 
 def extremes(tile: Array, on_diagonal: bool) -> tuple[float, float]:
@@ -188,7 +198,7 @@ def extremes(tile: Array, on_diagonal: bool) -> tuple[float, float]:
 def histogram(tile: Array, edges: Array, on_diagonal: bool) -> NDArray[np.int64]:
     """How many unordered pairs fall between the edges (the last interval is closed); the diagonal is left out."""
     counts = np.zeros(len(edges) - 1, dtype=np.int64)
-    for band in panels(tile.shape, tile.itemsize):
+    for band in panels(tile.shape, panel_rows(tile.shape, tile.itemsize)):
         values = tile[band]
         if on_diagonal:
             values = values[np.arange(values.shape[1])[None, :] > np.arange(band.start, band.stop)[:, None]]
