@@ -1,0 +1,226 @@
+"""The bundle: any mixture of runs, all of which take part in the same scans.
+
+    scans of a bundle = iterations of its slowest run
+    scans in all      = the sum of that over bundles + scans for entropy_weight="auto" (0 if nobody asks for it,
+                        else 1 to `starts.LANCZOS_SCANS`, once for all runs)
+
+Everything fits into one bundle unless memory forbids it. The iterations of pcm1 and pcm2 include those of the fcm2
+run that they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see `starts`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from dask.utils import format_bytes, parse_bytes
+from numpy.typing import NDArray
+
+from dasrel import meter, tasks
+from dasrel.errors import InputError, MemoryLimitError
+from dasrel.motion import Motion, Outcome, Surroundings
+from dasrel.products import product_consumer
+from dasrel.relation import Relation, left_products
+from dasrel.runs import Run
+from dasrel.scan import needed_memory
+from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts
+
+Float = NDArray[np.float64]
+
+_SMALL_UPDATE = 200_000  # numbers in a bundle below which threads cost more than they give
+
+
+@dataclass
+class Work:
+    """What bundles have used."""
+
+    columns: list[int] = field(default_factory=list)
+    """Columns of each scan, in order."""
+    scan_seconds: float = 0.0
+    update_seconds: float = 0.0
+
+
+def unspread(relation: Relation) -> Relation:
+    """The relation without its spread: each run adds its own, which costs nothing."""
+    return replace(relation, beta=0.0)
+
+
+def starting_spread(relation: Relation, run: Run) -> float:
+    """The beta that a run begins with. hard has none: a spread freezes it, while its objective stays the same."""
+    return 0.0 if run.rule == "hard" else relation.beta + float(run.spread)
+
+
+def run_bundle(
+    relation: Relation,
+    runs: Sequence[tuple[int, Run]],
+    entropy_weights: dict[int, float],
+    *,
+    deliver: Callable[[Outcome], None],
+    work: Work,
+    memory: int,
+) -> None:
+    """Iterate all runs together until the last has ended; each is delivered when it ends and its columns are dropped.
+
+    Parameters
+    ----------
+    runs
+        (place, run): place is the position in the user's list.
+    entropy_weights
+        By place, for fcm2 and for what begins with it.
+    deliver
+        Takes the outcome of a run. Its arrays are the caller's from then on.
+    memory
+        Bytes that the scans may take, besides what the runs hold themselves.
+
+    Cost: as many scans as the slowest run has iterations.
+    """
+    base = unspread(relation)
+    n, dtype = base.n_objects, base.matrix.dtype
+    around = Surroundings(n, base.largest(), min(n, base.matrix.layout.tile), dtype)
+    betas = [starting_spread(relation, run) for _, run in runs]
+    starts = first_starts(base, [run for _, run in runs], betas)
+    moving = [
+        Motion(run, place, start, beta, entropy_weights.get(place))
+        for (place, run), start, beta in zip(runs, starts, betas, strict=True)
+    ]
+    del starts
+    wants_mean = any(run.eta == "overall" for _, run in runs)
+    mean_distance: float | None = None
+    iteration = 0
+    with ThreadPoolExecutor(tasks.thread_count()) as pool:
+        while moving:
+            iteration += 1
+            meter.current().say(f"iteration {iteration}, {len(moving)} runs moving")
+            began = time.perf_counter()
+            widths = [motion.run.n_clusters for motion in moving]
+            ends = np.cumsum(widths).tolist()
+            total = ends[-1]
+            # Terms are added in float64; products with tiles are taken in the tiles' precision anyway.
+            stacked = np.empty((total + (wants_mean and iteration == 1), n), np.float64 if base.terms else dtype)
+            for motion, end in zip(moving, ends, strict=True):
+                stacked[end - motion.run.n_clusters : end] = motion.W.V[0]
+            stacked[total:] = 1.0 / n
+            prepared = time.perf_counter()
+            (Y,) = left_products([(base, stacked)], memory=memory)
+            scanned = time.perf_counter()
+            del stacked
+            if len(Y) > total:
+                mean_distance = float(Y[total].sum() / n)
+            work.columns.append(len(Y))
+
+            def step(k: int) -> Outcome | None:
+                span = slice(ends[k] - widths[k], ends[k])  # noqa: B023 - used up before the loop goes on
+                return moving[k].advance(Y[None, span], around, mean_distance)  # noqa: B023
+
+            threaded = total * n > _SMALL_UPDATE
+            outcomes = list((pool.map if threaded else map)(step, range(len(moving))))
+            _refuse_negatives(moving)
+            for outcome in outcomes:
+                if outcome is not None:
+                    deliver(outcome)
+            moving = [motion for motion, outcome in zip(moving, outcomes, strict=True) if outcome is None]
+            del outcomes, Y
+            work.scan_seconds += scanned - prepared
+            work.update_seconds += time.perf_counter() - scanned + prepared - began
+
+
+def _refuse_negatives(moving: Sequence[Motion]) -> None:
+    """RFCM's answer to distances below zero."""
+    stopped = [motion for motion in moving if motion.stopped_by_negatives]
+    if not stopped:
+        return
+    first = stopped[0]
+    raise InputError(
+        f"{first.stopped_by_negatives} distances to centres are negative in iteration {first.n_iter} of run"
+        f" {first.place} ({first.rule}, {first.run.n_clusters} clusters; {len(stopped)} of {len(moving)} runs met"
+        " some): the dissimilarities are not Euclidean. Say on_negative='heal' (NERFCM), give a spread (-2 lambda_1,"
+        " lambda_1 the smallest eigenvalue of -1/2 P D P, always suffices), or pass a Euclideanised relation"
+    )
+
+
+def split_by_memory(
+    relation: Relation, runs: Sequence[Run], *, keep_all: bool = False, memory: int | str | None = None
+) -> tuple[list[list[tuple[int, Run]]], int]:
+    """Bundles of runs, in order, as wide as memory allows, and the bytes that their scans may take.
+
+    A column takes in the caller: memberships and weights (16 n bytes, and 24 n more if accelerated), their copy in
+    the matrix's precision, and what the scan says. The best run of every setting, or every run, is kept beside it
+    (24 n c bytes each).
+    """
+    limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    n, item = relation.n_objects, relation.matrix.dtype.itemsize
+    of_scan = _scan_memory(relation)
+    keeping = [run.n_clusters for run in (runs if keep_all else {run.setting: run for run in runs}.values())]
+    kept = 24 * n * sum(keeping)
+    widest = max(run.n_clusters for run in runs)
+    update = 4 * 8 * n * widest * min(tasks.thread_count(), len(runs))
+    client = tasks.active_client()
+    task_limit = np.inf
+    if client is not None:
+        task_limit = min(
+            (most / threads for most, threads in tasks.worker_memory(client).values() if most), default=np.inf
+        )
+
+    def needed(columns: int, held: int) -> tuple[int, int]:
+        fixed, task, there = of_scan(columns)
+        return held + fixed + (0 if client is not None else task), there
+
+    def fits(columns: int, held: int) -> bool:
+        here, there = needed(columns, held)
+        return here <= limit and (client is None or there <= task_limit)
+
+    if any(run.entropy_weight == "auto" for run in runs):
+        first = needed(BLOCK, 8 * n * BLOCK * (2 * LANCZOS_SCANS + 8))[0]
+        if first > limit:
+            raise MemoryLimitError(
+                f'entropy_weight="auto" needs {format_bytes(first)} for {n} objects and the limit is'
+                f" {format_bytes(limit)}; raise memory, or give a number"
+            )
+    bundles: list[list[tuple[int, Run]]] = [[]]
+    columns, held = 0, kept + update
+    most_held = held
+    extra = int(any(run.eta == "overall" for run in runs))
+    for place, run in enumerate(runs):
+        mine = n * run.n_clusters * (16 + (item if not relation.terms else 8) + (24 if run.accelerate else 0))
+        if bundles[-1] and not fits(columns + run.n_clusters + extra, held + mine):
+            bundles.append([])
+            columns, held = 0, kept + update
+        if not bundles[-1] and not fits(run.n_clusters + extra, held + mine):
+            here, there = needed(run.n_clusters + extra, held + mine)
+            if here <= limit:
+                raise MemoryLimitError(
+                    f"a scan for one run of {run.n_clusters} clusters needs {format_bytes(there)} a task and workers"
+                    f" have {format_bytes(int(task_limit))} for each thread; give them more memory or fewer threads"
+                )
+            raise MemoryLimitError(
+                f"one run of {run.n_clusters} clusters on {n} objects needs {format_bytes(here)}"
+                f" ({format_bytes(kept)} of it for {len(keeping)} results that are kept) and the limit is"
+                f" {format_bytes(limit)}; raise memory, keep fewer results, or use smaller tiles"
+            )
+        bundles[-1].append((place, run))
+        columns += run.n_clusters
+        held += mine
+        most_held = max(most_held, held)
+    return bundles, limit - most_held
+
+
+def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int]]:
+    """What a scan of so many columns takes, in bytes: in the caller, in one task here, in one task of a worker."""
+    source: Any = relation.matrix
+    one, two = (product_consumer(source, [(relation.view, np.zeros((k, relation.n_objects)))]) for k in (1, 2))
+
+    def needed(columns: int) -> tuple[int, int, int]:
+        wide = replace(
+            one,
+            part_bytes=one.part_bytes * columns,
+            task_memory=one.task_memory + (two.task_memory - one.task_memory) * (columns - 1),
+            fixed_memory=one.fixed_memory * columns,
+        )
+        fixed, task = needed_memory(source, [wide])
+        return fixed, task, task + 4 * wide.part_bytes
+
+    return needed

@@ -1,0 +1,230 @@
+"""What is to be run: one `Run` each, and grids of them. Everything here is checked before a tile is read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel.errors import InputError, shown
+from dasrel.model import Model
+from dasrel.rules import RULES
+
+Float = NDArray[np.float64]
+
+STARTS = ("random", "rows", "k-means++")
+_FILLED: dict[str, dict[str, Any]] = {
+    "fcm1": {"fuzzifier": 2.0},
+    "fcm2": {"entropy_weight": "auto"},
+    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
+    "pcm2": {"entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
+    "hard": {},
+}
+"""The parameters that each rule takes, with what they are if not given."""
+_PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One optimisation: a rule, its parameters and a start. Parameters that the rule does not take are refused.
+
+    >>> Run("fcm2", 3).entropy_weight
+    'auto'
+    >>> Run("fcm1", 3, fuzzifier=1)
+    Traceback (most recent call last):
+    dasrel.errors.InputError: fuzzifier is 1: give a finite number above 1
+    """
+
+    rule: str
+    """fcm1, fcm2, pcm1, pcm2 or hard."""
+    n_clusters: int
+    fuzzifier: float | None = None
+    """m of fcm1 and pcm1, above 1; 2 by default."""
+    entropy_weight: float | Literal["auto"] | None = None
+    """lambda of fcm2 and of the fcm2 run that pcm1 and pcm2 start from; "auto" is half the value at which fcm2
+    collapses to U = 1/c."""
+    spread_scale: float | None = None
+    """gamma of pcm1 and pcm2: the clusters' spreads eta are multiplied by it."""
+    eta: Literal["mean", "cut", "overall"] | None = None
+    """How pcm1 and pcm2 estimate eta: the mean of the distances weighted by memberships (F09 D.24); their mean over
+    the members above `eta_cut` (L7; the weighted mean where there is none); or the mean squared distance to the grand
+    mean over q sqrt(c) (L7), q the fuzzifier, 1 for pcm2."""
+    eta_cut: float | None = None
+    """Between 0 and 1, for eta="cut"; 0.5 by default."""
+    eta_refit: bool | None = None
+    """Whether eta is estimated again at every iteration; else once, at the start."""
+    start: str | Float | Model = "random"
+    """"random": memberships drawn for each object; "rows": rows of D with sum 1 (K14); "k-means++": objects far from
+    each other; memberships (n, c); or a model. pcm1 and pcm2 first run fcm2 from a start given by a word."""
+    seed: int = 0
+    restart: int = 0
+    """Number of this restart: random numbers come from (seed, restart)."""
+    spread: float = 0.0
+    """beta added to all dissimilarities off the diagonal, known in advance."""
+    on_negative: Literal["error", "heal"] = "error"
+    """What negative distances do: "error" as in RFCM, or "heal" as in NERFCM: beta grows just enough."""
+    max_iter: int = 300
+    """Most iterations; those of an fcm2 run before pcm1 or pcm2 are counted apart."""
+    tol: float = 1e-5
+    """A run has converged when the change from one iteration to the next is below this; 0 asks for all iterations."""
+    stop: Literal["memberships", "weights"] = "memberships"
+    """What must not change: U, or the weights V of the centres (K14)."""
+    norm: float = np.inf
+    """The p-norm of the change (F09 22); the largest change by default."""
+    accelerate: bool = False
+    """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, another path."""
+
+    def __post_init__(self) -> None:
+        _choice("rule", self.rule, RULES)
+        filled = dict(_FILLED[self.rule])
+        if self.eta == "cut":
+            filled["eta_cut"] = 0.5
+        for name in _PARAMETERS:
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, filled.get(name))
+            elif name not in filled:
+                other = " unless eta='cut'" if name == "eta_cut" and "eta" in filled else ""
+                raise InputError(f"the rule {self.rule} takes no {name}{other}")
+        _whole("n_clusters", self.n_clusters, 1)
+        _whole("max_iter", self.max_iter, 1)
+        _whole("seed", self.seed, 0)
+        _whole("restart", self.restart, 0)
+        if self.fuzzifier is not None:
+            _above("fuzzifier", self.fuzzifier, 1.0)
+        if self.entropy_weight is not None and self.entropy_weight != "auto":
+            _above("entropy_weight", self.entropy_weight, 0.0, '; or "auto"')
+        if self.spread_scale is not None:
+            _above("spread_scale", self.spread_scale, 0.0)
+        if self.eta is not None:
+            _choice("eta", self.eta, ("mean", "cut", "overall"))
+        if self.eta_cut is not None and not 0 <= float(self.eta_cut) < 1:
+            raise InputError(f"eta_cut is {self.eta_cut}: give a number from 0 to below 1")
+        if not (_is_number(self.spread) and np.isfinite(self.spread) and self.spread >= 0):
+            raise InputError(f"spread is {shown(self.spread)}: give a finite number that is not negative")
+        if not (_is_number(self.tol) and 0 <= self.tol < np.inf):
+            raise InputError(f"tol is {shown(self.tol)}: give a finite number that is not negative")
+        if not (_is_number(self.norm) and self.norm >= 1):
+            raise InputError(f"norm is {shown(self.norm)}: give a number of at least 1, or infinity")
+        _choice("on_negative", self.on_negative, ("error", "heal"))
+        _choice("stop", self.stop, ("memberships", "weights"))
+        if isinstance(self.start, str):
+            _choice("start", self.start, STARTS, "memberships (n, c), or a model")
+
+    @property
+    def is_possibilistic(self) -> bool:
+        """pcm1 or pcm2."""
+        return self.rule in ("pcm1", "pcm2")
+
+    @property
+    def theta(self) -> float:
+        """Exponent of the memberships."""
+        return 1.0 if self.fuzzifier is None else float(self.fuzzifier)
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """All that makes objectives comparable: runs of one setting differ in their start only."""
+        names = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
+        return tuple(getattr(self, name) for name in names)
+
+    def parameters(self) -> dict[str, Any]:
+        """The fields as plain values, for tables and files; a start that is no word is named by what it is."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        if not isinstance(self.start, str):
+            values["start"] = "model" if isinstance(self.start, Model) else "memberships"
+        values["norm"] = "inf" if np.isinf(self.norm) else float(self.norm)
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+
+
+def grid(
+    rule: str | Sequence[str], n_clusters: int | Sequence[int], *, n_init: int = 1, seed: int = 0, **others: Any
+) -> list[Run]:
+    """Runs for every combination of the values given, `n_init` restarts of each: one bundle for `dasrel.cluster`.
+
+    Any other field of `Run` may be given too, as one value or as a list of values. Restarts of the same number use the
+    same random numbers in every combination.
+
+    >>> len(grid("fcm1", [2, 3, 4], fuzzifier=[1.5, 2], n_init=10))
+    60
+    """
+    known = {f.name for f in fields(Run)} - {"restart", "seed", "rule", "n_clusters"}
+    unknown = [name for name in others if name not in known]
+    if unknown:
+        raise InputError(f"no such setting of a run: {shown(unknown[0])}; there are {', '.join(sorted(known))}")
+    _whole("n_init", n_init, 1)
+    names = ["rule", "n_clusters", *others]
+    lists = []
+    for name, value in zip(names, [rule, n_clusters, *others.values()], strict=True):
+        several = isinstance(value, (list, tuple, range)) or (isinstance(value, np.ndarray) and name != "start")
+        lists.append(list(value) if several else [value])
+        if not lists[-1]:
+            raise InputError(f"{name} is an empty list: give at least one value")
+    return [
+        Run(**dict(zip(names, values, strict=True)), seed=seed, restart=restart)
+        for values in itertools.product(*lists)
+        for restart in range(n_init)
+    ]
+
+
+def check_runs(runs: Sequence[Run], n_objects: int, ids: Any) -> None:
+    """What can only be checked against the matrix: numbers of clusters, given memberships, models."""
+    if not runs:
+        raise InputError("there is no run to make: give at least one")
+    seen: set[int] = set()
+    for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(f"runs are made with dasrel.Run or dasrel.grid; this is {shown(type(run).__name__)}")
+        if run.n_clusters > n_objects:
+            raise InputError(f"n_clusters is {run.n_clusters} and there are {n_objects} objects: give 1 to {n_objects}")
+        if isinstance(run.start, str) or id(run.start) in seen:
+            continue
+        seen.add(id(run.start))
+        if isinstance(run.start, Model):
+            run.start.check(n_objects, ids)
+    for run in runs:
+        if isinstance(run.start, Model):
+            if run.start.n_clusters != run.n_clusters:
+                raise InputError(f"the start is a model of {run.start.n_clusters} clusters, not {run.n_clusters}")
+            if run.eta == "cut":
+                raise InputError("eta='cut' needs memberships to cut, and a model has none: start from memberships")
+        elif not isinstance(run.start, str):
+            _check_memberships(np.asarray(run.start), n_objects, run.n_clusters)
+
+
+def _check_memberships(U: NDArray[Any], n: int, c: int) -> None:
+    if U.shape != (n, c):
+        raise InputError(f"start memberships have shape {U.shape}: give ({n}, {c}), objects by clusters")
+    if U.dtype.kind not in "fiub":
+        raise InputError(f"start memberships are of type {U.dtype}; numbers are needed")
+    wrong = ~(np.isfinite(U) & (U >= 0) & (U <= 1))
+    if wrong.any():
+        k, i = (int(x) for x in np.argwhere(wrong)[0])
+        raise InputError(
+            f"start membership of object {k} in cluster {i} is {U[k, i]} ({int(wrong.sum())} such): give 0 to 1"
+        )
+    empty = np.flatnonzero(U.max(axis=0) == 0)
+    if empty.size:
+        raise InputError(f"cluster {int(empty[0])} has no membership at the start; give every cluster some")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"{name} is {shown(value)}: give a whole number of at least {least}")
+
+
+def _above(name: str, value: Any, limit: float, or_else: str = "") -> None:
+    if not (_is_number(value) and np.isfinite(value) and value > limit):
+        raise InputError(f"{name} is {shown(value)}: give a finite number above {limit:g}{or_else}")
+
+
+def _choice(name: str, value: Any, allowed: Sequence[str], or_else: str = "") -> None:
+    if not isinstance(value, str) or value not in allowed:
+        more = f", {or_else}" if or_else else ""
+        raise InputError(f"{name} is {shown(value)!r}: use one of {', '.join(allowed)}{more}")
