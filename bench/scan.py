@@ -3,8 +3,10 @@
     python bench/scan.py [--n 20480] [--columns 4 16 64 256] [--kind squared-distance] [--dir FOLDER]
     python bench/scan.py --table          seconds per tile for 5k, 10k, 20k and 40k objects
 
-One JSON line per measurement. Peers that hold the matrix in memory are left out (null) above 24,576 objects. Cold means
-that the tile files were dropped from the page cache by posix_fadvise just before. Times are the best of several.
+One JSON line per measurement; ratios are ours over theirs, save ratio_dask_array (theirs over ours) and
+fraction_of_raw_read (their seconds over ours). ratio_threads compares a cluster with local threads. Peers that hold
+the matrix in memory are left out (null) above 24,576 objects. Cold means that the tile files were dropped from the page
+cache by posix_fadvise just before. Times are the best of several.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from dasrel.writer import Writing, create_store
 
 KEYS = (
     "bench", "n", "columns", "cache", "seconds", "ratio_numpy_f32", "ratio_numpy_f64", "ratio_dask_array",
-    "fraction_of_raw_read", "anonymous_mb", "scheduler",
+    "fraction_of_raw_read", "anonymous_mb", "scheduler", "ratio_threads",
 )  # fmt: skip
 IN_MEMORY = 24_576
 
@@ -53,13 +55,13 @@ def random_store(path: Path, n: int, kind: str) -> Matrix:
     return writer.finish()
 
 
-def best(function: Callable[[], Any], times: int, before: Callable[[], None] = lambda: None) -> float:
-    """Shortest of several runs, in seconds."""
+def best(function: Callable[..., Any], *arguments: Any, times: int, cold: list[str] | None = None) -> float:
+    """Shortest of several runs, in seconds; with these files dropped from the page cache before each."""
     shortest = float("inf")
     for _ in range(times):
-        before()
+        drop(cold or [])
         began = time.perf_counter()
-        function()
+        function(*arguments)
         shortest = min(shortest, time.perf_counter() - began)
     return shortest
 
@@ -150,7 +152,7 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
     files = tile_files(matrix)
     seen = relation(matrix)
     rng = np.random.default_rng(1)
-    dense = dense64 = None
+    dense = None
     if n <= IN_MEMORY:
         dense = np.empty((n, n), dtype=np.float32)
         for i, j in matrix.layout.tiles():
@@ -168,32 +170,31 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
         times = 7 if n <= IN_MEMORY else 3
         # Peers and ours take turns, so that whatever else the machine does falls on all of them.
         if dense is not None:
-            numpy32[k] = best(lambda: U @ dense, times)
-        local[k] = best(lambda: seen.left(U), times)
+            numpy32[k] = best(np.matmul, U, dense, times=times)
+        local[k] = best(seen.left, U, times=times)
         if dense is not None:
-            numpy32[k] = min(numpy32[k], best(lambda: U @ dense, times))
-        local[k] = min(local[k], best(lambda: seen.left(U), times))
+            numpy32[k] = min(numpy32[k], best(np.matmul, U, dense, times=times))
+        local[k] = min(local[k], best(seen.left, U, times=times))
         found: dict[str, Any] = {"n": n, "columns": k, "cache": "warm", "seconds": local[k], "scheduler": "threads"}
         if dense is not None:
             found["ratio_numpy_f32"] = local[k] / numpy32[k]
         found["ratio_dask_array"] = plain_dask(path, U) / local[k] if k == min(all_columns) and n <= IN_MEMORY else None
         found["anonymous_mb"] = memory_of_a_scan(path, k)
         lines.append(found)
-    if dense is not None:
-        dense64 = dense.astype(np.float64)
-        del dense
+    dense64 = None if dense is None else dense.astype(np.float64)
+    dense = None
     for found in lines:
         if dense64 is not None:
             U64 = rng.random((found["columns"], n))
-            found["ratio_numpy_f64"] = found["seconds"] / best(lambda: U64 @ dense64, 3)
+            found["ratio_numpy_f64"] = found["seconds"] / best(np.matmul, U64, dense64, times=3)
         line(bench="scan", **found)
-    del dense64
+    dense64 = None
     for k in all_columns:
         U = rng.random((k, n), dtype=np.float32)
         raw = seconds = float("inf")
         for _ in range(5):
-            raw = min(raw, best(lambda: raw_read(files), 1, lambda: drop(files)))
-            seconds = min(seconds, best(lambda: seen.left(U), 1, lambda: drop(files)))
+            raw = min(raw, best(raw_read, files, times=1, cold=files))
+            seconds = min(seconds, best(seen.left, U, times=1, cold=files))
         line(
             bench="scan", n=n, columns=k, cache="cold", seconds=seconds, fraction_of_raw_read=raw / seconds,
             scheduler="threads",
@@ -205,20 +206,20 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
         for k in all_columns:
             U = rng.random((k, n), dtype=np.float32)
             seen.left(U)
-            seconds = best(lambda: seen.left(U), 5)
+            seconds = best(seen.left, U, times=5)
             line(
-                bench="scan, tiles pinned by 2 worker processes; ratio_threads is to the local threads", n=n, columns=k,
-                cache="pinned", seconds=seconds, scheduler=f"distributed, ratio_threads {seconds / local[k]:.2f}",
+                bench="scan", n=n, columns=k, cache="pinned", seconds=seconds, ratio_threads=seconds / local[k],
+                scheduler="distributed, 2 worker processes of 1 thread",
             )  # fmt: skip
 
 
 def plain_dask(path: Path, U: np.ndarray[Any, Any]) -> float:
-    """`dask.array.from_zarr` on the same store; it has no symmetry, so the lower triangle is NaN and costs it little."""
+    """`dask.array.from_zarr` on the same store; without symmetry the lower triangle is NaN, and costs it little."""
     import dask.array as da
 
     array = da.from_zarr(str(path), component="values")
     columns = da.from_array(U, chunks=(U.shape[0], array.chunks[0][0]))
-    return best(lambda: (columns @ array).compute(scheduler="threads"), 2)
+    return best(lambda: (columns @ array).compute(scheduler="threads"), times=2)
 
 
 def table(folder: Path, kind: str) -> None:
@@ -227,10 +228,11 @@ def table(folder: Path, kind: str) -> None:
         seen = relation(matrix)
         U = np.random.default_rng(1).random((4, n), dtype=np.float32)
         seen.left(U)
-        seconds = best(lambda: seen.left(U), 9)
+        seconds = best(seen.left, U, times=9)
         full = matrix.layout.total_bytes / (4096 * 4096 * 4)
         print(json.dumps({
-            "bench": "scan against n", "n": n, "columns": 4, "cache": "warm", "tile": matrix.tile, "seconds": round(seconds, 4),
+            "bench": "scan against n", "n": n, "columns": 4, "cache": "warm", "tile": matrix.tile,
+            "seconds": round(seconds, 4),
             "milliseconds_per_64_mib": round(1000 * seconds / full, 2), "scheduler": "threads",
         }), flush=True)  # fmt: skip
 
