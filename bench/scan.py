@@ -193,6 +193,7 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
         U = rng.random((k, n), dtype=np.float32)
         raw = seconds = float("inf")
         for _ in range(5):
+            matrix.files.maps.clear()  # what is mapped stays in the page cache
             raw = min(raw, best(raw_read, files, times=1, cold=files))
             seconds = min(seconds, best(seen.left, U, times=1, cold=files))
         line(

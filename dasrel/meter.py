@@ -58,6 +58,11 @@ class Meter:
             meter = meter._parent
         return Pass(self, label, tiles, bytes)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody is told of progress."""
+        return self._callback is not None or (self._parent is not None and self._parent.is_watched)
+
     def count(self, *, tiles: int, bytes: int) -> None:  # noqa: A002
         """Count tiles read elsewhere, by the workers of a cluster."""
         meter: Meter | None = self

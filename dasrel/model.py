@@ -22,7 +22,7 @@ from dasrel import rules
 from dasrel._version import __version__
 from dasrel.errors import DasrelWarning, InputError, StoreError, shown
 from dasrel.rules import Rule
-from dasrel.tiles import View
+from dasrel.tiles import Parameter, View
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -51,7 +51,7 @@ class Model:
     entropy_weight: float | None = None
     eta: Float | None = None
     """Spreads of the clusters, (c,), of pcm1 and pcm2."""
-    steps: tuple[tuple[str, float], ...] = ()
+    steps: tuple[tuple[str, Parameter], ...] = ()
     """Views of the matrix that follow its kind, as (step, parameter)."""
     diagonal: Float | None = None
     """Self-similarities of the training objects, (n,), for kinds similarity and kernel."""
@@ -191,7 +191,7 @@ class Model:
                 fuzzifier=about["fuzzifier"],
                 entropy_weight=about["entropy_weight"],
                 eta=parts["eta"] if parts["eta"].size else None,
-                steps=tuple((str(step), float(value)) for step, value in about["steps"]),
+                steps=tuple((str(step), _numbers(value)) for step, value in about["steps"]),
                 diagonal=parts["diagonal"] if parts["diagonal"].size else None,
                 has_terms=bool(about["has_terms"]),
             )
@@ -255,6 +255,11 @@ class Model:
         if own.shape not in ((), (count,)) or not np.isfinite(own).all():
             raise InputError(f"self_similarity has shape {own.shape}: give one finite number, or {count} of them")
         return np.array(np.broadcast_to(own, (count,)))
+
+
+def _numbers(value: Any) -> Parameter:
+    """A step's parameter as JSON has it: one number, or several."""
+    return tuple(float(a) for a in value) if isinstance(value, list) else float(value)
 
 
 def _text(value: Any) -> NDArray[np.uint8]:

@@ -59,11 +59,13 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
     strip = plan.group_side * layout.tile
     side = layout.tile
     panel = tiles.panel_rows((side, side), layout.dtype.itemsize, columns) * side * layout.dtype.itemsize
+    panel *= max((view.panels for view in views), default=1)
     # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
     task_memory = 3 * strip * columns * 8 + layout.tile * columns * layout.dtype.itemsize + panel
     fixed = layout.n_objects * columns * (layout.dtype.itemsize + 16)
-    part = 2 * strip * columns * 8
-    return Consumer(_ProductKernel(views), finish, share, True, part, task_memory, fixed)
+    part = 2 * strip * columns * layout.dtype.itemsize
+    shares = layout.n_objects * columns * layout.dtype.itemsize
+    return Consumer(_ProductKernel(views), finish, share, True, part, task_memory, fixed, shares)
 
 
 def _padded_width(columns: int) -> int:
@@ -127,8 +129,10 @@ class _ProductKernel:
         return partial
 
     def parts(self, partial: Any) -> dict[int, Any]:
-        sums: dict[int, Any] = partial[4]
-        return sums
+        # In the tiles' own precision, as the products were: half as much to send, and to hold.
+        shares, sums = partial[3], partial[4]
+        dtype = shares[0].columns[0].dtype
+        return {strip: [s.astype(dtype, copy=False) for s in of_strip] for strip, of_strip in sums.items()}
 
     def combine(self, first: list[Array], second: list[Array]) -> list[Array]:
-        return [x + y for x, y in zip(first, second, strict=True)]
+        return [np.add(x, y, dtype=np.float64) for x, y in zip(first, second, strict=True)]

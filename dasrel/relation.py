@@ -13,7 +13,7 @@ from dasrel.direct import DirectMatrix, as_matrix
 from dasrel.errors import InputError
 from dasrel.products import products
 from dasrel.store import Matrix
-from dasrel.tiles import View
+from dasrel.tiles import Parameter, View
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -62,6 +62,14 @@ class Relation:
     def gaussian(self, sigma: float) -> Relation:
         """The kernel exp(-D / (2 sigma^2)); no longer a dissimilarity."""
         return self._then("gaussian", sigma)
+
+    def floor(self, value: float) -> Relation:
+        """max(D, value) off the diagonal."""
+        return self._then("floor", value)
+
+    def plus_fit(self, step: str, weight: float, parameter: float) -> Relation:
+        """D + weight times its power, exponential or log (the step) with this parameter, in one view."""
+        return self._then(f"plus-{step}", (weight, parameter))
 
     def spread(self, beta: float) -> Relation:
         """D + beta off the diagonal (beta-spread). beta = -2 lambda_1 is the eigenvalue shift of F09."""
@@ -148,7 +156,7 @@ class Relation:
         beyond = sum(abs(weight) * float(getattr(term, "largest", lambda: 0.0)()) for weight, term in self.terms)
         return max(*ends, abs(self.view.at_zero)) + self.beta + beyond
 
-    def _then(self, step: str, parameter: float) -> Relation:
+    def _then(self, step: str, parameter: Parameter) -> Relation:
         if self.terms:
             raise InputError(f"{step} cannot follow a term that is added without the matrix; apply it first")
         view = self.view.then("spread", self.beta) if self.beta else self.view

@@ -6,10 +6,10 @@ Tiles are grouped into squares of `group_side` by `group_side` tiles, one task e
 store alone, and so does the order in which partial results are combined; hence the same bits come out whatever the
 number of threads or workers and whoever finishes first.
 
-What travels. A group of g x g tiles of side t and item size s yields, for k columns, float64 sums for its g t rows
-and g t columns: 16 g t k bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one that adds up the
-rows' strip and the one that adds up the columns': a fraction of at most 32 k / (g t s). At n = 10^6, t = 4,096,
-k = 150, s = 4 the plan has g = 4: 7.3 %.
+What travels. A group of g x g tiles of side t and item size s yields, for k columns, sums for its g t rows and g t
+columns, in the tiles' precision: 2 g t k s bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one
+that adds up the rows' strip and the one that adds up the columns': a fraction of at most 4 k / (g t). At n = 10^6,
+t = 4,096, k = 150 the plan has g = 4: 3.7 %.
 
 This module alone builds Dask graphs: plain dictionaries handed to the threaded scheduler or to the client, because
 delayed objects cost as much as a scan of a small matrix.
@@ -34,11 +34,12 @@ from numpy.typing import NDArray
 from dasrel import meter, tasks, workers
 from dasrel.errors import MemoryLimitError
 from dasrel.store import Layout
-from dasrel.workers import Held
+from dasrel.workers import Group, Held
 
 Array = NDArray[Any]
 
 MOST_GROUPS_A_SIDE = 63  # 2,016 groups at most: task counts stay in the thousands
+AHEAD = 4  # groups that the operating system is asked to read ahead: tiles that are not in memory then come in time
 FOLD_BYTES = 16 * 2**20  # partial results that may wait to be combined together: fewer tasks, bounded memory
 SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: tasks would cost more
 
@@ -105,6 +106,8 @@ class Consumer:
     """Bytes that one task takes for this consumer at its peak."""
     fixed_memory: int = 0
     """Bytes that the caller holds for this consumer while the scan runs."""
+    share_bytes: int = 0
+    """Bytes of the shares of all strips: a worker may come to hold them all."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ class Plan:
         """Largest bytes of partial results that travel, for `columns` columns, over the bytes of the tiles."""
         width = [self.span(a).stop - self.span(a).start for a in range(self.strips)]
         sums = sum(width[a] if a == b else 2 * (width[a] + width[b]) for a, b in self.groups())
-        return float(sums * columns * 8 / self.layout.total_bytes)
+        return float(sums * columns * self.layout.dtype.itemsize / self.layout.total_bytes)
 
 
 def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> list[Any]:
@@ -203,9 +206,12 @@ def _scan_on_cluster(
     pins = source.pins.get(client.id) or source.pins.setdefault(client.id, workers.Pins(client))
     task_memory = sum(consumer.task_memory for consumer in consumers)
     held, read = pins.place(source.files, groups, source.layout.tile_bytes, task_memory)
+    part_bytes = sum(consumer.part_bytes for consumer in consumers)
+    batches = pins.batches(list(groups), most=max(1, 2 * FOLD_BYTES // max(1, part_bytes)))
     with workers.listening(client, f"dasrel-{uuid.uuid4().hex}", step, n_tiles, size) as tell:
         reader = source.files if source.files.travels else None
-        graph, wanted = build_graph(plan, reader, held, consumers, tell)
+        said = tell if counted.is_watched else workers.quiet
+        graph, wanted = build_graph(plan, reader, held, consumers, said, batches=batches)
         results = workers.get(client, graph, wanted)
     tiles_read = sum(len(groups[group]) for group in read)
     counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes)
@@ -266,17 +272,30 @@ class _GroupTask:
     def __dask_tokenize__(self) -> str:
         return self.token
 
-    def __call__(self, held: Held | None, a: int, b: int, *shares: Any) -> list[dict[int, Any]]:
-        pairs = zip(shares[::2], shares[1::2], strict=True)
-        states = [kernel.begin(self.plan, (a, b), pair) for kernel, pair in zip(self.kernels, pairs, strict=True)]
-        wanted = self.plan.tiles((a, b))
+    def __call__(
+        self, groups: tuple[Group, ...], held: list[Held | None], ahead: Group, strips: tuple[int, ...], *shares: Any
+    ) -> list[list[dict[int, Any]]]:
+        """The partial results of each group; `shares` are those of every strip, for one consumer after the other."""
         if os.getpid() != self.home:
             tasks.limit_worker_blas()
+        by_strip = [
+            dict(zip(strips, shares[k : k + len(strips)], strict=True)) for k in range(0, len(shares), len(strips))
+        ]
+        return [
+            self._group(group, tiles, ahead, [(of[group[0]], of[group[1]]) for of in by_strip])
+            for group, tiles in zip(groups, held, strict=True)
+        ]
+
+    def _group(
+        self, group: Group, held: Held | None, ahead: Group, shares: list[tuple[Any, Any]]
+    ) -> list[dict[int, Any]]:
+        states = [kernel.begin(self.plan, group, pair) for kernel, pair in zip(self.kernels, shares, strict=True)]
+        wanted = self.plan.tiles(group)
         for place, (i, j) in enumerate(wanted):
             if held is None:
                 assert self.reader is not None
-                for ahead in wanted[place : place + 2]:
-                    self.reader.prefetch(*ahead)
+                for near in (*wanted[place : place + 2], ahead):
+                    self.reader.prefetch(*near)
                 tile = self.reader.read_checked(i, j)
             else:
                 tile = held.tiles[i, j]
@@ -287,17 +306,18 @@ class _GroupTask:
 
 @dataclass(frozen=True)
 class _Fold:
-    """Combines partial results of one key, in the order given; the first may be combined already."""
+    """Combines partial results of one key, in the order given; what is combined already may come first."""
 
     consumer: int
     key: int
     combine: Callable[[Any, Any], Any]
 
-    def __call__(self, first: Any, *others: Any) -> Any:
-        whole = first.value if isinstance(first, _Folded) else first[self.consumer][self.key]
-        for other in others:
-            value = other.value if isinstance(other, _Folded) else other[self.consumer][self.key]
-            whole = self.combine(whole, value)
+    def __call__(self, picks: tuple[int, ...], *parts: Any) -> Any:
+        """`picks` says which group of each task's result is meant."""
+        whole: Any = None
+        for k, (pick, part) in enumerate(zip(picks, parts, strict=True)):
+            value = part.value if isinstance(part, _Folded) else part[pick][self.consumer][self.key]
+            whole = value if k == 0 else self.combine(whole, value)
         return _Folded(whole)
 
 
@@ -321,10 +341,13 @@ def build_graph(
     held: dict[tuple[int, int], Any],
     consumers: Sequence[Consumer],
     count: Callable[[int, int], None],
+    *,
+    batches: Sequence[Sequence[Group]] | None = None,
 ) -> tuple[dict[Any, Any], list[list[Any]]]:
     """The scan as a Dask graph, and the keys of each consumer's results. Reads nothing.
 
-    `held` has the groups that are in memory already, or futures of them; the others are read by their tasks.
+    `held` has the groups that are in memory already, or futures of them; the others are read by their tasks. `batches`
+    says which groups share a task, each its own by default; it changes nothing in the order of combining.
     """
     token = uuid.uuid4().hex
     graph: dict[Any, Any] = {}
@@ -332,14 +355,21 @@ def build_graph(
         for strip in range(plan.strips):
             graph[f"dasrel-share-{token}", q, strip] = consumer.share(plan.span(strip))
     work = _GroupTask(plan, reader, tuple(consumer.kernel for consumer in consumers), count, token, os.getpid())
-    ends: list[dict[int, list[Any]]] = [{} for _ in consumers]
-    for a, b in plan.groups():
-        key = (f"dasrel-tiles-{token}", a, b)
-        shares = [(f"dasrel-share-{token}", q, strip) for q in range(len(consumers)) for strip in (a, b)]
-        graph[key] = (work, held.get((a, b)), a, b, *shares)
+    groups = plan.groups()
+    number = {group: k for k, group in enumerate(groups)}
+    made: dict[Group, tuple[Any, int]] = {}  # the task of each group, and its place there
+    for batch in [[group] for group in groups] if batches is None else batches:
+        key = (f"dasrel-tiles-{token}", *batch[0])
+        ahead = plan.tiles(groups[min(number[batch[-1]] + AHEAD, len(groups) - 1)])[0]
+        strips = tuple(sorted({strip for group in batch for strip in group}))
+        shares = [(f"dasrel-share-{token}", q, strip) for q in range(len(consumers)) for strip in strips]
+        graph[key] = (work, tuple(batch), [held.get(group) for group in batch], ahead, strips, *shares)
+        made.update({group: (key, k) for k, group in enumerate(batch)})
+    ends: list[dict[int, list[tuple[Any, int]]]] = [{} for _ in consumers]
+    for group in groups:
         for q, consumer in enumerate(consumers):
-            for part in dict.fromkeys((a, b)) if consumer.in_strips else (0,):
-                ends[q].setdefault(part, []).append(key)
+            for part in dict.fromkeys(group) if consumer.in_strips else (0,):
+                ends[q].setdefault(part, []).append(made[group])
     wanted = []
     for q, consumer in enumerate(consumers):
         reduce = _chain if consumer.in_strips else _tree
@@ -352,26 +382,34 @@ def build_graph(
     return graph, wanted
 
 
-def _chain(graph: dict[Any, Any], parts: list[Any], fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
+Ends = list[tuple[Any, int]]
+"""Keys of tasks, and which of the groups of each is meant."""
+
+
+def _folding(fold: _Fold, parts: Ends) -> tuple[Any, ...]:
+    return fold, tuple(pick for _, pick in parts), *(key for key, _ in parts)
+
+
+def _chain(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
     """Combine one after the other, `at_once` in a task. The order, and so the bits, do not depend on `at_once`."""
-    whole: list[Any] = []
+    whole: Ends = []
     for k in range(0, len(parts), at_once):
-        graph[(*name, k)] = (fold, *whole, *parts[k : k + at_once])
-        whole = [(*name, k)]
-    return whole[0]
+        graph[(*name, k)] = _folding(fold, [*whole, *parts[k : k + at_once]])
+        whole = [((*name, k), 0)]
+    return whole[0][0]
 
 
-def _tree(graph: dict[Any, Any], parts: list[Any], fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
+def _tree(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
     """Combine neighbours, then their results: for partial results that grow as they are combined."""
     level = 0
     while len(parts) > 1 or level == 0:
-        merged = []
+        merged: Ends = []
         for k in range(0, len(parts), 4):
-            graph[(*name, level, k)] = (fold, *parts[k : k + 4])
-            merged.append((*name, level, k))
+            graph[(*name, level, k)] = _folding(fold, parts[k : k + 4])
+            merged.append(((*name, level, k), 0))
         parts = merged
         level += 1
-    return parts[0]
+    return parts[0][0]
 
 
 def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
@@ -397,7 +435,8 @@ def _check_memory(
             f" raise memory, use fewer columns at once, or tiles smaller than {plan.layout.tile}"
         )
     if client is not None:
-        # Besides its task a worker keeps partial results that others still need: room for four groups of them.
-        tasks.check_workers(client, task + 4 * sum(consumer.part_bytes for consumer in consumers), "a scan")
+        # Besides its tasks a worker keeps the shares, and partial results that others still need: those of four groups.
+        kept = sum(consumer.share_bytes + 4 * consumer.part_bytes for consumer in consumers)
+        tasks.check_workers(client, task, "a scan", kept=kept)
         return 0
     return min(tasks.thread_count(), int((limit - fixed) // task)) if task else tasks.thread_count()

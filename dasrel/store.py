@@ -20,7 +20,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
-from dasrel import workers
+from dasrel import tasks, workers
 from dasrel.errors import InputError, StoreError, shown, some
 from dasrel.intake import Record
 
@@ -88,6 +88,13 @@ class TileFiles:
     layout: Layout
     mapped: bool
     """Whether tiles are plain local files: then they are mapped, and nothing is copied."""
+    maps: dict[str, tuple[tuple[int, int], Array]] = field(default_factory=dict, compare=False, repr=False)
+    """Maps that are kept from scan to scan, by path, with the file's inode and time of change: making one anew costs a
+    fifth of a scan of few columns. Only where all tiles fit into a quarter of the memory, so that a larger matrix does
+    not make the kernel unmap pages; they go with the object, and do not travel."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TileFiles, (self.store, self.layout, self.mapped)
 
     def file(self, i: int, j: int) -> str:
         """Where tile (i, j) lies, for messages and for the operating system."""
@@ -203,10 +210,18 @@ class TileFiles:
         path = self.file(i, j)
         expected = self.layout.tile_bytes + 4
         try:
-            size = os.stat(path).st_size
-            if size != expected:
-                raise StoreError(f"{self._which(i, j)} has {size} bytes instead of {expected}; {_ADVICE}")
-            return np.memmap(path, dtype=np.uint8, mode="r")
+            found = os.stat(path)
+            if found.st_size != expected:
+                self.maps.pop(path, None)
+                raise StoreError(f"{self._which(i, j)} has {found.st_size} bytes instead of {expected}; {_ADVICE}")
+            signature = (found.st_ino, found.st_mtime_ns)
+            kept = self.maps.get(path)
+            if kept is not None and kept[0] == signature:
+                return kept[1]
+            fresh: Array = np.memmap(path, dtype=np.uint8, mode="r")
+            if self.layout.total_bytes <= tasks.machine_memory() // 4:
+                self.maps[path] = (signature, fresh)
+            return fresh
         except FileNotFoundError:
             raise StoreError(f"{self._which(i, j)} is missing; {_ADVICE}") from None
         except StoreError:

@@ -20,19 +20,24 @@ Array = NDArray[Any]
 
 PANEL_BYTES = 4 * 2**20
 WIDE = 48
-"""Columns from which a product is bound by arithmetic: then panels are four times as high, to add up less often."""
+"""Columns from which a product is bound by arithmetic. There, and where no view is applied, panels are four times as
+high: fewer sums to add up, and fewer moments at which a thread waits for Python's lock."""
 
-STEPS = ("power", "exponential", "log", "gaussian", "spread")
+STEPS = ("power", "exponential", "log", "gaussian", "spread", "floor", "plus-power", "plus-exponential", "plus-log")
 """The elementwise steps that a view can be made of; D is the squared dissimilarity that reaches the step.
 
-    power, a          D^a                              K14, power fit
-    exponential, a    (1 - exp(-a sqrt(D)))^2          K14, exponential fit
-    log, a            log2(1 + sqrt(D)^a)^2            K14, log fit
-    gaussian, s       exp(-D / (2 s^2))                a kernel, F10
-    spread, b         D + b off the diagonal           K14, beta-spread
+    power, a               D^a                              K14, power fit
+    exponential, a         (1 - exp(-a sqrt(D)))^2          K14, exponential fit
+    log, a                 log2(1 + sqrt(D)^a)^2            K14, log fit
+    gaussian, s            exp(-D / (2 s^2))                a kernel, F10
+    spread, b              D + b off the diagonal           K14, beta-spread
+    floor, b               at least b off the diagonal
+    plus-power, (g, a)     D + g D^a                        K14 (13), and so plus-exponential and plus-log
 
 Power, exponential and log are defined for D >= 0; a negative D, which only similarities can give, counts as 0 there.
 """
+
+Parameter = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,24 @@ class View:
     """How stored values become what an algorithm sees: the kind makes squared dissimilarities, the steps follow."""
 
     kind: str
-    steps: tuple[tuple[str, float], ...] = ()
+    steps: tuple[tuple[str, Parameter], ...] = ()
 
-    def then(self, step: str, parameter: float) -> View:
+    def then(self, step: str, parameter: Parameter) -> View:
         """This view with one more step."""
-        positive = np.isfinite(parameter) and (parameter > 0 or (step == "spread" and parameter >= 0))
-        if step not in STEPS or not positive:
+        numbers = parameter if isinstance(parameter, tuple) else (parameter,)
+        positive = all(np.isfinite(a) and (a > 0 or (step == "spread" and a >= 0)) for a in numbers)
+        if step not in STEPS or not positive or len(numbers) != (2 if step.startswith("plus-") else 1):
             raise InputError(
-                f"a view's step is one of {', '.join(STEPS)} with a number above 0, not {step}({parameter})"
+                f"a view's step is one of {', '.join(STEPS)} with a number above 0 (two for plus-...), not"
+                f" {step}({', '.join(map(str, numbers))})"
             )
-        return View(self.kind, (*self.steps, (step, float(parameter))))
+        kept = tuple(float(a) for a in numbers)
+        return View(self.kind, (*self.steps, (step, kept if isinstance(parameter, tuple) else kept[0])))
+
+    @property
+    def panels(self) -> int:
+        """Panels of scratch memory that it takes."""
+        return 1 + any(step.startswith("plus-") for step, _ in self.steps)
 
     @property
     def is_identity(self) -> bool:
@@ -101,27 +114,40 @@ class View:
 
     def _stepped(self, x: Array, *, on_diagonal: bool) -> Array:
         """Apply the steps in place."""
-        for step, a in self.steps:
-            if step in ("power", "exponential", "log"):
-                np.maximum(x, 0, out=x)
-            if step == "power":
-                np.power(x, a, out=x)
-            elif step == "exponential":
-                np.sqrt(x, out=x)
-                x *= -a
-                np.expm1(x, out=x)
-                np.multiply(x, x, out=x)
-            elif step == "log":
-                np.power(x, a / 2, out=x)
-                np.log1p(x, out=x)
-                x *= 1 / np.log(2)
-                np.multiply(x, x, out=x)
+        for step, parameter in self.steps:
+            if isinstance(parameter, tuple):
+                weight, a = parameter
+                added = x.copy()
+                _fit(added, step.removeprefix("plus-"), a)
+                added *= weight
+                x += added
+            elif step in ("power", "exponential", "log"):
+                _fit(x, step, parameter)
             elif step == "gaussian":
-                x *= -1 / (2 * a * a)
+                x *= -1 / (2 * parameter * parameter)
                 np.exp(x, out=x)
-            elif not on_diagonal:
-                x += a
+            elif step == "spread" and not on_diagonal:
+                x += parameter
+            elif step == "floor" and not on_diagonal:
+                np.maximum(x, parameter, out=x)
         return x
+
+
+def _fit(x: Array, step: str, a: float) -> None:
+    """Power, exponential or log of squared dissimilarities, in place."""
+    np.maximum(x, 0, out=x)
+    if step == "power":
+        np.power(x, a, out=x)
+    elif step == "exponential":
+        np.sqrt(x, out=x)
+        x *= -a
+        np.expm1(x, out=x)
+        np.multiply(x, x, out=x)
+    else:
+        np.power(x, a / 2, out=x)
+        np.log1p(x, out=x)
+        x *= 1 / np.log(2)
+        np.multiply(x, x, out=x)
 
 
 @dataclass(frozen=True)
@@ -134,9 +160,9 @@ class Strips:
     column_self: Array | None = None
 
 
-def panel_rows(shape: tuple[int, int], itemsize: int, columns: int = 1) -> int:
-    """Rows of a band: as many as stay in the cache, more for products with many columns."""
-    size = PANEL_BYTES * (4 if columns >= WIDE else 1)
+def panel_rows(shape: tuple[int, int], itemsize: int, columns: int = 1, *, viewed: bool = True) -> int:
+    """Rows of a band: as many as stay in the cache."""
+    size = PANEL_BYTES * (1 if viewed and columns < WIDE else 4)
     return max(1, min(shape[0], max(16, size // max(1, shape[1] * itemsize))))
 
 
@@ -162,8 +188,9 @@ def add_products(
     on_diagonal = column_sums is None
     columns = tile.shape[1]
     widths = [len(strips.rows) for _, strips in wanted]
-    height = panel_rows(tile.shape, tile.itemsize, sum(widths))
-    buffer = None if all(view.is_identity for view, _ in wanted) else np.empty((height, columns), dtype=tile.dtype)
+    viewed = not all(view.is_identity for view, _ in wanted)
+    height = panel_rows(tile.shape, tile.itemsize, sum(widths), viewed=viewed)
+    buffer = np.empty((height, columns), dtype=tile.dtype) if viewed else None
     down = np.empty(max(widths) * height, dtype=tile.dtype)  # products of a panel, before they are added in float64
     across = np.empty(max(widths) * columns, dtype=tile.dtype)
     for band in panels(tile.shape, height):

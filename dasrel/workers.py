@@ -48,6 +48,27 @@ class Pins:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.futures: dict[Group, Any] = {}
+        self.homes: dict[Group, str] = {}
+        """The worker that each group was given to."""
+
+    def batches(self, groups: Sequence[Group], *, most: int) -> list[list[Group]]:
+        """Groups that may share a task, because one worker holds them: one task for each thread, if `most` allows.
+
+        Every task costs the scheduler a millisecond or more, as much as a scan of a small matrix takes in all.
+        """
+        threads = {address: count for address, (_, count) in tasks.worker_memory(self.client).items()}
+        by_home: dict[str, list[Group]] = {}
+        alone: list[list[Group]] = []
+        for group in groups:
+            home = self.homes.get(group, "")
+            if home in threads:
+                by_home.setdefault(home, []).append(group)
+            else:
+                alone.append([group])
+        for home, mine in by_home.items():
+            size = min(most, -(-len(mine) // threads[home]))
+            alone.extend(mine[k : k + size] for k in range(0, len(mine), size))
+        return alone
 
     def place(
         self, reader: Any, groups: dict[Group, list[Place]], tile_bytes: int, task_memory: int
@@ -78,15 +99,12 @@ class Pins:
                 share[emptiest] -= size[group]
                 total -= size[group]
                 self.futures[group] = reader.to_worker(self.client, places, emptiest)
+                self.homes[group] = emptiest
                 given[group] = self.futures[group]
             elif not reader.travels:
                 given[group] = reader.to_worker(self.client, places, None)
             read.add(group)
         return given, read
-
-    def forget(self) -> None:
-        """Let the workers drop everything."""
-        self.futures = {}
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,10 @@ class Tell:
         from distributed import get_worker
 
         get_worker().log_event(self.topic, {"tiles": tiles, "bytes": bytes})
+
+
+def quiet(tiles: int, bytes: int) -> None:  # noqa: A002
+    """Called in a task where nobody is told of progress."""
 
 
 @contextmanager
