@@ -1,0 +1,190 @@
+"""What it costs to know how far a matrix is from Euclidean: scans and seconds, next to dense and other solvers.
+
+    python bench/euclidean.py [--n 20480] [--only lanczos_scans lanczos_seconds] [--dir FOLDER]
+
+One JSON line per measurement, all from the same run. Each part is a function in PARTS; it gets a folder for its stores
+and n, and prints its lines. Stores are uniform noise, the hardest case for Lanczos, unless a line says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, eigsh
+from sklearn.datasets import load_digits
+
+from dasrel import watch
+from dasrel.euclidean import euclideanize
+from dasrel.intake import Record
+from dasrel.lanczos import Search, lanczos
+from dasrel.relation import relation
+from dasrel.store import Matrix
+from dasrel.writer import Writing, create_store
+
+DENSE = 4096
+"""Objects at which NumPy's dense eigenvalues are timed; beyond that its time is scaled by the cube."""
+REFERENCE_SCANS = {"digits Simpson": (5, 6, 8), "uniform noise": (25, 36, 61)}
+"""What a dense block Lanczos with block 8 needs to residuals of 1e-2, 1e-3 and 1e-6: on Simpson dissimilarities of
+handwritten digits (n = 1839), and on uniform noise of n = 4000. Two more are allowed."""
+
+
+def line(**found: Any) -> None:
+    print(json.dumps({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in found.items()}), flush=True)
+
+
+def store_of(path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], Any]) -> Matrix:
+    """A store written tile by tile, without the checks of an import."""
+    writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True))
+    for i, j in writer.layout.tiles():
+        tile = tile_of(writer.layout.span(i), writer.layout.span(j)).astype(np.float32)
+        if i == j:
+            tile = np.triu(tile) + np.triu(tile, 1).T
+        own = np.diagonal(tile) if i == j else np.zeros(1)
+        record = Record(
+            float(tile.min()), float(tile.max()), float(tile.sum(dtype=float)), tile.size,
+            diagonal_minimum=float(own.min()), diagonal_maximum=float(own.max()),
+        )  # fmt: skip
+        writer.files.write(i, j, tile, record)
+    os.sync()
+    return writer.finish()
+
+
+def noise_store(path: Path, n: int) -> Matrix:
+    """Uniform noise as squared dissimilarities: far from any metric."""
+    rng = np.random.default_rng(0)
+
+    def tile_of(rows: slice, columns: slice) -> Any:
+        tile = rng.random((rows.stop - rows.start, columns.stop - columns.start), dtype=np.float32)
+        return np.triu(tile, 1) if rows == columns else tile
+
+    return store_of(path, n, "squared-distance", tile_of)
+
+
+def digits_store(path: Path) -> Matrix:
+    """Simpson similarities of scikit-learn's digits: common ink over the smaller ink."""
+    ink = (load_digits().data > 7.5).astype(np.float32)
+    size = ink.sum(axis=1)
+    return store_of(
+        path, len(ink), "similarity", lambda r, c: ink[r] @ ink[c].T / np.minimum(size[r][:, None], size[c][None, :])
+    )
+
+
+def lanczos_scans(folder: Path, n: int) -> None:
+    """Scans to the lowest eigenvalue on structured data and on noise."""
+    some = min(n, 4000)
+    for data, matrix in (
+        ("digits Simpson", digits_store(folder / "digits.zarr")),
+        ("uniform noise", noise_store(folder / "noise.zarr", some)),
+    ):
+        seen = relation(matrix)
+        for tol, reference in zip((1e-2, 1e-3, 1e-6), REFERENCE_SCANS[data], strict=True):
+            with watch() as meter:
+                found = lanczos(seen.gram, matrix.n_objects, search=Search(tol=tol))
+            line(
+                bench="lanczos scans", data=data, n=matrix.n_objects, tol=tol, scans=meter.scans,
+                reference_scans=reference, within=meter.scans <= reference + 2, stopped=found.stopped,
+                lowest=float(found.lowest.values[0]),
+            )  # fmt: skip
+
+
+def lanczos_seconds(folder: Path, n: int) -> None:
+    """Seconds to the lowest eigenvalue at a residual of 1e-3, next to ARPACK on the same relation and dense NumPy."""
+    matrix = noise_store(folder / "seconds.zarr", n)
+    seen = relation(matrix)
+    seen.gram(np.ones((n, 1)))  # the tiles are in the page cache from here on, for both
+
+    def ours() -> tuple[float, Any]:
+        found = lanczos(seen.gram, n, search=Search(tol=1e-3, vectors=True))
+        return float(found.lowest.values[0]), found.lowest.vectors
+
+    def arpack() -> tuple[float, Any]:
+        operator = LinearOperator((n, n), matvec=seen.gram, matmat=seen.gram, dtype=np.float64)
+        start = np.random.default_rng(0).standard_normal(n)
+        values, vectors = eigsh(operator, k=1, which="SA", tol=1e-3, v0=start)
+        return float(values[0]), vectors
+
+    best: dict[str, float] = {}
+    told: dict[str, dict[str, Any]] = {}
+    for _ in range(3):  # in turns, so that whatever else the machine does falls on both
+        for name, run in (("lanczos", ours), ("eigsh", arpack)):
+            with watch() as meter:
+                began = time.perf_counter()
+                value, vectors = run()
+                best[name] = min(best.get(name, np.inf), time.perf_counter() - began)
+            residual = float(np.linalg.norm(seen.gram(vectors) - value * vectors))
+            told[name] = {"scans": meter.scans, "lowest": value, "relative_residual": residual / abs(value)}
+    small = min(n, DENSE)
+    dense = np.random.default_rng(0).random((small, small))
+    dense = np.triu(dense, 1) + np.triu(dense, 1).T
+    dense -= dense.mean(axis=0)
+    dense = -0.5 * (dense - dense.mean(axis=1, keepdims=True))
+    began = time.perf_counter()
+    np.linalg.eigvalsh(dense)
+    seconds = time.perf_counter() - began
+    scaled = seconds * (n / small) ** 3
+    for name in best:
+        line(bench="lowest eigenvalue, residual 1e-3", solver=name, n=n, seconds=best[name], **told[name])
+    line(
+        bench="lowest eigenvalue, ratios", n=n, eigvalsh_measured_at=small, eigvalsh_measured_seconds=seconds,
+        eigvalsh_seconds_scaled_by_the_cube=scaled, times_faster_than_eigvalsh=scaled / best["lanczos"],
+        times_faster_than_eigsh=best["eigsh"] / best["lanczos"],
+        times_fewer_scans_than_eigsh=told["eigsh"]["scans"] / told["lanczos"]["scans"],
+    )  # fmt: skip
+
+
+def ultrametric_gamma(folder: Path, n: int) -> None:
+    """Scans and seconds to the gamma of the ultrametric; the tree and the stress are a scan each."""
+    matrix = noise_store(folder / "gamma.zarr", n)
+    for tol in (1e-2, 1e-3, 1e-4):
+        gamma_line(matrix, "uniform noise", "ultrametric", tol=tol, floor_zeros=0.01)
+    matrix = digits_store(folder / "digits.zarr")
+    gamma_line(matrix, "digits Simpson", "ultrametric", tol=1e-4, floor_zeros=0.01)
+
+
+def fit_gamma(folder: Path, n: int) -> None:
+    """Scans and seconds to alpha and gamma of the elementwise methods."""
+    matrix = noise_store(folder / "fit.zarr", min(n, 4000))
+    digits = digits_store(folder / "digits.zarr")
+    for method in ("power", "exponential", "log"):
+        gamma_line(matrix, "uniform noise", method, tol=1e-3, floor_zeros=0.01, max_scans=400)
+        gamma_line(digits, "digits Simpson", method, tol=1e-3, floor_zeros=0.01, max_scans=400)
+
+
+def gamma_line(matrix: Matrix, data: str, method: str, **asked: Any) -> None:
+    with watch() as meter:
+        began = time.perf_counter()
+        found = euclideanize(matrix, method=method, **asked)
+        seconds = time.perf_counter() - began
+    line(
+        bench="gamma", method=method, data=data, n=matrix.n_objects, **asked, scans=meter.scans, seconds=seconds,
+        gamma=found.gamma, alpha=found.alpha, relative_residual=found.residual / max(abs(found.lambda_min), 1e-300),
+        converged=found.converged, ratio=found.ratio,
+    )  # fmt: skip
+
+
+PARTS: list[Callable[[Path, int], None]] = [lanczos_scans, lanczos_seconds, ultrametric_gamma, fit_gamma]
+
+
+def main() -> None:
+    names = [part.__name__ for part in PARTS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=20_480)
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--dir", type=Path, help="where the stores are written")
+    options = parser.parse_args()
+    for part in PARTS:
+        if part.__name__ in options.only:
+            with tempfile.TemporaryDirectory(dir=options.dir) as folder:
+                part(Path(folder), options.n)
+
+
+if __name__ == "__main__":
+    main()
