@@ -15,11 +15,25 @@ from dasrel._version import __version__
 if TYPE_CHECKING:
     from dasrel.audit import audit_store
     from dasrel.errors import DasrelError, DasrelWarning, InputError, MemoryLimitError, StoreError
+    from dasrel.estimators import (
+        EntropyFuzzyCMeans,
+        EntropyPossibilisticCMeans,
+        FuzzyCMeans,
+        HardCMeans,
+        PossibilisticCMeans,
+    )
+    from dasrel.euclidean import Euclideanized, euclideanize
     from dasrel.export import export_matrix
+    from dasrel.figures import partition_picture
     from dasrel.intake import KINDS, Policy
     from dasrel.meter import Progress, watch
+    from dasrel.model import Model
+    from dasrel.outputs import save_clustering
     from dasrel.pairwise import from_blocks, pairwise
     from dasrel.readers import import_matrix
+    from dasrel.relation import Relation, relation
+    from dasrel.results import Clustering, Partition, RunResult, cluster
+    from dasrel.runs import Run, grid
     from dasrel.source import Reading
     from dasrel.store import Matrix, open_matrix
     from dasrel.writer import Writing
@@ -27,11 +41,25 @@ if TYPE_CHECKING:
 _HOMES = {
     "audit": ("audit_store",),
     "errors": ("DasrelError", "DasrelWarning", "InputError", "MemoryLimitError", "StoreError"),
+    "estimators": (
+        "EntropyFuzzyCMeans",
+        "EntropyPossibilisticCMeans",
+        "FuzzyCMeans",
+        "HardCMeans",
+        "PossibilisticCMeans",
+    ),
+    "euclidean": ("Euclideanized", "euclideanize"),
     "export": ("export_matrix",),
+    "figures": ("partition_picture",),
     "intake": ("KINDS", "Policy"),
     "meter": ("Progress", "watch"),
+    "model": ("Model",),
+    "outputs": ("save_clustering",),
     "pairwise": ("from_blocks", "pairwise"),
     "readers": ("import_matrix",),
+    "relation": ("Relation", "relation"),
+    "results": ("Clustering", "Partition", "RunResult", "cluster"),
+    "runs": ("Run", "grid"),
     "source": ("Reading",),
     "store": ("Matrix", "open_matrix"),
     "writer": ("Writing",),
@@ -40,23 +68,41 @@ _HOMES = {
 
 __all__ = [
     "KINDS",
+    "Clustering",
     "DasrelError",
     "DasrelWarning",
+    "EntropyFuzzyCMeans",
+    "EntropyPossibilisticCMeans",
+    "Euclideanized",
+    "FuzzyCMeans",
+    "HardCMeans",
     "InputError",
     "Matrix",
     "MemoryLimitError",
+    "Model",
+    "Partition",
     "Policy",
+    "PossibilisticCMeans",
     "Progress",
     "Reading",
+    "Relation",
+    "Run",
+    "RunResult",
     "StoreError",
     "Writing",
     "__version__",
     "audit_store",
+    "cluster",
+    "euclideanize",
     "export_matrix",
     "from_blocks",
+    "grid",
     "import_matrix",
     "open_matrix",
     "pairwise",
+    "partition_picture",
+    "relation",
+    "save_clustering",
     "watch",
 ]
 

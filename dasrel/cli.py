@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -18,6 +17,8 @@ import typer
 
 from dasrel._version import __version__
 from dasrel.cli_cluster import cluster_command, predict_command
+from dasrel.cli_pictures import image_command, tree_command
+from dasrel.cli_structure import euclideanize_command, spectrum_command
 from dasrel.errors import shown
 from dasrel.intake import KINDS, Policy
 from dasrel.options import (
@@ -274,30 +275,29 @@ def audit_command(
 
 app.command("cluster")(cluster_command)
 app.command("predict")(predict_command)
+app.command("tree")(tree_command)
+app.command("image")(image_command)
+app.command("spectrum")(spectrum_command)
+app.command("euclideanize")(euclideanize_command)
 
 
 @app.command("demo")
 def demo_command(
     out: Annotated[
-        str | None, typer.Argument(metavar="[OUT]", help="A folder for the store. If not given, a temporary one.")
+        Path | None,
+        typer.Argument(metavar="[OUT]", help="A folder for all of it. If not given, the picture is kept, here."),
     ] = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Build a store from scikit-learn's digits and show its audit."""
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk, tempfile.TemporaryDirectory() as folder:
-        from dasrel.audit import audit_lines, audit_store
-        from dasrel.demo import build_digits
+    """Store and cluster scikit-learn's digits, and draw a picture."""
+    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
+        from dasrel.demo import demo_lines, run_demo
 
-        store = out or os.path.join(folder, "digits.zarr")
-        build_digits(store, force=force)
-        audit = audit_store(store)
-        lines = audit_lines(audit)
-        if out is None:
-            lines[0] = ("store", "temporary; `dasrel demo digits.zarr` keeps it")
-        talk.result({**audit, "seconds": talk.seconds}, lines)
+        result = run_demo(out, force=force)
+        talk.result({**result, "seconds": talk.seconds}, demo_lines(result))
 
 
 # -------------------------------------------------------------------------------------------------------------- main

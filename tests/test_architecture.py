@@ -12,12 +12,15 @@ import dasrel
 HERE = Path(dasrel.__file__).parent
 # Each module may import only those that stand before it.
 ORDER = [
-    *("_version", "errors", "meter", "tasks", "workers", "intake", "tiles", "rules", "source", "store", "writer"),
+    *("_version", "errors", "meter", "tasks", "workers", "intake", "tiles", "forest", "rules"),
+    *("source", "store", "writer"),
     *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
     *("features", "metrics", "pairwise", "export", "audit"),
-    *("scan", "direct", "products", "relation", "lanczos", "spectrum"),
-    *("model", "runs", "starts", "motion", "picard", "results", "estimators"),
-    *("demo", "progress", "talk", "cli", "__main__"),
+    *("scan", "direct", "products", "relation", "tree", "ultrametric", "images", "lanczos", "spectrum"),
+    *("distortion", "pencil", "shifts", "euclidean"),
+    *("model", "runs", "starts", "motion", "picard", "results", "outputs", "orders", "estimators"),
+    *("figures", "demo", "progress", "talk", "options"),
+    *("cli_cluster", "cli_pictures", "cli_structure", "cli", "__main__"),
 ]
 MODULES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "__init__")
 

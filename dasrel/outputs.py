@@ -1,0 +1,300 @@
+"""What a clustering leaves on disk: a folder of plain files that any program can read, whole or not there at all.
+
+One setting: everything lies in the folder itself. Several settings: `result.json` and `runs.csv` are about all of them,
+and each setting has a folder of its own, named by what it is, such as `fcm1-clusters3-fuzzifier1.5`.
+
+    result.json       what was asked for, what came out, scans, times, versions, warnings
+    runs.csv          one line for every run
+    labels.csv        id, label, membership: the cluster of largest membership of each object
+    memberships.npy   n x c
+    model.npz         the centres, for `dasrel predict` and for going on
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dasrel._version import __version__
+from dasrel.errors import InputError, StoreError, shown
+from dasrel.features import is_sparse, read_features, row_block
+from dasrel.model import Model
+from dasrel.results import Clustering, Partition
+from dasrel.runs import Run
+
+Array = NDArray[Any]
+PathLike = str | os.PathLike[str]
+
+_NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
+"""What a folder's name says where settings differ in it, besides the rule and the number of clusters."""
+
+
+def save_clustering(
+    found: Clustering, out: PathLike, *, about: dict[str, Any] | None = None, force: bool = False
+) -> dict[str, Any]:
+    """Write all that `dasrel.cluster` found into a folder, and return what its result.json says.
+
+    Parameters
+    ----------
+    about
+        Added to the beginning of result.json: where the matrix came from, what was asked for.
+    force
+        Replace an earlier result. A folder that holds none is never touched.
+
+    Cost: no scan; writes about 8 n (2 c + 2) bytes for each setting.
+    """
+    target = Path(out)
+    check_out(target, force=force)
+    names = folder_names([partition.result.run for partition in found.partitions])
+    result = {**(about or {}), **_summary(found, names)}
+    with whole_folder(target, result) as aside:
+        for name, partition in zip(names, found.partitions, strict=True):
+            (aside / name).mkdir(exist_ok=True)
+            _save_partition(partition, aside / name)
+        rows = found.table()
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        write_csv(aside / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
+    return result
+
+
+@contextmanager
+def whole_folder(target: Path, result: dict[str, Any]) -> Iterator[Path]:
+    """A folder to be filled, which takes its place as `target`, with its result.json, when the block ends well."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield aside
+        (aside / "result.json").write_text(json.dumps(_finite(result), indent=1) + "\n", encoding="utf-8")
+        aside.chmod(0o777 & ~_umask())  # mkdtemp lets nobody else in
+        _replace(aside, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_out(out: PathLike, *, force: bool) -> None:
+    """Refuse a folder for results that exists, before any work is done."""
+    target = Path(out)
+    where = shown(target, limit=200)
+    if not os.path.lexists(target):
+        return
+    if not force:
+        raise InputError(f"{where} exists; choose another place, or say force (--force) to replace an earlier result")
+    is_result = target.is_dir() and ((target / "result.json").is_file() or not any(target.iterdir()))
+    if not is_result or target.is_symlink():
+        raise InputError(f"{where} is no folder of results (it has no result.json), so force does not replace it")
+
+
+def folder_names(runs: Sequence[Run]) -> list[str]:
+    """A folder for each setting: "." for a single one, else its rule, clusters, and all in which settings differ.
+
+    >>> folder_names([Run("fcm1", 2, fuzzifier=1.5), Run("fcm1", 2, fuzzifier=2), Run("hard", 3)])
+    ['fcm1-clusters2-fuzzifier1.5', 'fcm1-clusters2-fuzzifier2', 'hard-clusters3']
+    """
+    if len(runs) == 1:
+        return ["."]
+    differ = []
+    for name in _NAMED:
+        by_rule: dict[str, set[Any]] = {}
+        for run in runs:
+            by_rule.setdefault(run.rule, set()).add(getattr(run, name))
+        if any(len(values) > 1 for values in by_rule.values()):
+            differ.append(name)
+    names: list[str] = []
+    for run in runs:
+        parts = [run.rule, f"clusters{run.n_clusters}"]
+        for name in differ:
+            value = getattr(run, name)
+            if value is not None:
+                text = value if isinstance(value, str) else f"{value:.12g}"
+                parts.append(f"{name.replace('_', '-')}{text}")
+        name = "-".join(parts)
+        names.append(name if name not in names else f"{name}-{len(names)}")
+    return names
+
+
+def _summary(found: Clustering, names: Sequence[str]) -> dict[str, Any]:
+    settings = []
+    for name, partition in zip(names, found.partitions, strict=True):
+        best, ids = partition.result, partition.model.ids
+        settings.append(
+            {
+                "folder": name,
+                **best.run.parameters(),
+                "entropy_weight_used": best.entropy_weight,
+                "run": next(k for k, one in enumerate(found.runs) if one is best),
+                "converged": best.converged,
+                "iterations": best.n_iter,
+                "objective": best.objective,
+                "entropy": best.entropy,
+                "beta": best.beta,
+                "sizes": partition.sizes.tolist(),
+                "membership_sums": list(best.sizes),
+                "medoids": [str(ids[k]) for k in partition.medoids],
+                "flat": best.flat,
+                "coincident_pairs": best.coincident,
+                "negative_distances": best.negatives,
+            }
+        )
+    model = found.partitions[0].model
+    return {
+        "n_objects": model.n_objects,
+        "kind": model.kind,
+        "runs": len(found.runs),
+        "runs_converged": sum(one.converged for one in found.runs),
+        "converged": all(partition.result.converged for partition in found.partitions),
+        "scans": found.scans,
+        "scans_before": found.first_scans,
+        "bundles": found.bundles,
+        "seconds": round(found.seconds, 3),
+        "seconds_outside_scans": round(found.update_seconds, 3),
+        "settings": settings,
+        "warnings": list(found.warnings),
+        "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def _save_partition(partition: Partition, folder: Path) -> None:
+    U = partition.memberships
+    labels = partition.labels
+    lines = zip(partition.model.ids, labels.tolist(), U[np.arange(len(U)), labels].tolist(), strict=True)
+    write_csv(folder / "labels.csv", ["id", "label", "membership"], lines)
+    np.save(folder / "memberships.npy", np.ascontiguousarray(U))
+    partition.model.save(folder / "model.npz")
+
+
+def _replace(aside: Path, target: Path) -> None:
+    """Put the new folder in the place of the old one, which goes only when the new one is there."""
+    if not target.exists():
+        aside.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    target.rename(old / "old")
+    aside.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------------------- new objects
+
+
+def load_model(path: PathLike) -> Model:
+    """A model from its file, or from the folder of results that it lies in."""
+    folder = Path(path)
+    if folder.is_dir() and not (folder / "model.npz").is_file():
+        inside = sorted(one.parent.name for one in folder.glob("*/model.npz"))
+        hint = f"; choose one of its settings, such as {shown(folder / inside[0], limit=200)}" if inside else ""
+        raise StoreError(f"no model in {shown(folder, limit=200)}{hint}")
+    return Model.load(folder / "model.npz" if folder.is_dir() else folder)
+
+
+def read_rows(source: PathLike, model: Model) -> tuple[Any, list[str] | None]:
+    """Rows of new objects from a file, and their names where the file has them.
+
+    A .npy file is mapped, a Zarr array is read in blocks; .npz, CSV, TSV and Parquet lie in memory. Columns that have
+    names must have those of the model's objects, in their order.
+    """
+    path = Path(source)
+    where = shown(source, limit=200)
+    if path.is_dir() or "://" in str(source):
+        try:
+            return zarr.open_array(os.fspath(source), mode="r"), None
+        except Exception as error:  # whatever storage there is behind a URL has its own errors
+            raise InputError(f"{where} is not a Zarr array of rows: {shown(error, limit=200)}") from None
+    if not path.is_file():
+        raise InputError(f"no rows at {where}: there is no such file or folder")
+    rows = read_features(path)
+    if is_sparse(rows.data):
+        raise InputError(f"{where} is sparse; rows of new objects need a value for every training object")
+    if rows.columns is not None and len(rows.columns) == model.n_objects:
+        for k, (name, wanted) in enumerate(zip(rows.columns, model.ids, strict=True)):
+            if str(name) != str(wanted):
+                raise InputError(
+                    f"{where}: column {k + 1} of the values is named {shown(name)!r}, but object {k + 1} of the model"
+                    f" is {shown(wanted)!r}; name and order the columns as the model's objects"
+                )
+    return row_block(rows.data, slice(None)), None if rows.ids is None else [str(name) for name in rows.ids]
+
+
+def check_file(path: PathLike, *, force: bool) -> None:
+    """Refuse a file that exists, before any work is done."""
+    if os.path.isdir(path):
+        raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
+    if os.path.lexists(path) and not force:
+        raise InputError(f"{shown(path, limit=200)} exists; choose another name, or say force (--force)")
+
+
+def save_predictions(
+    path: PathLike, memberships: Array, ids: Sequence[str] | None = None, *, force: bool = False
+) -> None:
+    """Write id, label, membership, and the membership in every cluster, one line for each new object."""
+    target = Path(path)
+    check_file(target, force=force)
+    count, clusters = memberships.shape
+    if ids is not None and len(ids) != count:
+        raise InputError(f"there are {len(ids)} ids for {count} new objects; give one for each")
+    names = [str(k) for k in range(count)] if ids is None else ids
+    labels = memberships.argmax(axis=1).tolist()
+    lines = ([name, k, u[k], *u] for name, k, u in zip(names, labels, map(np.ndarray.tolist, memberships), strict=True))
+    write_csv(target, ["id", "label", "membership", *(f"cluster{k}" for k in range(clusters))], lines)
+
+
+# ----------------------------------------------------------------------------------------------------------- writing
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """A CSV file, written aside and renamed. Names are quoted where they need it, line breaks in them included."""
+    with _aside(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.write(",".join(map(_quoted, header)) + "\n")
+        file.writelines(",".join(map(_quoted, line)) + "\n" for line in lines)
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _quoted(value: Any) -> str:
+    """One field. Python's csv module leaves a lone carriage return bare, which other readers take for a line's end."""
+    text = "" if value is None else str(value)
+    plain = text.isprintable() and not ("," in text or '"' in text)
+    return text if plain else '"' + text.replace('"', '""') + '"'
+
+
+def _cell(value: Any) -> Any:
+    """Lists as numbers with spaces between; truth as in JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return " ".join(str(item) for item in value)
+    return value
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
