@@ -112,7 +112,7 @@ def against_numpy(matrix: Matrix, n: int) -> None:
     rng = np.random.default_rng(0)
     starts = [rng.random((GROUPS, n)) for _ in range(10)]
     # whatever else the machine does: the best of three for us, and for NumPy its best restart, ten times
-    theirs = 10 * min(best(lambda U=U: numpy_rfcm(D, U / U.sum(axis=0), 2.0, ITERATIONS), 1) for U in starts)
+    theirs = 10 * min(best(numpy_rfcm, D, U / U.sum(axis=0), 2.0, ITERATIONS, times=1) for U in starts)
     line(
         bench="fcm1, c = 5, 10 restarts, 20 iterations, from a store; NumPy float64 in memory: best restart x 10",
         n=n,
@@ -125,7 +125,7 @@ def gemm_rate() -> float:
     """Floating-point operations per second of a large float32 product on all cores."""
     side = 4096
     a = np.random.default_rng(0).random((side, side), dtype=np.float32)
-    return 2 * side**3 / best(lambda: a @ a, 5)
+    return 2 * side**3 / best(np.matmul, a, a, times=5)
 
 
 def memory_rate(matrix: Matrix) -> float:
@@ -137,14 +137,14 @@ def memory_rate(matrix: Matrix) -> float:
             list(pool.map(np.max, tiles))  # the cheapest use of every value
 
     look()
-    return matrix.layout.total_bytes / best(look, 5)
+    return matrix.layout.total_bytes / best(look, times=5)
 
 
 class ScanClock:
     """Notes when each scan begins; for cold scans it drops the tiles from the page cache just before."""
 
-    def __init__(self, files: list[str] | None) -> None:
-        self.files = files
+    def __init__(self, cold: Matrix | None) -> None:
+        self.cold = cold
         self.dropping = 0.0
         self._begins: list[tuple[float, float]] = []  # before and after dropping
         self._lock = threading.Lock()
@@ -153,8 +153,9 @@ class ScanClock:
         with self._lock:
             if progress.scans > len(self._begins):
                 before = time.perf_counter()
-                if self.files:
-                    drop(self.files)
+                if self.cold is not None:
+                    self.cold.files.maps.clear()  # what is mapped stays in the page cache
+                    drop(tile_files(self.cold))
                 after = time.perf_counter()
                 self.dropping += after - before
                 self._begins.append((before, after))
@@ -166,7 +167,7 @@ class ScanClock:
 
 def timed(matrix: Matrix, runs: list[Run], *, cold: bool) -> tuple[float, ScanClock]:
     """Seconds of a bundle, dropping left out, and its clock."""
-    clock = ScanClock(tile_files(matrix) if cold else None)
+    clock = ScanClock(matrix if cold else None)
     with watch(clock):
         began = time.perf_counter()
         quiet(matrix, runs)
@@ -185,19 +186,19 @@ def roofline(matrix: Matrix, n: int) -> None:
 
     A ratio below 1 says that the rates were measured while something else kept the machine busy.
     """
-    files, size = tile_files(matrix), matrix.layout.total_bytes
+    size = matrix.layout.total_bytes
     for columns in (5, 50, 150):
         runs = grid("fcm1", 5, n_init=columns // 5, max_iter=11, tol=0)
         flops = 2.0 * n * n * columns
         for cache in ("cold", "warm"):
             # rates are measured next to what they are compared with, before and after
             rates = [gemm_rate()]
-            seen = [raw_rate(files, size) if cache == "cold" else memory_rate(matrix)]
+            seen = [raw_rate(matrix) if cache == "cold" else memory_rate(matrix)]
             before = bytes_from_disk()
             _, clock = timed(matrix, runs, cold=cache == "cold")
             read = (bytes_from_disk() - before) / size / 11
             rates.append(gemm_rate())
-            seen.append(raw_rate(files, size) if cache == "cold" else memory_rate(matrix))
+            seen.append(raw_rate(matrix) if cache == "cold" else memory_rate(matrix))
             gemm, rate, seconds = max(rates), max(seen), min(clock.iterations())
             bound = max(size / rate, flops / gemm)
             line(
@@ -208,9 +209,11 @@ def roofline(matrix: Matrix, n: int) -> None:
             )  # fmt: skip
 
 
-def raw_rate(files: list[str], size: int) -> float:
+def raw_rate(matrix: Matrix) -> float:
     """Bytes per second of reading the tile files from disk and doing nothing with them."""
-    return size / best(lambda: raw_read(files), 3, lambda: drop(files))
+    matrix.files.maps.clear()  # what is mapped stays in the page cache
+    files = tile_files(matrix)
+    return matrix.layout.total_bytes / best(raw_read, files, times=3, cold=files)
 
 
 def restarts(matrix: Matrix, n: int) -> None:

@@ -18,7 +18,7 @@ import typer
 from dasrel._version import __version__
 from dasrel.cli_cluster import cluster_command, predict_command
 from dasrel.cli_pictures import image_command, tree_command
-from dasrel.cli_structure import euclideanize_command, spectrum_command
+from dasrel.cli_structure import euclideanize_command, spectrum_command, spectrum_lines
 from dasrel.errors import shown
 from dasrel.intake import KINDS, Policy
 from dasrel.options import (
@@ -257,6 +257,7 @@ def export_command(
 def audit_command(
     store: OldStore,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every tile; exit 1 if one is bad.")] = False,
+    spectrum: Annotated[bool, typer.Option("--spectrum", help="Also: is it Euclidean? Takes some scans.")] = False,
     memory: Memory = "1GiB",
     json: Json = False,
     quiet: Quiet = False,
@@ -267,7 +268,13 @@ def audit_command(
         from dasrel.audit import audit_lines, audit_store
 
         audit = audit_store(store, verify=verify, memory=memory)
-        talk.result(audit, audit_lines(audit))
+        lines = audit_lines(audit)
+        if spectrum:
+            from dasrel.spectrum import spectrum as ends_of
+
+            audit["spectrum"] = ends_of(store, memory=memory).as_dict()
+            lines += spectrum_lines(audit["spectrum"])[1:]
+        talk.result(audit, lines)
         if verify and audit["verified"]["bad"]:
             complain(f"{len(audit['verified']['bad'])} faults; restore these tiles from a copy, or import again")
             raise typer.Exit(1)

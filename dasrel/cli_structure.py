@@ -60,7 +60,7 @@ def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("entropy threshold", f"{found['entropy_threshold']:.6g} (fcm2 above it makes all clusters alike)"),
         ("scans", f"{found['scans']}, {found['stopped']}"),
     ]
-    return [*lines, ("picture", shown(found["picture"], limit=400))] if found["picture"] else lines
+    return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
 
 
 def _numbers(values: Any, residuals: Any) -> str:

@@ -228,3 +228,16 @@ def test_a_cluster_finds_the_same(tmp_path: Path) -> None:
     assert there == here
     assert [fault["tile"] for fault in there["verified"]["bad"]] == [[0, 1]]
     assert (meter.scans, meter.tiles) == (1, 10)
+
+
+def test_audit_with_the_spectrum_tells_whether_it_is_euclidean(tmp_path, capsys):
+    from dasrel.cli import run
+    from dasrel.readers import import_matrix
+
+    points = np.random.default_rng(0).normal(size=(40, 3))
+    gaps = np.abs(points[:, None] - points[None, :])
+    import_matrix(np.sqrt((gaps**2).sum(axis=2)), tmp_path / "flat.zarr", kind="distance")
+    import_matrix(gaps.max(axis=2), tmp_path / "sup.zarr", kind="distance")
+    for name, answer in (("flat", True), ("sup", False)):
+        assert run(["audit", str(tmp_path / f"{name}.zarr"), "--spectrum", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["spectrum"]["is_euclidean"] is answer
