@@ -46,12 +46,11 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
         return Share(columns, None if diagonal is None else diagonal[span])
 
     def finish(parts: dict[int, Any]) -> list[NDArray[np.float64]]:
-        results: list[Any] = [None] * len(order)
-        for place, k in enumerate(order):
-            whole = np.empty((wanted[k][1].shape[0], layout.n_objects))
-            for strip, sums in parts.items():
-                whole[:, plan.span(strip)] = sums[place][: len(whole)]
-            results[k] = whole
+        results = [np.empty((len(u), layout.n_objects)) for _, u in wanted]
+        for strip in list(parts):
+            sums = parts.pop(strip)  # let go of, strip by strip: there is never room for two of the whole
+            for place, k in enumerate(order):
+                results[k][:, plan.span(strip)] = sums[place][: len(results[k])]
         return results
 
     plan = Plan(layout)

@@ -95,7 +95,7 @@ class Consumer:
 
     kernel: Kernel
     finish: Callable[[dict[int, Any]], Any]
-    """Makes the result from the combined partial results by key."""
+    """Makes the result from the combined partial results by key, which it may use up."""
     share: Callable[[slice], Any] = lambda span: None
     """What the kernel needs for a strip of objects; it travels to the tasks of that strip."""
     in_strips: bool = False
@@ -176,10 +176,11 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
             results = _scan_here(source, plan, consumers, counted, threads)
         else:
             results = _scan_on_cluster(source, plan, consumers, counted, client)
-    return [
-        consumer.finish(dict(zip(_keys(plan, consumer), [folded.value for folded in values], strict=True)))
-        for consumer, values in zip(consumers, results, strict=True)
-    ]
+    finished = []
+    for consumer in consumers:
+        parts = dict(zip(_keys(plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
+        finished.append(consumer.finish(parts))
+    return finished
 
 
 _one_at_a_time = threading.Lock()
