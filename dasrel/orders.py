@@ -91,7 +91,7 @@ def label_order(labels: Index, memberships: NDArray[Any]) -> Index:
 def eigen_order(matrix: Matrix, *, count: int = EIGENVECTORS, memory: int | str | None = None) -> Index:
     """Objects gathered by the leading eigenvector of -1/2 P D P, and its side, in which they stand out most.
 
-    One eigenvector alone cannot keep several clusters apart (MATH of sorted matrices, Q09): each object goes with the
+    One eigenvector alone cannot keep several clusters apart (Q09): each object goes with the
     eigenvector in which it is largest, relative to that vector's own spread, and within it by value.
 
     Cost: the scans of Lanczos for `count` eigenvectors to 5 %, at most 30.
