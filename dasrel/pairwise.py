@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zarr
 
 from dasrel import tasks
 from dasrel.errors import DasrelError, InputError, StoreError, shown, some
@@ -22,7 +21,7 @@ from dasrel.intake import BLOCK, EXAMPLES, Array, Names, Policy, check_tile
 from dasrel.metrics import Metric, described, made_ready, needs, resolve, tile_values
 from dasrel.source import Reading
 from dasrel.spool import given_ids
-from dasrel.store import Layout, Matrix, StoreLike, TileFiles, location
+from dasrel.store import Layout, Matrix, StoreLike, TileFiles, location, stored_ids
 from dasrel.writer import Writer, Writing, check_kind, check_target, checked_ids, create_store, default_tile, full_disk
 
 Tile = tuple[int, int]
@@ -178,7 +177,7 @@ class _StoredNames(Sequence[str]):
         return self.n_objects
 
     def __getitem__(self, k: Any) -> Any:
-        return str(zarr.open_group(self.store, mode="r")["ids"][int(k)])  # type: ignore[index]
+        return str(stored_ids(self.store)[int(k)])
 
 
 @dataclass(frozen=True)

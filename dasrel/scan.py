@@ -373,12 +373,15 @@ def build_graph(
                 ends[q].setdefault(part, []).append(made[group])
     wanted = []
     for q, consumer in enumerate(consumers):
-        reduce = _chain if consumer.in_strips else _tree
         results = []
         at_once = max(1, FOLD_BYTES // max(1, consumer.part_bytes * plan.strips))
         for part in _keys(plan, consumer):
             fold = _Fold(q, part, consumer.kernel.combine)
-            results.append(reduce(graph, ends[q][part], fold, (f"dasrel-sum-{token}", q, part), at_once))
+            name = (f"dasrel-sum-{token}", q, part)
+            if consumer.in_strips:
+                results.append(_chain(graph, ends[q][part], fold, name, at_once))
+            else:
+                results.append(_tree(graph, ends[q][part], fold, name))
         wanted.append(results)
     return graph, wanted
 
@@ -400,7 +403,7 @@ def _chain(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...
     return whole[0][0]
 
 
-def _tree(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
+def _tree(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...]) -> Any:
     """Combine neighbours, then their results: for partial results that grow as they are combined."""
     level = 0
     while len(parts) > 1 or level == 0:

@@ -1,4 +1,4 @@
-"""The one place that hands work to Dask: the active distributed client if there is one, else local threads."""
+"""Work for Dask, one task per item: on the active distributed client if there is one, else on local threads."""
 
 from __future__ import annotations
 
