@@ -328,7 +328,7 @@ def _check_fits(memory: int, writing: Writing, label: str) -> None:
     if client is None:
         tasks.threads_that_fit(memory, writing.memory, label)
     else:
-        tasks.check_workers(client, memory, label)
+        tasks.check_workers(tasks.worker_memory(client), memory, label)
 
 
 def _sent(features: Features) -> Any:

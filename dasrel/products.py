@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel import tiles
+from dasrel import skinny, tiles
 from dasrel.errors import InputError
 from dasrel.scan import Consumer, Plan, TileSource, scan
 from dasrel.tiles import Strips, View
@@ -71,9 +71,12 @@ def _padded_width(columns: int) -> int:
     """Columns that are multiplied for so many that are asked for.
 
     BLAS kernels are four columns wide and slow for what is left over: measured on one core, 5 columns take 19 ms a
-    tile, 8 take 16; 3 take 22, 4 take 13. A single column is another routine, at the speed of memory.
+    tile, 8 take 16; 3 take 22, 4 take 13. A single column is another routine, at the speed of memory. The compiled
+    kernel takes any number.
     """
-    return columns if columns == 1 or columns >= 32 else -(-columns // 4) * 4
+    if columns == 1 or columns >= 32 or skinny.available():
+        return columns
+    return -(-columns // 4) * 4
 
 
 def _padded(columns: Array, dtype: np.dtype[Any]) -> Array:
@@ -135,3 +138,8 @@ class _ProductKernel:
 
     def combine(self, first: list[Array], second: list[Array]) -> list[Array]:
         return [np.add(x, y, dtype=np.float64) for x, y in zip(first, second, strict=True)]
+
+    def accumulate(self, first: list[Array], second: list[Array]) -> list[Array]:
+        for x, y in zip(first, second, strict=True):
+            x += y
+        return first

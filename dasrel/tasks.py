@@ -99,9 +99,9 @@ def worker_memory(client: Any) -> dict[str, tuple[int, int]]:
     return {address: (int(w["memory_limit"] or 0), int(w["nthreads"])) for address, w in workers.items()}
 
 
-def check_workers(client: Any, task_memory: int, label: str, *, kept: int = 0) -> None:
+def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: str, *, kept: int = 0) -> None:
     """Refuse work that cannot fit into the smallest worker: a task on each of its threads, and what is kept besides."""
-    for address, (limit, threads) in worker_memory(client).items():
+    for address, (limit, threads) in workers.items():
         need = task_memory * threads + kept
         if limit and need > limit:
             raise MemoryLimitError(
@@ -157,7 +157,7 @@ def run(
                 return list(dask.compute(*[delayed(item) for item in items], scheduler="threads", num_workers=threads))
             finally:
                 gate.close()
-    check_workers(client, task_memory, label)
+    check_workers(worker_memory(client), task_memory, label)
     from distributed import as_completed
 
     futures = client.map(_Limited(function), items, retries=retries, pure=False)

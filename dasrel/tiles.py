@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasrel import skinny
 from dasrel.errors import InputError
 
 Array = NDArray[Any]
@@ -207,11 +208,12 @@ def add_products(
                     view.apply(values, space, offset=offset, row_self=row_self, column_self=strips.column_self),
                 )
             panel, width = seen[1], widths[k]
-            row_sums[k][:, band] += np.matmul(strips.columns, panel.T, out=down[: width * high].reshape(width, high))
-            if column_sums is not None:
-                column_sums[k] += np.matmul(
-                    strips.rows[:, band], panel, out=across[: width * columns].reshape(width, columns)
-                )
+            here, there = row_sums[k][:, band], None if column_sums is None else column_sums[k]
+            if skinny.add_products(panel, strips.rows[:, band], strips.columns, here, there):
+                continue
+            here += np.matmul(strips.columns, panel.T, out=down[: width * high].reshape(width, high))
+            if there is not None:
+                there += np.matmul(strips.rows[:, band], panel, out=across[: width * columns].reshape(width, columns))
 
 
 def extremes(tile: Array, on_diagonal: bool) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dasrel import meter, tasks
+from dasrel import meter
 
 Array = NDArray[Any]
 Group = tuple[int, int]
@@ -51,12 +52,16 @@ class Pins:
         self.homes: dict[Group, str] = {}
         """The worker that each group was given to."""
 
-    def batches(self, groups: Sequence[Group], *, most: int) -> list[list[Group]]:
+    def batches(
+        self, groups: Sequence[Group], memory: dict[str, tuple[int, int]], *, most: int | None
+    ) -> list[list[Group]]:
         """Groups that may share a task, because one worker holds them: one task for each thread, if `most` allows.
+
+        `memory` is what `tasks.worker_memory` says.
 
         Every task costs the scheduler a millisecond or more, as much as a scan of a small matrix takes in all.
         """
-        threads = {address: count for address, (_, count) in tasks.worker_memory(self.client).items()}
+        threads = {address: count for address, (_, count) in memory.items()}
         by_home: dict[str, list[Group]] = {}
         alone: list[list[Group]] = []
         for group in groups:
@@ -66,12 +71,17 @@ class Pins:
             else:
                 alone.append([group])
         for home, mine in by_home.items():
-            size = min(most, -(-len(mine) // threads[home]))
+            size = min(most or len(mine), -(-len(mine) // threads[home]))
             alone.extend(mine[k : k + size] for k in range(0, len(mine), size))
         return alone
 
     def place(
-        self, reader: Any, groups: dict[Group, list[Place]], tile_bytes: int, task_memory: int
+        self,
+        reader: Any,
+        groups: dict[Group, list[Place]],
+        tile_bytes: int,
+        task_memory: int,
+        memory: dict[str, tuple[int, int]],
     ) -> tuple[dict[Group, Any], set[Group]]:
         """Futures of the groups that workers hold, and the groups that are read from the source for this scan.
 
@@ -80,7 +90,7 @@ class Pins:
         """
         room = {
             address: int(PINNED_SHARE * limit if limit else UNLIMITED) - threads * task_memory
-            for address, (limit, threads) in tasks.worker_memory(self.client).items()
+            for address, (limit, threads) in memory.items()
         }
         size = {group: len(places) * tile_bytes for group, places in groups.items()}
         total = sum(room.values()) - sum(size[g] for g in self.futures)
@@ -124,8 +134,15 @@ def quiet(tiles: int, bytes: int) -> None:  # noqa: A002
 
 
 @contextmanager
-def listening(client: Any, topic: str, step: meter.Pass, tiles: int, size: int) -> Iterator[Callable[[int, int], None]]:
+def listening(
+    client: Any, step: meter.Pass, tiles: int, size: int, *, watched: bool
+) -> Iterator[Callable[[int, int], None]]:
     """Progress of a scan on a cluster: the workers' reports as they come, and what did not arrive at the end."""
+    if not watched:
+        yield quiet
+        step.add(tiles=tiles, bytes=size, read=False)
+        return
+    topic = f"dasrel-{uuid.uuid4().hex}"
     seen = {"tiles": 0, "bytes": 0, "open": 1}
 
     def hear(event: tuple[Any, Any]) -> None:

@@ -12,7 +12,7 @@ import dasrel
 HERE = Path(dasrel.__file__).parent
 # Each module may import only those that stand before it.
 ORDER = [
-    *("_version", "errors", "meter", "tasks", "workers", "intake", "tiles", "forest", "rules"),
+    *("_version", "errors", "meter", "tasks", "workers", "intake", "skinny", "tiles", "forest", "rules"),
     *("source", "store", "writer"),
     *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
     *("features", "metrics", "pairwise", "export", "audit"),

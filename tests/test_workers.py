@@ -68,33 +68,37 @@ def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
         assert (first == second).all()
 
 
-def test_only_a_part_is_pinned_when_only_a_part_fits(matrix, monkeypatch):
+def test_only_a_part_is_pinned_when_only_a_part_fits(matrix):
     local = relation(matrix).left(U)
     with local_cluster() as workers, Client(workers) as client:
-        part_pinned(matrix, client, monkeypatch)
+        part_pinned(matrix, client)
         assert (relation(matrix).left(U) == local).all()
 
 
-def part_pinned(matrix, client, monkeypatch):
+def part_pinned(matrix, client):
     """Let the workers look small, and see what is pinned."""
     plan = Plan(matrix.layout)
     groups = plan.groups()
     one = matrix.layout.tile_bytes
     room = 10 * one  # on each of two workers
-    monkeypatch.setattr(
-        "dasrel.tasks.worker_memory", lambda client: dict.fromkeys(client.scheduler_info()["workers"], (2 * room, 1))
-    )
+    memory = dict.fromkeys(client.scheduler_info()["workers"], (2 * room, 1))
     pins = holders.Pins(client)
-    held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0)
+    held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
     assert len(held) == 20
     assert read == set(groups)
     wait(list(held.values()))
     assert sorted(len(keys) for keys in client.has_what().values()) == [10, 10]
-    again, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0)
+    again, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
     assert again.keys() == held.keys()
     assert len(read) == len(groups) - 20
     matrix.pins[client.id] = pins
-    monkeypatch.undo()
+
+
+def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeypatch):
+    here = relation(matrix).left(U)
+    monkeypatch.setattr("dasrel.scan.HERE_BYTES", 0)  # as if there were too many of them to bring here
+    there = relation(matrix).left(U)
+    assert (here == there).all()
 
 
 def test_a_lost_worker_costs_only_its_tiles(matrix):
