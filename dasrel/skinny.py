@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 VERSION = 1
-MOST_COLUMNS = 32
+MOST_COLUMNS = 64
 """Above these BLAS is as good, and it knows more processors."""
 
 

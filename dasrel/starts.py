@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel import rules, tasks
+from dasrel import rules
+from dasrel.lanczos import Search, lanczos
 from dasrel.model import Model
 from dasrel.relation import Relation
 from dasrel.runs import Run
@@ -145,25 +146,7 @@ def largest_gram_eigenvalue(
     2 x 4 x 10 columns.
     """
     n = relation.n_objects
-    start = np.random.default_rng(0).standard_normal((n, min(block, n - 1)))
-    basis, image, value = np.empty((n, 0)), np.empty((n, 0)), 0.0
-    with tasks.single_threaded_blas():  # the same bits however many cores
-        fresh = np.linalg.qr(start - start.mean(axis=0))[0]
-        for _ in range(LANCZOS_SCANS):
-            if fresh.shape[1] == 0:
-                break  # the basis holds all there is
-            product = relation.gram(fresh, memory=memory)
-            basis, image = np.hstack([basis, fresh]), np.hstack([image, product])
-            small = basis.T @ image
-            values, vectors = np.linalg.eigh((small + small.T) / 2)
-            value, y = float(values[-1]), vectors[:, -1]
-            if np.linalg.norm(image @ y - value * (basis @ y)) <= rtol * abs(value):
-                break
-            for _twice in range(2):
-                product = product - basis @ (basis.T @ product)
-            fresh, strength = np.linalg.qr(product[:, : n - 1 - basis.shape[1]])
-            fresh = fresh[:, np.abs(np.diagonal(strength)) > 1e-10 * np.abs(values).max()]
-            fresh -= basis @ (basis.T @ fresh)
-            if fresh.shape[1]:
-                fresh = np.linalg.qr(fresh - fresh.mean(axis=0))[0]
-    return value
+    if n == 1:
+        return 0.0
+    search = Search(lowest=0, highest=1, tol=rtol, block=min(block, n - 1), max_scans=LANCZOS_SCANS, memory=memory)
+    return float(lanczos(lambda V: relation.gram(V, memory=memory), n, search=search).highest.values[0])
