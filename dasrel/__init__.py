@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, Any
 from dasrel._version import __version__
 
 if TYPE_CHECKING:
+    from dasrel.append import Appended, append
     from dasrel.audit import audit_store
-    from dasrel.errors import DasrelError, DasrelWarning, InputError, MemoryLimitError, StoreError
+    from dasrel.checkpoint import Checkpoint
+    from dasrel.delivered import RunResult
+    from dasrel.errors import (
+        ClusterError,
+        DasrelError,
+        DasrelWarning,
+        InputError,
+        MemoryLimitError,
+        Stopped,
+        StoreError,
+    )
     from dasrel.estimators import (
         EntropyFuzzyCMeans,
         EntropyPossibilisticCMeans,
@@ -29,18 +40,35 @@ if TYPE_CHECKING:
     from dasrel.meter import Progress, watch
     from dasrel.model import Model
     from dasrel.outputs import save_clustering
-    from dasrel.pairwise import from_blocks, pairwise
-    from dasrel.readers import import_matrix
+    from dasrel.pairwise import blocks_part, from_blocks, pairwise, pairwise_part
+    from dasrel.parts import PartDone
+    from dasrel.planning import ClusteringPlan, Fleet, plan_clustering
+    from dasrel.readers import import_matrix, import_part
+    from dasrel.recipe import read_workflow
     from dasrel.relation import Relation, relation
-    from dasrel.results import Clustering, Partition, RunResult, cluster
+    from dasrel.results import Clustering, Partition, cluster
     from dasrel.runs import Run, grid
+    from dasrel.runtime import Runtime, connect
     from dasrel.source import Reading
+    from dasrel.spectrum import Spectrum, spectrum
     from dasrel.store import Matrix, open_matrix
+    from dasrel.workflow import run_workflow
     from dasrel.writer import Writing
 
 _HOMES = {
+    "append": ("Appended", "append"),
     "audit": ("audit_store",),
-    "errors": ("DasrelError", "DasrelWarning", "InputError", "MemoryLimitError", "StoreError"),
+    "checkpoint": ("Checkpoint",),
+    "delivered": ("RunResult",),
+    "errors": (
+        "ClusterError",
+        "DasrelError",
+        "DasrelWarning",
+        "InputError",
+        "MemoryLimitError",
+        "Stopped",
+        "StoreError",
+    ),
     "estimators": (
         "EntropyFuzzyCMeans",
         "EntropyPossibilisticCMeans",
@@ -55,31 +83,43 @@ _HOMES = {
     "meter": ("Progress", "watch"),
     "model": ("Model",),
     "outputs": ("save_clustering",),
-    "pairwise": ("from_blocks", "pairwise"),
-    "readers": ("import_matrix",),
+    "pairwise": ("blocks_part", "from_blocks", "pairwise", "pairwise_part"),
+    "planning": ("ClusteringPlan", "Fleet", "plan_clustering"),
+    "parts": ("PartDone",),
+    "readers": ("import_matrix", "import_part"),
+    "recipe": ("read_workflow",),
     "relation": ("Relation", "relation"),
-    "results": ("Clustering", "Partition", "RunResult", "cluster"),
+    "results": ("Clustering", "Partition", "cluster"),
     "runs": ("Run", "grid"),
+    "runtime": ("Runtime", "connect"),
     "source": ("Reading",),
+    "spectrum": ("Spectrum", "spectrum"),
     "store": ("Matrix", "open_matrix"),
+    "workflow": ("run_workflow",),
     "writer": ("Writing",),
 }
 """Each module with the public names that it holds."""
 
 __all__ = [
     "KINDS",
+    "Appended",
+    "Checkpoint",
+    "ClusterError",
     "Clustering",
+    "ClusteringPlan",
     "DasrelError",
     "DasrelWarning",
     "EntropyFuzzyCMeans",
     "EntropyPossibilisticCMeans",
     "Euclideanized",
+    "Fleet",
     "FuzzyCMeans",
     "HardCMeans",
     "InputError",
     "Matrix",
     "MemoryLimitError",
     "Model",
+    "PartDone",
     "Partition",
     "Policy",
     "PossibilisticCMeans",
@@ -88,21 +128,33 @@ __all__ = [
     "Relation",
     "Run",
     "RunResult",
+    "Runtime",
+    "Spectrum",
+    "Stopped",
     "StoreError",
     "Writing",
     "__version__",
+    "append",
     "audit_store",
+    "blocks_part",
     "cluster",
+    "connect",
     "euclideanize",
     "export_matrix",
     "from_blocks",
     "grid",
     "import_matrix",
+    "import_part",
     "open_matrix",
     "pairwise",
+    "pairwise_part",
     "partition_picture",
+    "plan_clustering",
+    "read_workflow",
     "relation",
+    "run_workflow",
     "save_clustering",
+    "spectrum",
     "watch",
 ]
 

@@ -62,7 +62,7 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
         "format_version": manifest["format_version"],
     }
     if verify:
-        result["verified"] = {"tiles": total, "bad": _verify(store, group, memory)}
+        result["verified"] = {"tiles": total, "bad": _verify(store, memory)}
     return result
 
 
@@ -90,14 +90,14 @@ class _Seen:
     diagonal: Array | None = None
 
 
-def _verify(store: StoreLike, group: Any, memory: int | str) -> list[dict[str, Any]]:
+def _verify(store: StoreLike, memory: int | str) -> list[dict[str, Any]]:
     """Every fault of a complete store, tile by tile in the order of all work."""
     matrix = open_matrix(store)
     layout, files = matrix.layout, matrix.files
     bad: list[dict[str, Any]] = []
     try:
         diagonal = matrix.diagonal
-        rows = np.asarray(group["records"][:])
+        rows = matrix.records()
         if matrix.ids.shape != (layout.n_objects,):
             raise StoreError(f"{matrix.ids.shape[0]} ids for {layout.n_objects} objects")
     except Exception as error:  # whatever Zarr says about a damaged array
@@ -174,10 +174,10 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
         ("objects", f"{audit['n_objects']:,}"),
         ("kind", f"{audit['kind']}: {KINDS[audit['kind']]}"),
         ("tiles", f"{tiles['written']:,}{of}, {audit['tile']:,} objects a side, {audit['dtype']}"),
-        ("one scan reads", _size(audit["scan_bytes"]) + (f", {audit['compress']}" if audit["compress"] else "")),
+        ("one scan reads", size_text(audit["scan_bytes"]) + (f", {audit['compress']}" if audit["compress"] else "")),
     ]
     if audit["bytes_on_disk"] is not None:
-        lines.append(("on disk", _size(audit["bytes_on_disk"])))
+        lines.append(("on disk", size_text(audit["bytes_on_disk"])))
     if done:
         lines += _facts(audit)
     used = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
@@ -187,6 +187,9 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(("source", shown(provenance.get("source", "unknown"), limit=200)))
     if provenance.get("checksum"):
         lines.append(("checksum", shown(provenance["checksum"], limit=200)))
+    for one in provenance.get("appends", []):
+        source = shown(one["source"], limit=200)
+        lines.append(("appended", f"{one['objects']:,} objects by their {one['as']}: {source}"))
     if "verified" in audit:
         lines += _verdict(audit["verified"])
     return lines
@@ -232,10 +235,10 @@ def _examples(fact: dict[str, Any]) -> str:
     return f", such as {pairs}" if pairs else ""
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     """Bytes in the unit that reads best.
 
-    >>> _size(812), _size(6_459_392), _size(7_500_000_000)
+    >>> size_text(812), size_text(6_459_392), size_text(7_500_000_000)
     ('812 bytes', '6.46 MB', '7.5 GB')
     """
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -1,7 +1,8 @@
 """The command `dasrel`. Each subcommand is parse, one library call, print.
 
-To add one: write a function with options of `dasrel.options` (or new ones), decorate it with `@app.command(name)`, and
-do the work inside `with Talk(...) as talk`, which draws progress, turns errors into one line and prints the result.
+To add one: write a function of `talk: Talk` and of options, those of `dasrel.options` or new ones, and decorate it with
+`@app.command(name)` and `@command`. Around it progress is drawn and errors become one line; `talk.result` prints. What
+runs on Dask also takes `place: Place` and stands inside `with talk.at(place)`.
 The library is imported inside the commands, so that `dasrel --help` is quick.
 """
 
@@ -15,29 +16,35 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from dasrel import stopping
 from dasrel._version import __version__
+from dasrel.cli_append import append_command
 from dasrel.cli_cluster import cluster_command, predict_command
 from dasrel.cli_pictures import image_command, tree_command
+from dasrel.cli_plan import plan_command
+from dasrel.cli_run import run_command
 from dasrel.cli_structure import euclideanize_command, spectrum_command, spectrum_lines
-from dasrel.errors import shown
+from dasrel.errors import InputError, shown
 from dasrel.intake import KINDS, Policy
 from dasrel.options import (
     READING,
     REPAIRS,
     WRITING,
     Compress,
+    DryRun,
     Force,
     Ids,
-    Json,
     Kind,
     Memory,
     NewStore,
     OldStore,
-    Quiet,
+    Part,
+    Place,
     Resume,
     StoreDtype,
     Tile,
-    Verbose,
+    TimeLimit,
+    command,
     option,
 )
 from dasrel.talk import Talk, UsageError, complain, print_error, report
@@ -110,6 +117,36 @@ def _settings(texts: list[str] | None) -> dict[str, float]:
     return settings
 
 
+def _limit(text: str | None) -> float | None:
+    """A duration in seconds."""
+    try:
+        return None if text is None else stopping.seconds(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--time-limit") from None
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    """The share of the tiles that is meant."""
+    if text is None:
+        return None
+    from dasrel.parts import parse_part
+
+    try:
+        return parse_part(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--part") from None
+
+
+def _show_part(talk: Talk, store: str, done: Any) -> None:
+    """What a part has done, and what is left to do."""
+    k, n = done.part
+    values = {"store": store, "part": f"{k}/{n}", "written": done.written, "missing": done.missing}
+    left = f"{done.missing:,} tiles" if done.missing else "none"
+    then = "" if done.complete else "; when all parts have ended: the same with --resume, without --part"
+    lines = [("part", f"{k} of {n}: {done.written:,} tiles written"), ("missing", left + then)]
+    talk.result({**values, "complete": done.complete, "seconds": talk.seconds}, lines)
+
+
 # ------------------------------------------------------------------------------------------------------ the commands
 
 
@@ -129,7 +166,10 @@ def options(
 
 
 @app.command("import")
+@command
 def import_command(
+    talk: Talk,
+    place: Place,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The matrix: a file, a folder or a URL.")],
     store: NewStore,
     kind: Kind = None,
@@ -164,32 +204,44 @@ def import_command(
     memory: Memory = "1GiB",
     resume: Resume = False,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    part: Part = None,
+    time_limit: TimeLimit = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Check a matrix and put it into a STORE, whatever its size."""
-    meant, chosen, fill = _kind(kind), _columns(columns), _missing(missing)
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.audit import audit_lines, audit_store
-        from dasrel.readers import import_matrix
-        from dasrel.source import Reading
-        from dasrel.writer import Writing
+    meant, chosen, fill, share = _kind(kind), _columns(columns), _missing(missing), _part(part)
+    limit = _limit(time_limit)
 
-        import_matrix(
-            source,
-            store,
-            kind=meant,
-            reading=Reading(format, None if ids is None else str(ids), shape, dtype, chosen, dataset),
-            policy=Policy(symmetrize or "error", fill, diagonal or "error", clip_negative, duplicates or "error"),
-            writing=Writing(store_dtype, tile, compress, memory, resume, force),
-        )
-        audit = audit_store(store)
-        talk.result({**audit, "seconds": talk.seconds}, audit_lines(audit))
+    from dasrel.audit import audit_lines, audit_store
+    from dasrel.readers import import_matrix, import_part
+    from dasrel.source import Reading
+    from dasrel.writer import Writing
+
+    given: dict[str, Any] = {
+        "kind": meant,
+        "reading": Reading(format, None if ids is None else str(ids), shape, dtype, chosen, dataset),
+        "policy": Policy(symmetrize or "error", fill, diagonal or "error", clip_negative, duplicates or "error"),
+        "writing": Writing(store_dtype, tile, compress, memory, resume, force, share, limit),
+    }
+    if dry_run:
+        from dasrel.forecast import forecast_import
+
+        talk.forecast(forecast_import(source, store, **given))
+        return
+    with talk.at(place), stopping.limited(limit):
+        done = (import_matrix if share is None else import_part)(source, store, **given)
+    if share is not None:
+        _show_part(talk, store, done)
+        return
+    audit = audit_store(store)
+    talk.result({**audit, "seconds": talk.seconds}, audit_lines(audit))
 
 
 @app.command("pairwise")
+@command
 def pairwise_command(
+    talk: Talk,
+    place: Place,
     features: Annotated[str, typer.Argument(metavar="FEATURES", help="One row per object: npy, npz, CSV or Parquet.")],
     store: NewStore,
     metric: Annotated[str, option("--metric", "A metric of SciPy or scikit-learn, or simpson.", READING)],
@@ -207,66 +259,93 @@ def pairwise_command(
     memory: Memory = "1GiB",
     resume: Resume = False,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    part: Part = None,
+    time_limit: TimeLimit = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Compute all pairs of FEATURES into a STORE."""
-    meant, chosen = _kind(kind), _settings(settings)
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.audit import audit_lines, audit_store
-        from dasrel.pairwise import pairwise
-        from dasrel.source import Reading
-        from dasrel.spool import given_ids
-        from dasrel.writer import Writing
+    meant, chosen, share, limit = _kind(kind), _settings(settings), _part(part), _limit(time_limit)
 
-        pairwise(
-            features,
-            store,
-            metric=metric,
-            kind=meant,
-            ids=None if ids is None else given_ids(Reading(ids=str(ids))),
-            metric_options=chosen,
-            writing=Writing(store_dtype, tile, compress, memory, resume, force),
-        )
-        audit = audit_store(store)
-        talk.result({**audit, "seconds": talk.seconds}, audit_lines(audit))
+    from dasrel.audit import audit_lines, audit_store
+    from dasrel.pairwise import pairwise, pairwise_part
+    from dasrel.source import Reading
+    from dasrel.spool import given_ids
+    from dasrel.writer import Writing
+
+    given: dict[str, Any] = {
+        "metric": metric,
+        "kind": meant,
+        "ids": None if ids is None else given_ids(Reading(ids=str(ids))),
+        "metric_options": chosen,
+        "writing": Writing(store_dtype, tile, compress, memory, resume, force, share, limit),
+    }
+    if dry_run:
+        from dasrel.forecast import forecast_pairwise
+
+        talk.forecast(forecast_pairwise(features, store, **given))
+        return
+    with talk.at(place), stopping.limited(limit):
+        done = (pairwise if share is None else pairwise_part)(features, store, **given)
+    if share is not None:
+        _show_part(talk, store, done)
+        return
+    audit = audit_store(store)
+    talk.result({**audit, "seconds": talk.seconds}, audit_lines(audit))
 
 
 @app.command("export")
+@command
 def export_command(
+    talk: Talk,
     store: OldStore,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file or folder to write.")],
     format: Annotated[Exports, option("--format", "How to write it.", WRITING)],  # noqa: A002
+    relation: Annotated[
+        str | None,
+        option(
+            "--relation",
+            "Write squared dissimilarities: Euclideanised by this file (.npz), or plain ones.",
+            WRITING,
+            metavar="FILE|plain",
+        ),
+    ] = None,
     memory: Memory = "1GiB",
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Write a STORE as a file for other tools."""
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.export import export_matrix
+    from dasrel.export import as_numbers, export_matrix, named_relation
 
-        written = str(export_matrix(store, out, format=format, memory=memory, force=force))
-        values = {"store": store, "out": written, "format": format, "seconds": talk.seconds}
-        talk.result(values, [("wrote", shown(written, limit=400)), ("format", format)])
+    if dry_run:
+        from dasrel.forecast import forecast_export
+
+        talk.forecast(forecast_export(store, out, format=format, relation=relation, memory=memory, force=force))
+        return
+    given: Any = store if relation is None else named_relation(store, relation)
+    written = str(export_matrix(given, out, format=format, memory=memory, force=force))
+    numbers = as_numbers(given)
+    values = {
+        "store": store, "out": written, "format": format, "relation": relation, "kind": numbers.kind,
+        "numbers": numbers.told, "seconds": talk.seconds,
+    }  # fmt: skip
+    lines = [("wrote", shown(written, limit=400)), ("format", format)]
+    talk.result(values, lines if relation is None else [*lines, ("numbers", numbers.told)])
 
 
 @app.command("audit")
+@command
 def audit_command(
+    talk: Talk,
+    place: Place,
     store: OldStore,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every tile; exit 1 if one is bad.")] = False,
     spectrum: Annotated[bool, typer.Option("--spectrum", help="Also: is it Euclidean? Takes some scans.")] = False,
     memory: Memory = "1GiB",
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
 ) -> None:
     """Show what is in a STORE and how it came there."""
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.audit import audit_lines, audit_store
+    from dasrel.audit import audit_lines, audit_store
 
+    with talk.at(place):
         audit = audit_store(store, verify=verify, memory=memory)
         lines = audit_lines(audit)
         if spectrum:
@@ -274,37 +353,38 @@ def audit_command(
 
             audit["spectrum"] = ends_of(store, memory=memory).as_dict()
             lines += spectrum_lines(audit["spectrum"])[1:]
-        talk.result(audit, lines)
-        if verify and audit["verified"]["bad"]:
-            complain(f"{len(audit['verified']['bad'])} faults; restore these tiles from a copy, or import again")
-            raise typer.Exit(1)
+    talk.result(audit, lines)
+    if verify and audit["verified"]["bad"]:
+        complain(f"{len(audit['verified']['bad'])} faults; restore these tiles from a copy, or import again")
+        raise typer.Exit(1)
 
 
+app.command("append")(append_command)
 app.command("cluster")(cluster_command)
+app.command("plan")(plan_command)
 app.command("predict")(predict_command)
 app.command("tree")(tree_command)
 app.command("image")(image_command)
 app.command("spectrum")(spectrum_command)
 app.command("euclideanize")(euclideanize_command)
+app.command("run")(run_command)
 
 
 @app.command("demo")
+@command
 def demo_command(
+    talk: Talk,
     out: Annotated[
         Path | None,
         typer.Argument(metavar="[OUT]", help="A folder for all of it. If not given, the picture is kept, here."),
     ] = None,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
 ) -> None:
     """Store and cluster scikit-learn's digits, and draw a picture."""
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.demo import demo_lines, run_demo
+    from dasrel.demo import demo_lines, run_demo
 
-        result = run_demo(out, force=force)
-        talk.result({**result, "seconds": talk.seconds}, demo_lines(result))
+    result = run_demo(out, force=force)
+    talk.result({**result, "seconds": talk.seconds}, demo_lines(result))
 
 
 # -------------------------------------------------------------------------------------------------------------- main
@@ -315,7 +395,7 @@ def main() -> None:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
     code = run(sys.argv[1:])
-    if code == 130:
+    if code in (130, stopping.KILLED):
         # Threads may be in the middle of a task that takes minutes. A store can be left at any moment, so we do.
         sys.stderr.flush()
         os._exit(code)
@@ -323,7 +403,8 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 3 (not converged), 130 (interrupted)."""
+    """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 3 (not converged), 75 (stopped, can be
+    gone on with), 130 (interrupted), 143 (SIGTERM)."""
     wants_json, trace = "--json" in arguments, "-vv" in arguments
     try:
         code = app(arguments, prog_name="dasrel", standalone_mode=False)

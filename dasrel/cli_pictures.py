@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dasrel.errors import shown
-from dasrel.options import WRITING, Force, Json, OldStore, Quiet, Verbose, option
+from dasrel.options import WRITING, DryRun, Force, OldStore, Place, command, option
 from dasrel.talk import Talk
 
 Orders = Literal["vat", "ivat", "labels", "eigen", "none"]
@@ -18,39 +18,49 @@ ScanMemory = Annotated[
 ]
 
 
+@command
 def tree_command(
+    talk: Talk,
+    place: Place,
     store: OldStore,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the files.")],
     memory: ScanMemory = None,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Find the minimum spanning tree of a STORE: tree, single linkage and VAT order as files, in one scan."""
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.orders import save_tree
-        from dasrel.outputs import check_out
-        from dasrel.store import open_matrix
-        from dasrel.tree import minimum_spanning_tree
+    if dry_run:
+        from dasrel.forecast import forecast_tree
 
-        check_out(out, force=force)
-        matrix = open_matrix(store)
+        talk.forecast(forecast_tree(store, out, memory=memory, force=force))
+        return
+
+    from dasrel.orders import save_tree
+    from dasrel.outputs import check_out
+    from dasrel.store import open_matrix
+    from dasrel.tree import minimum_spanning_tree
+
+    check_out(out, force=force)
+    matrix = open_matrix(store)
+    with talk.at(place):
         tree = minimum_spanning_tree(matrix, memory=memory)
-        values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": talk.seconds}
-        talk.result(
-            values,
-            [
-                ("tree", shown(out, limit=400)),
-                ("objects", f"{tree.n_objects:,}"),
-                ("scans", str(tree.scans)),
-                ("weights", f"{values['shortest']:g} to {values['longest']:g}, {values['units']}"),
-                ("files", "tree.npz, edges.csv, linkage.npy, vat.csv"),
-            ],
-        )
+    values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": talk.seconds}
+    talk.result(
+        values,
+        [
+            ("tree", shown(out, limit=400)),
+            ("objects", f"{tree.n_objects:,}"),
+            ("scans", str(tree.scans)),
+            ("weights", f"{values['shortest']:g} to {values['longest']:g}, {values['units']}"),
+            ("files", "tree.npz, edges.csv, linkage.npy, vat.csv"),
+        ],
+    )
 
 
+@command
 def image_command(
+    talk: Talk,
+    place: Place,
     store: OldStore,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The picture: .png, .pdf or .svg.")],
     order: Annotated[Orders, option("--order", "The order of the objects.", WRITING)] = "vat",
@@ -64,24 +74,31 @@ def image_command(
     pixels: Annotated[int, option("--pixels", "Most dots a side.", WRITING, min=2, max=20_000)] = 1000,
     memory: ScanMemory = None,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Draw a STORE, whatever its size: as it is, in VAT order, as iVAT, or ordered by clusters or eigenvectors."""
     if (order == "labels" or induced) and result is None:
         raise typer.BadParameter("name the result of `dasrel cluster` that the labels are in", param_hint="--result")
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.orders import draw
 
-        said = draw(store, out, order=order, result=result, induced=induced, pixels=pixels, memory=memory, force=force)
-        said["scans"] = talk.meter.scans
-        talk.result(
-            {"store": store, **said, "seconds": talk.seconds},
-            [
-                ("picture", shown(out, limit=400)),
-                ("shows", said["title"]),
-                ("dots a side", str(said["side"])),
-                ("scans", str(said["scans"])),
-            ],
-        )
+    from dasrel.orders import draw
+
+    asked: dict[str, Any] = {
+        "order": order, "result": result, "induced": induced, "pixels": pixels, "memory": memory, "force": force,
+    }  # fmt: skip
+    if dry_run:
+        from dasrel.forecast import forecast_image
+
+        talk.forecast(forecast_image(store, out, **asked))
+        return
+    with talk.at(place):
+        said = draw(store, out, **asked)
+    said["scans"] = talk.meter.scans
+    talk.result(
+        {"store": store, **said, "seconds": talk.seconds},
+        [
+            ("picture", shown(out, limit=400)),
+            ("shows", said["title"]),
+            ("dots a side", str(said["side"])),
+            ("scans", str(said["scans"])),
+        ],
+    )

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from dasrel.errors import InputError, shown
-from dasrel.options import WRITING, Force, Json, OldStore, Quiet, Verbose, option
+from dasrel.options import WRITING, DryRun, Force, Keeping, OldStore, Place, command, option
 from dasrel.talk import Talk
+from dasrel.words import METHODS
 
 SEARCH = "The search for eigenvalues"
-# Named here so that the help need not load the library; a test keeps them equal.
-METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 
 MaxScans = Annotated[int, option("--max-scans", "Most scans; then the best so far, with a warning.", SEARCH, min=1)]
 SearchMemory = Annotated[
@@ -21,7 +20,11 @@ SearchMemory = Annotated[
 ]
 
 
+@command
 def spectrum_command(
+    talk: Talk,
+    place: Place,
+    keeping: Keeping,
     store: OldStore,
     values: Annotated[int, option("--values", "Eigenvalues shown at each end.", SEARCH, metavar="K", min=1)] = 8,
     tol: Annotated[float, option("--tol", "Residual of the outermost, as a fraction of them.", SEARCH)] = 1e-3,
@@ -29,22 +32,30 @@ def spectrum_command(
     memory: SearchMemory = None,
     picture: Annotated[Path | None, option("--picture", "Draw both ends.", WRITING, metavar="OUT.png")] = None,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Is the matrix of a STORE Euclidean? The ends of its spectrum, by a few scans."""
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.outputs import check_file
-        from dasrel.spectrum import spectrum, spectrum_picture
+    from dasrel.checkpoint import watched
+    from dasrel.outputs import check_file
+    from dasrel.spectrum import spectrum, spectrum_picture
 
-        if picture is not None:
-            check_file(picture, force=force)
-        found = spectrum(store, n_values=values, tol=tol, max_scans=max_scans, memory=memory)
+    if picture is not None:
+        check_file(picture, force=force)
+    if dry_run:
+        from dasrel.forecast import forecast_spectrum
+
+        asked: dict[str, Any] = {"n_values": values, "tol": tol, "max_scans": max_scans, "memory": memory}
+        talk.forecast(forecast_spectrum(store, picture=picture, **asked))
+        return
+    checkpoint = keeping.made(force=force)
+    with talk.at(place), watched(checkpoint, "spectrum"):
+        found = spectrum(store, n_values=values, tol=tol, max_scans=max_scans, memory=memory, checkpoint=checkpoint)
         if picture is not None:
             spectrum_picture(found, picture, title=Path(store).name)
-        told = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
-        talk.result({**told, "seconds": talk.seconds}, spectrum_lines(told))
+    told = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
+    talk.result({**told, "seconds": talk.seconds}, spectrum_lines(told))
+    if checkpoint is not None:
+        checkpoint.clear("spectrum")
 
 
 def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -68,7 +79,11 @@ def _numbers(values: Any, residuals: Any) -> str:
     return "  ".join([first, *(f"{value:.4g}" for value in values[1:])])
 
 
+@command
 def euclideanize_command(
+    talk: Talk,
+    place: Place,
+    keeping: Keeping,
     store: OldStore,
     method: Annotated[str, option("--method", f"Of {', '.join(METHODS)}.", SEARCH)],
     alpha: Annotated[
@@ -85,25 +100,35 @@ def euclideanize_command(
         Path | None, option("--out", "The file to write; STORE.METHOD.npz if not given.", WRITING, metavar="FILE")
     ] = None,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Find what makes a STORE Euclidean, and write it down as a small file; no new matrix."""
     if method not in METHODS:
         raise typer.BadParameter(f"{method!r} is not one of {', '.join(METHODS)}", param_hint="--method")
-    with Talk(json=json, quiet=quiet, verbose=verbose) as talk:
-        from dasrel.euclidean import euclideanize
-        from dasrel.outputs import check_file
 
-        target = default_file(store, method) if out is None else out
-        check_file(target, force=force)
-        found = euclideanize(
-            store, method=method, alpha=alpha, tol=tol, floor_zeros=floor_zeros, max_scans=max_scans, memory=memory
-        )
+    from dasrel.checkpoint import watched
+    from dasrel.euclidean import euclideanize
+    from dasrel.outputs import check_file
+
+    target = default_file(store, method) if out is None else out
+    check_file(target, force=force)
+    asked: dict[str, Any] = {
+        "method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans,
+        "memory": memory,
+    }  # fmt: skip
+    if dry_run:
+        from dasrel.forecast import forecast_euclideanize
+
+        talk.forecast(forecast_euclideanize(store, target, **asked))
+        return
+    checkpoint = keeping.made(force=force)
+    with talk.at(place), watched(checkpoint, "euclideanize"):
+        found = euclideanize(store, **asked, checkpoint=checkpoint)
         found.save(target)
-        told = {"store": store, "out": str(target), **found.report()}
-        talk.result({**told, "seconds": talk.seconds}, euclidean_lines(told))
+    if checkpoint is not None:
+        checkpoint.clear("euclideanize")
+    told = {"store": store, "out": str(target), **found.report()}
+    talk.result({**told, "seconds": talk.seconds}, euclidean_lines(told))
 
 
 def default_file(store: str, method: str) -> Path:

@@ -29,7 +29,7 @@ DRAWN = 0.04
 STARTS = 10
 
 
-def build_digits(store: StoreLike, *, force: bool = False) -> Matrix:
+def build_digits(store: StoreLike, *, writing: Writing | None = None) -> Matrix:
     """Store Simpson's dissimilarity of the 1,797 digits: each image is the set of its pixels with ink.
 
     Ink is what is strictly above half of the grey scale. Two images are at 0 when the ink of one is all in the other,
@@ -43,7 +43,7 @@ def build_digits(store: StoreLike, *, force: bool = False) -> Matrix:
     digits = load_digits()
     ink = digits.data / 16 > 0.5
     names = [f"digit{label}-{k:04}" for k, label in enumerate(digits.target)]
-    return pairwise(ink, store, metric="simpson", kind="squared-distance", ids=names, writing=Writing(force=force))
+    return pairwise(ink, store, metric="simpson", kind="squared-distance", ids=names, writing=writing)
 
 
 def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
 
     with tempfile.TemporaryDirectory() as temporary:
         store = Path(temporary if out is None else folder) / STORE
-        matrix = build_digits(store, force=force)
+        matrix = build_digits(store, writing=Writing(force=force))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DasrelWarning)  # they are part of the result, and the demo tells of them
             found = cluster(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import zarr
 from numpy.typing import NDArray
@@ -90,6 +91,7 @@ class DirectMatrix:
         self.files = ArrayTiles(array, self.layout)
         self.pins: dict[str, Any] = {}
         self.store = None
+        self._records: list[Record] = []
         self.audit, self.diagonal = self._check()
 
     def __repr__(self) -> str:
@@ -103,6 +105,10 @@ class DirectMatrix:
     def rows_at(self, where: Array) -> Array:
         """The rows of the objects at these positions: (number of positions, n)."""
         return rows_of(self.files, self.layout, where)
+
+    def records(self) -> Array:
+        """The statistics of every tile of the upper triangle in order, their checksums included."""
+        return np.array([record.to_row() for record in self._records])
 
     def _check(self) -> tuple[dict[str, Any], Array | None]:
         """The same questions that an import asks, with no repair: one read of the array, both triangles."""
@@ -123,12 +129,16 @@ class DirectMatrix:
                 raise InputError(f"{told}; `dasrel.import_matrix` has policies that repair and record it") from None
             if i == j and diagonal is not None:
                 diagonal[self.layout.span(i)] = np.diagonal(tile)
+            flat = np.ascontiguousarray(tile).reshape(-1).view(np.uint8)
+            flat.flags.writeable = False  # the checksum takes read-only bytes only
+            record.source_checksum = float(google_crc32c.value(flat))
             return record
 
         total = Record()
-        for record in tasks.run(
+        self._records = tasks.run(
             check, self.layout.tiles(), label="check", bytes_each=self.layout.tile_bytes, local=True
-        ):
+        )
+        for record in self._records:
             total = total.merged(record)
         return intake.audit(total, self.ids), diagonal
 

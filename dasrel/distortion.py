@@ -13,7 +13,7 @@ from dasrel import tiles
 from dasrel.relation import Relation
 from dasrel.scan import Consumer, Plan, TileSource, scan
 from dasrel.tiles import View
-from dasrel.ultrametric import Ultrametric
+from dasrel.ultrametric import Paths, Ultrametric
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -56,9 +56,7 @@ def compare(
     places: Array | None = None
     heights: Float | None = None
     if isinstance(delta, Ultrametric):
-        places = np.empty(D.n_objects, dtype=np.int64)
-        places[delta.order] = np.arange(D.n_objects)
-        heights = delta.heights
+        places, heights = delta.places, delta.heights
     kernel = _Sums(D.view, D.beta, delta if isinstance(delta, View) else None, heights, bound)
     tile = D.matrix.layout.tile
     task = 5 * 8 * tiles.panel_rows((tile, tile), 8) * tile + (0 if heights is None else heights.nbytes + 64 * tile)
@@ -91,7 +89,7 @@ class _Sums:
         plan, (rows, columns), so_far = partial
         r, c = plan.inside(i), plan.inside(j)
         row_self, column_self = (None if s[0] is None else s[0][k] for s, k in ((rows, r), (columns, c)))
-        path = None if self.heights is None else _Paths.of(self.heights, rows[1][r], columns[1][c])
+        path = None if self.heights is None else Paths.of(self.heights, rows[1][r], columns[1][c])
         for band in tiles.panels(tile.shape, tiles.panel_rows(tile.shape, 8)):
             raw = tile[band].astype(np.float64)
             own = None if row_self is None else row_self[band]
@@ -119,64 +117,6 @@ class _Sums:
 
     def combine(self, first: Array, second: Array) -> Array:
         return first + second
-
-
-@dataclass(frozen=True)
-class _Paths:
-    """The ultrametric between the objects of two strips, row by row.
-
-    Between places p < q of the VAT order it is the largest gap on the way. From a row's object the columns' objects
-    are met in the order of their places, to the right and to the left: a running maximum over the gaps between them.
-    """
-
-    order: Array
-    """Columns by place."""
-    gaps: Float
-    """Largest gap between each column in this order and the one before."""
-    at: Array
-    """(rows,) columns that lie before each row."""
-    after: Float
-    """(rows,) largest gap between a row and the next column, and..."""
-    before: Float
-    """... the column before."""
-
-    @staticmethod
-    def of(heights: Float, rows: Array, columns: Array) -> _Paths:
-        order = np.argsort(columns)
-        places = columns[order]
-        gaps = _largest(heights, places[:-1], places[1:])
-        at = np.searchsorted(places, rows)
-        last = len(places) - 1
-        after = _largest(heights, rows, places[np.minimum(at, last)])
-        before = _largest(heights, places[np.maximum(at - 1, 0)], rows)
-        return _Paths(order, np.concatenate([[0.0], gaps]), at, after, before)
-
-    def between(self, band: slice) -> Float:
-        """Rows of the ultrametric."""
-        result = np.empty((band.stop - band.start, len(self.order)))
-        line = np.empty(len(self.order))
-        for k, row in enumerate(range(band.start, band.stop)):
-            at = int(self.at[row])
-            if at < len(line):
-                right = self.gaps[at:].copy()
-                right[0] = self.after[row]
-                np.maximum.accumulate(right, out=line[at:])
-            if at > 0:
-                left = self.gaps[at:0:-1].copy() if at < len(line) else np.append(0.0, self.gaps[:0:-1])
-                left[0] = self.before[row]
-                line[:at] = np.maximum.accumulate(left)[::-1]
-            result[k, self.order] = line
-        return result
-
-
-def _largest(heights: Float, first: Array, last: Array) -> Float:
-    """The largest of heights[first + 1 : last + 1] for each pair; 0 where there is none."""
-    if len(first) == 0:
-        return np.zeros(0)
-    padded = np.append(heights, 0.0)
-    bounds = np.column_stack([first + 1, np.maximum(last, first) + 1]).ravel()
-    largest: Float = np.maximum.reduceat(padded, bounds)[::2]
-    return np.where(last > first, largest, 0.0)
 
 
 def row_marks(D: Relation, *, memory: int | str | None = None) -> NDArray[np.uint64]:

@@ -6,7 +6,9 @@ where, and what to do. The children also inherit from the builtin that a caller 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
 
 class DasrelError(Exception):
@@ -26,6 +28,21 @@ class StoreError(DasrelError, OSError):
 
 class MemoryLimitError(DasrelError, MemoryError):
     """The predicted memory is above the limit; nothing was read."""
+
+
+class Stopped(DasrelError):  # noqa: N818 - not an error of anybody's
+    """The work was asked to end early, by SIGTERM or a time limit. It is kept, and can be gone on with."""
+
+    def __init__(self, text: str, *, scans: int = 0, checkpoint: str | None = None) -> None:
+        super().__init__(text)
+        self.scans = scans
+        """Scans done, those before earlier stops included."""
+        self.checkpoint = checkpoint
+        """The file that holds the state; None where a store keeps the work itself."""
+
+
+class ClusterError(DasrelError, RuntimeError):
+    """A cluster cannot be reached or started, or was lost in the middle of the work."""
 
 
 class DasrelWarning(UserWarning):
@@ -54,3 +71,35 @@ def shown(text: object, *, limit: int = 60) -> str:
     raw = str(text)
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw[: limit + 1])
     return safe if len(raw) <= limit else safe[: limit - 3] + "..."
+
+
+_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@'\"]*@")
+_QUERY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?'\"]*)\?[^\s'\"]+")
+_NAMED = re.compile(
+    r"(?i)((?<![a-z])[a-z_]*(?:password|passwd|secret|token|api_?key|access_?key(?:_id)?|secret_?key))"
+    r"(['\"]?\s*[=:]\s*)['\"]?[^\s,;'\"}]+"
+)
+
+
+def redacted(value: Any) -> Any:
+    """Plain values without what opens doors: users and passwords, signed queries, and values named secret or the like.
+
+    >>> redacted("s3://me:secret@host/a.zarr?X-Amz-Signature=abc is not there")
+    's3://***@host/a.zarr?*** is not there'
+    >>> redacted({"a": ["storage_options={'secret': 'abc'}"]})
+    {'a': ["storage_options={'secret': '***'}"]}
+    """
+    if isinstance(value, dict):
+        return {name: redacted(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = _USER.sub(r"\1***@", value)
+    text = _QUERY.sub(r"\1?***", text)
+    return _NAMED.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    quote = "'" if found.group(0)[len(found.group(1)) + len(found.group(2))] in "'\"" else ""
+    return f"{found.group(1)}{found.group(2)}{quote}***"

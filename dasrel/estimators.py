@@ -21,10 +21,12 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dasrel.checkpoint import Checkpoint, watched
 from dasrel.direct import as_matrix
 from dasrel.errors import InputError, shown
 from dasrel.euclidean import as_euclidean
 from dasrel.intake import KINDS
+from dasrel.matching import numbered_as
 from dasrel.model import Model
 from dasrel.results import cluster
 from dasrel.runs import STARTS, grid
@@ -43,7 +45,8 @@ _WORDS = f"""
         start that is given, memberships or a model, is run once.
     init
         Where a run begins: "random" memberships, "rows" of the matrix, "k-means++" on its rows, an (n, c) array of
-        memberships, or a model (`Model`, or the path of its .npz file).
+        memberships, or a model (`Model`, or the path of its .npz file), which may be one of fewer objects of this
+        matrix, known by their ids; clusters then keep the model's numbers.
     max_iter
         Most iterations of a run. An iteration is one scan for all runs together.
     tol
@@ -64,6 +67,8 @@ _WORDS = f"""
         What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
     memory
         Memory that may be taken, such as "2GiB"; half of the machine's by default.
+    checkpoint
+        A `dasrel.Checkpoint`: the state between scans is written down, and `fit` can go on from it.
 
     Attributes
     ----------
@@ -106,6 +111,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     accelerate: bool = False
     kind: str | None = None
     memory: int | str | None = None
+    checkpoint: Checkpoint | None = None
 
     _rule: ClassVar[str]
     _own: ClassVar[tuple[str, ...]]
@@ -136,10 +142,12 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
             tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, **own,
         )  # fmt: skip
         source = as_matrix(self._checked(X), kind=self.kind)
-        changed = as_euclidean(source, self.euclideanize, memory=self.memory)
-        found = cluster(source if changed is None else changed.relation, runs, memory=self.memory)
+        kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
+        with watched(self.checkpoint, "euclideanize", "cluster"):
+            changed = as_euclidean(source, self.euclideanize, **kept)
+            found = cluster(source if changed is None else changed.relation, runs, **kept)
 
-        best = found.best
+        best = numbered_as(found.best, start) if isinstance(start, Model) else found.best
         self.n_features_in_ = source.n_objects
         self.labels_ = best.labels
         self.memberships_ = best.memberships

@@ -23,19 +23,20 @@ import os
 import warnings
 import zipfile
 import zlib
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dask.utils import parse_bytes
 
-from dasrel import distortion, meter, tasks
+from dasrel import distortion, tasks
 from dasrel._version import __version__
+from dasrel.checkpoint import Checkpoint, keeping
 from dasrel.errors import DasrelWarning, InputError, StoreError, shown, some
+from dasrel.identity import relation_identity
 from dasrel.relation import Relation, relation
-from dasrel.shifts import Result, Work, fit_shift, leaves, n_eps, spread_shift, ultrametric_shift
+from dasrel.shifts import Result, Work, n_eps, shift
 from dasrel.tree import Tree, tree_fault
 from dasrel.ultrametric import ultrametric
 
@@ -193,6 +194,7 @@ def euclideanize(
     max_scans: int = 200,
     memory: int | str | None = None,
     kind: str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Euclideanized:
     """The smallest change of one of five kinds that makes a matrix Euclidean.
 
@@ -214,37 +216,50 @@ def euclideanize(
         The budget. When it is spent there is a warning, and gamma is safe as far as is known.
     memory
         Such as "2GiB", by default half of the machine's: half for the basis, half for a scan.
+    checkpoint
+        Writes down the searches between scans, to go on from to the same bits.
 
     Cost: one scan per step of the eigenvalue search, 5 to 40; one for the spanning tree (not for spread), one for the
     stress; for power, exponential and log 20 to 100 more to find alpha. Memory: 8 n block bytes a step, or three times
     that.
     """
     given = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
-    _check(given, method, alpha, tol, floor_zeros, max_scans)
+    check_arguments(given, method, alpha, tol, floor_zeros, max_scans)
     limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
     base = given if floor_zeros is None else given.floor(floor_zeros)
-    work = Work(base, method, tol, max_scans, limit // 2, n_eps(base) * base.largest())
-    with meter.watch() as counted:
-        if method == "spread":
-            found = spread_shift(work)
-        else:
-            tree, groups, merged = leaves(work)
-            find = ultrametric_shift if method == "ultrametric" else partial(fit_shift, alpha=alpha)
-            found = replace(find(work, tree, groups), merged=merged)
+
+    def about() -> dict[str, Any]:
+        asked = {"method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans}
+        return {"relation": relation_identity(given), **asked}
+
+    with keeping(checkpoint, "euclideanize", about) as keep:
+        work = Work(base, method, tol, max_scans, limit // 2, n_eps(base) * base.largest(), keep)
+        found = shift(work, alpha)
         made = _compose(base, method, found.gamma, found.alpha, found.delta if method == "ultrametric" else None)
-        sums = distortion.compare(base, found.delta, bound=_below(floor_zeros), memory=limit // 2)
+        kept = keep.result("sums")
+        if kept is None:
+            sums = distortion.compare(base, found.delta, bound=_below(floor_zeros), memory=limit // 2)
+            keep.finish("sums", asdict(sums), last=True)
+        else:
+            sums = distortion.Sums(**kept)
+        scans = keep.scans
     if not found.converged:
         _warn(found, work)
     return Euclideanized(
         made, method, found.gamma, found.alpha, found.gamma if method == "spread" else 0.0, found.value,
-        found.residual, counted.scans, sums.stress(found.gamma), sums.ratio(found.gamma), found.n_negative,
+        found.residual, scans, sums.stress(found.gamma), sums.ratio(found.gamma), found.n_negative,
         found.merged, 0 if floor_zeros is None else sums.low, floor_zeros, found.boundary, found.converged,
         found.tree, given,
     )  # fmt: skip
 
 
 def as_euclidean(
-    matrix: Any, wanted: Any, *, kind: str | None = None, memory: int | str | None = None
+    matrix: Any,
+    wanted: Any,
+    *,
+    kind: str | None = None,
+    memory: int | str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Euclideanized | None:
     """What a word of `euclideanize=` means for a matrix.
 
@@ -260,7 +275,7 @@ def as_euclidean(
     if isinstance(wanted, Euclideanized):
         return wanted.on(matrix, kind=kind)
     if isinstance(wanted, str) and wanted in METHODS:
-        return euclideanize(matrix, method=wanted, memory=memory, kind=kind)
+        return euclideanize(matrix, method=wanted, memory=memory, kind=kind, checkpoint=checkpoint)
     if isinstance(wanted, os.PathLike) or (isinstance(wanted, str) and wanted.endswith(".npz")):
         return Euclideanized.load(wanted, matrix, kind=kind)
     raise InputError(
@@ -294,9 +309,10 @@ def _check_fingerprint(made_from: Any, now: dict[str, Any], where: str) -> None:
             )
 
 
-def _check(
+def check_arguments(
     given: Relation, method: str, alpha: float | None, tol: float, floor_zeros: float | None, max_scans: int
 ) -> None:
+    """Refuse what `euclideanize` cannot do, before anything is read."""
     if method not in METHODS:
         raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
     if given.terms or given.diagonal().any():

@@ -1,4 +1,4 @@
-"""Writing a stored matrix out, whole, in the formats that other programs read."""
+"""Writing a matrix out, whole, in the formats that other programs read: as it is stored, or as a relation sees it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from dask.utils import format_bytes, parse_bytes
 
 from dasrel import meter, tasks
 from dasrel.arrays import allocated, named
+from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError, shown, some
+from dasrel.euclidean import Euclideanized
 from dasrel.intake import BLOCK, Array
+from dasrel.relation import Relation
+from dasrel.relation import relation as as_relation
 from dasrel.store import Matrix, StoreLike, location, open_matrix
 from dasrel.writer import full_disk
 
@@ -33,11 +37,16 @@ EXPORTS = {
 
 TEXT_BYTES = 100
 """Memory that one value takes while it becomes text: the value, its digits twice, and what arrow keeps beside them."""
+SEEN_BYTES = 40
+"""What it takes besides where a relation makes it: the stored value, its view, what is added, all float64."""
+BAND_BYTES = 8 << 20
+BAND_COPIES = {"npy": 0, "condensed": 0, "zarr": 3}
+"""Copies of a tile that are made while it is written."""
 SMALL = 16 << 20
 
 
 def export_matrix(
-    store: StoreLike | Matrix,
+    matrix: StoreLike | Matrix | Relation,
     out: str | os.PathLike[str],
     *,
     format: str,  # noqa: A002
@@ -50,6 +59,9 @@ def export_matrix(
 
     Parameters
     ----------
+    matrix
+        A store or an open matrix: its values as they are stored. Or a relation, such as `Euclideanized.relation`: its
+        squared dissimilarities D, computed in float64 tile by tile and written in the type of the store's numbers.
     memory
         Anonymous memory that the work may take.
     force
@@ -57,26 +69,13 @@ def export_matrix(
 
     Cost: one scan; a file of n^2 values (half of that condensed).
     """
-    if format not in EXPORTS:
-        raise InputError(f"format must be one of {', '.join(EXPORTS)}, not {shown(format)}")
-    if "://" in os.fspath(out):
-        raise InputError(f"{named(out)} is a URL; exports are written to local files: copy it there afterwards")
-    target = Path(out)
-    if (target.exists() or target.is_symlink()) and not force:
-        raise InputError(f"{named(target)} exists; say --force to replace it, or choose another name")
-    if target.is_dir() and not _is_zarr_array(target):
-        raise InputError(f"{named(target)} is a folder, and not an exported Zarr array; choose another name")
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {named(target.absolute().parent)}; make it first")
-    matrix = store if isinstance(store, Matrix) else open_matrix(store)
-    if format in ("condensed", "phylip") and matrix.kind in ("similarity", "kernel"):
-        raise InputError(
-            f"{format} holds distances, and {location(matrix.store)} is a {matrix.kind}; export npy or lsmat"
-        )
+    target = check_export(out, format, force=force)
+    given = as_numbers(matrix)
+    given.check(format)
     aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     write = {"npy": _npy, "condensed": _condensed, "lsmat": _lsmat, "phylip": _phylip, "zarr": _zarr}[format]
     try:
-        write(matrix, aside, memory)
+        write(given, aside, memory)
         if target.exists() and (target.is_dir() or aside.is_dir()):  # a folder is not replaced by one rename
             old = target.with_name(f".{target.name}.{os.getpid()}.old")
             target.rename(old)
@@ -94,6 +93,96 @@ def export_matrix(
     return target
 
 
+def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Path:  # noqa: A002
+    """Where an export goes; refuses what cannot be written there. Cheap, to be asked first."""
+    if format not in EXPORTS:
+        raise InputError(f"format must be one of {', '.join(EXPORTS)}, not {shown(format)}")
+    if "://" in os.fspath(out):
+        raise InputError(f"{named(out)} is a URL; exports are written to local files: copy it there afterwards")
+    target = Path(out)
+    if (target.exists() or target.is_symlink()) and not force:
+        raise InputError(f"{named(target)} exists; say --force to replace it, or choose another name")
+    if target.is_dir() and not _is_zarr_array(target):
+        raise InputError(f"{named(target)} is a folder, and not an exported Zarr array; choose another name")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {named(target.absolute().parent)}; make it first")
+    return target
+
+
+def named_relation(store: StoreLike, name: str) -> Relation:
+    """What `--relation` means: a file that `dasrel euclideanize` wrote, or the word plain. Cost: no scan."""
+    matrix = open_matrix(store)
+    return as_relation(matrix) if name == "plain" else Euclideanized.load(name, matrix).relation
+
+
+def as_numbers(matrix: StoreLike | Matrix | Relation) -> Numbers:
+    """What is to be written."""
+    if isinstance(matrix, Relation):
+        return Numbers(matrix.matrix, matrix)
+    return Numbers(matrix if isinstance(matrix, Matrix) else open_matrix(matrix))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers to be written: those of the tiles, or the squared dissimilarities that a relation makes of them."""
+
+    matrix: Matrix | DirectMatrix
+    relation: Relation | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the numbers are."""
+        if self.relation is None:
+            return self.matrix.kind
+        return "kernel" if self.relation.diagonal().any() else "squared-distance"
+
+    @property
+    def told(self) -> str:
+        """What the numbers are, for people."""
+        if self.relation is None:
+            return f"as stored, kind {self.kind}"
+        return "a kernel" if self.kind == "kernel" else "squared dissimilarities, kind squared-distance"
+
+    def check(self, format: str) -> None:  # noqa: A002
+        """Refuse a format that has no place for the diagonal."""
+        if format in ("condensed", "phylip") and self.kind in ("similarity", "kernel"):
+            where = "this" if self.matrix.store is None else location(self.matrix.store)
+            advice = "export npy or lsmat" + ("" if self.relation else ", or its squared dissimilarities (--relation)")
+            raise InputError(f"{format} holds distances, and {where} is a {self.kind}; {advice}")
+
+    def tile(self, i: int, j: int) -> Array:
+        """Tile (i, j), its checksum verified."""
+        files: Any = self.matrix.files
+        stored: Array = files.read(i, j, verify=True) if isinstance(self.matrix, Matrix) else files.read_checked(i, j)
+        if self.relation is None:
+            return stored
+        rows, columns = self.matrix.layout.span(i), self.matrix.layout.span(j)
+        seen = np.empty_like(stored)
+        height = max(1, BAND_BYTES // (8 * stored.shape[1]))
+        for k in range(0, len(stored), height):
+            band = slice(rows.start + k, min(rows.start + k + height, rows.stop))
+            seen[k : k + height] = self.relation.block(stored[k : k + height], band, columns)
+        return seen
+
+    def rows(self, start: int, stop: int) -> Array:
+        """These rows of the whole matrix."""
+        stored = self.matrix.rows_at(np.arange(start, stop))
+        if self.relation is None:
+            return stored
+        seen = self.relation.block(stored, slice(start, stop), slice(0, self.matrix.n_objects))
+        return seen.astype(stored.dtype)
+
+    @property
+    def tile_memory(self) -> int:
+        """Bytes that `tile` takes."""
+        if self.relation is None:
+            return self.matrix.files.read_memory
+        bands = 6 * min(BAND_BYTES, 8 * self.matrix.tile**2) + (
+            32 * self.matrix.n_objects if self.relation.terms else 0
+        )
+        return self.matrix.files.read_memory + self.matrix.layout.tile_bytes + bands
+
+
 def _is_zarr_array(folder: Path) -> bool:
     try:
         return bool(json.loads((folder / "zarr.json").read_text(encoding="utf-8"))["node_type"] == "array")
@@ -101,54 +190,61 @@ def _is_zarr_array(folder: Path) -> bool:
         return False
 
 
-def _npy(matrix: Matrix, aside: Path, memory: int | str) -> None:
-    n = matrix.n_objects
-    square = _new_npy(aside, (n, n), matrix.dtype)
-    _each_tile(matrix, _ToSquare(matrix, square), memory)
+def _npy(given: Numbers, aside: Path, memory: int | str) -> None:
+    n = given.matrix.n_objects
+    square = _new_npy(aside, (n, n), given.matrix.dtype)
+    _each_tile(given, _ToSquare(given, square), memory)
     square.flush()
 
 
-def _condensed(matrix: Matrix, aside: Path, memory: int | str) -> None:
-    n = matrix.n_objects
-    vector = _new_npy(aside, (n * (n - 1) // 2,), matrix.dtype)
-    _each_tile(matrix, _ToVector(matrix, vector), memory)
+def _condensed(given: Numbers, aside: Path, memory: int | str) -> None:
+    n = given.matrix.n_objects
+    vector = _new_npy(aside, (n * (n - 1) // 2,), given.matrix.dtype)
+    _each_tile(given, _ToVector(given, vector), memory)
     vector.flush()
 
 
-def _zarr(matrix: Matrix, aside: Path, memory: int | str) -> None:
+def _zarr(given: Numbers, aside: Path, memory: int | str) -> None:
     import zarr
 
-    n, side = matrix.n_objects, matrix.tile
+    n, side = given.matrix.n_objects, given.matrix.tile
+    attributes: dict[str, Any] = {"kind": given.kind}
+    if given.kind == "squared-distance":
+        attributes["numbers"] = "squared dissimilarities"
     array = zarr.create_array(
-        str(aside), shape=(n, n), chunks=(side, side), dtype=matrix.dtype, zarr_format=3, compressors=None,
-        fill_value=float("nan"), dimension_names=("object", "other_object"), attributes={"kind": matrix.kind},
+        str(aside), shape=(n, n), chunks=(side, side), dtype=given.matrix.dtype, zarr_format=3, compressors=None,
+        fill_value=float("nan"), dimension_names=("object", "other_object"), attributes=attributes,
     )  # fmt: skip
-    _each_tile(matrix, _ToZarr(matrix, array), memory, copies=3)
+    _each_tile(given, _ToZarr(given, array), memory, copies=BAND_COPIES["zarr"])
 
 
-def _each_tile(matrix: Matrix, function: Any, memory: int | str, copies: int = 0) -> None:
-    tile = matrix.layout.tile_bytes
+def _each_tile(given: Numbers, function: Any, memory: int | str, copies: int = 0) -> None:
     tasks.run(
         function,
-        matrix.layout.tiles(),
+        given.matrix.layout.tiles(),
         label="export",
-        bytes_each=tile,
-        task_memory=matrix.files.read_memory + copies * tile + SMALL,
+        bytes_each=given.matrix.layout.tile_bytes,
+        task_memory=task_memory(given, copies),
         memory=memory,
         scan=True,
         local=True,
     )
 
 
+def task_memory(given: Numbers, copies: int) -> int:
+    """Bytes that the task of one tile takes."""
+    return given.tile_memory + copies * given.matrix.layout.tile_bytes + SMALL
+
+
 @dataclass
 class _ToSquare:
-    matrix: Matrix
+    given: Numbers
     square: Array
 
     def __call__(self, place: tuple[int, int]) -> None:
         i, j = place
-        tile = self.matrix.files.read(i, j, verify=True)
-        rows, columns = self.matrix.layout.span(i), self.matrix.layout.span(j)
+        tile = self.given.tile(i, j)
+        rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
         self.square[rows, columns] = tile
         if i != j:
             turned = self.square[columns, rows]
@@ -159,13 +255,13 @@ class _ToSquare:
 
 @dataclass
 class _ToVector:
-    matrix: Matrix
+    given: Numbers
     vector: Array
 
     def __call__(self, place: tuple[int, int]) -> None:
-        tile = self.matrix.files.read(*place, verify=True)
-        n = self.matrix.n_objects
-        rows, columns = (self.matrix.layout.span(k) for k in place)
+        tile = self.given.tile(*place)
+        n = self.given.matrix.n_objects
+        rows, columns = (self.given.matrix.layout.span(k) for k in place)
         for k, r in enumerate(range(rows.start, rows.stop)):
             first = max(columns.start, r + 1)
             before = r * n - r * (r + 1) // 2 - r - 1  # the pair (r, c) stands at `before + c`
@@ -174,13 +270,13 @@ class _ToVector:
 
 @dataclass
 class _ToZarr:
-    matrix: Matrix
+    given: Numbers
     array: Any
 
     def __call__(self, place: tuple[int, int]) -> None:
         i, j = place
-        tile = self.matrix.files.read(i, j, verify=True)
-        rows, columns = self.matrix.layout.span(i), self.matrix.layout.span(j)
+        tile = self.given.tile(i, j)
+        rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
         self.array[rows, columns] = tile
         if i != j:
             self.array[columns, rows] = tile.T
@@ -194,23 +290,23 @@ def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     return allocated(path, dtype, shape, keep=True)
 
 
-def _lsmat(matrix: Matrix, aside: Path, memory: int | str) -> None:
-    names = _plain_names(matrix, "\t\r\n", "tabs or line ends")
+def _lsmat(given: Numbers, aside: Path, memory: int | str) -> None:
+    names = _plain_names(given.matrix, "\t\r\n", "tabs or line ends")
     with open(aside, "w", encoding="utf-8", newline="\n") as file:
         file.write("\t" + "\t".join(names) + "\n")
-        for k, line in enumerate(_lines(matrix, "\t", memory)):
+        for k, line in enumerate(_lines(given, "\t", memory)):
             file.write(f"{names[k]}\t{line}\n")
 
 
-def _phylip(matrix: Matrix, aside: Path, memory: int | str) -> None:
-    names = _plain_names(matrix, " \t\r\n\v\f", "blanks")
+def _phylip(given: Numbers, aside: Path, memory: int | str) -> None:
+    names = _plain_names(given.matrix, " \t\r\n\v\f", "blanks")
     with open(aside, "w", encoding="utf-8", newline="\n") as file:
-        file.write(f"{matrix.n_objects}\n")
-        for k, line in enumerate(_lines(matrix, " ", memory)):
+        file.write(f"{given.matrix.n_objects}\n")
+        for k, line in enumerate(_lines(given, " ", memory)):
             file.write(f"{names[k]} {line}\n")
 
 
-def _plain_names(matrix: Matrix, forbidden: str, what: str) -> list[str]:
+def _plain_names(matrix: Matrix | DirectMatrix, forbidden: str, what: str) -> list[str]:
     names = [str(name) for name in matrix.ids]
     bad = [shown(repr(name)) for name in names if any(c in forbidden for c in name)]
     if bad:
@@ -218,22 +314,38 @@ def _plain_names(matrix: Matrix, forbidden: str, what: str) -> list[str]:
     return names
 
 
-def _lines(matrix: Matrix, between: str, memory: int | str) -> Iterator[str]:
+def _lines(given: Numbers, between: str, memory: int | str) -> Iterator[str]:
     """The rows of the full matrix as text, a strip of rows in memory at a time."""
-    n, limit = matrix.n_objects, parse_bytes(memory)
-    room = limit - matrix.files.read_memory - SMALL
-    fitting = room // (n * TEXT_BYTES)
-    if fitting < 1:
-        needed = n * TEXT_BYTES + matrix.files.read_memory + SMALL
-        raise MemoryLimitError(
-            f"export needs {format_bytes(needed)} for one row and the limit is {format_bytes(limit)}; raise --memory"
-        )
-    strip = int(min(fitting, matrix.tile, max(1, (4 << 20) // n)))
+    matrix, n = given.matrix, given.matrix.n_objects
+    strip = _rows_at_once(given, memory)
     step = meter.current().begin("export", tiles=-(-n // strip), bytes=n * n * matrix.dtype.itemsize, scan=True)
     for start in range(0, n, strip):
-        rows = matrix.rows_at(np.arange(start, min(start + strip, n)))
+        rows = given.rows(start, min(start + strip, n))
         # Arrow writes the shortest digits that read back to the same float32 or float64.
         digits = pa.array(rows.reshape(-1)).cast(pa.string())
         ends = pa.array(np.arange(len(rows) + 1) * n, type=pa.int32())
         yield from pc.binary_join(pa.ListArray.from_arrays(ends, digits), between).to_pylist()
         step.add(bytes=rows.nbytes)
+
+
+def row_memory(given: Numbers, memory: int | str) -> int:
+    """Bytes that an export as text takes; refuses what cannot fit."""
+    rows = _rows_at_once(given, memory) * given.matrix.n_objects * _value_bytes(given)
+    return rows + given.matrix.files.read_memory + SMALL
+
+
+def _rows_at_once(given: Numbers, memory: int | str) -> int:
+    matrix, limit = given.matrix, parse_bytes(memory)
+    row = matrix.n_objects * _value_bytes(given)
+    fitting = (limit - matrix.files.read_memory - SMALL) // row
+    if fitting < 1:
+        needed = row + matrix.files.read_memory + SMALL
+        raise MemoryLimitError(
+            f"export needs {format_bytes(needed)} for one row and the limit is {format_bytes(limit)}; raise --memory"
+        )
+    return int(min(fitting, matrix.tile, max(1, (4 << 20) // matrix.n_objects)))
+
+
+def _value_bytes(given: Numbers) -> int:
+    """Memory for each value of a row that becomes text."""
+    return TEXT_BYTES + (0 if given.relation is None else SEEN_BYTES + (32 if given.relation.terms else 0))

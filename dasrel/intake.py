@@ -226,6 +226,7 @@ def check_tile(
         for c in range(first, upper.shape[1], BLOCK):
             here = (down, slice(c, c + BLOCK))
             record = record.merged(_long_way(upper, lower, result, here, place, kind, policy, ids, turn))
+        record = record.merged(_counted(result[down, right], (row0 + r, col0 + first)))
     return result, record
 
 
@@ -277,7 +278,7 @@ class _Turn:
 def _plain_band(a: Array, b: Array | None, out: Array, place: tuple[int, int], kind: str, turn: _Turn) -> Record | None:
     """The quick way for rows without any flaw, off the diagonal, in the store's own type; None sends them the long way.
 
-    `b` holds the mirrored values (columns against rows). Rows are summed in their own precision, pairwise.
+    `b` holds the mirrored values (columns against rows).
     """
     if a.dtype != out.dtype or not a.size:
         return None
@@ -291,9 +292,7 @@ def _plain_band(a: Array, b: Array | None, out: Array, place: tuple[int, int], k
             differ = turn.differ[: mine.shape[0], : mine.shape[1]]
             if np.not_equal(mine, turn(b[c : c + BLOCK]), out=differ).any():
                 return None
-    record = Record(minimum=low, maximum=high, total=float(out.sum(axis=1).sum(dtype=np.float64)), pairs=out.size)
-    _count_zeros(out, place, record)
-    return record
+    return _counted(out, place, (low, high))
 
 
 def _check_block(
@@ -348,7 +347,8 @@ def _check_block(
     if values.dtype != dtype and not np.isfinite(block).all() and np.isinf(block).any():
         bad = np.isinf(block)
         raise InputError(f"values too large for {dtype}: {_places(bad, values, place, ids)}; use --dtype float64")
-    _count(block, on_diagonal, place, record)
+    if on_diagonal:
+        _count_diagonal(block, place, record)
     return block, record
 
 
@@ -466,24 +466,37 @@ def _clip_negative(a: Array, place: tuple[int, int], kind: str, policy: Policy, 
     a[clipped] = 0
 
 
-def _count(block: Array, on_diagonal: bool, place: tuple[int, int], record: Record) -> None:
-    """Extremes, sum and zeros of the values as they are stored, each unordered pair once, the diagonal left out."""
-    values = block[np.triu_indices(block.shape[0], 1)] if on_diagonal else block
-    record.pairs = values.size
-    if not values.size:
-        return
-    low, high = _range(values)
-    if np.isnan(low):  # pairs that wait for the maximum
-        known = values[~np.isnan(values)]
-        record.pairs = known.size
-        if not known.size:
-            return
-        low, high = _range(known)
-        record.total = float(known.sum(dtype=np.float64))
+def _counted(band: Array, place: tuple[int, int], extremes: tuple[float, float] | None = None) -> Record:
+    """Extremes, sum and zeros of rows off the diagonal, as they are stored.
+
+    They follow from the stored values alone, whichever way these were checked, so that a tile that grows has the
+    statistics of one that was written at once. Pairs that wait for the maximum are left out.
+    """
+    if not band.size:
+        return Record()
+    low, high = _range(band) if extremes is None else extremes
+    if np.isnan(low):
+        known = ~np.isnan(band)
+        if not known.any():
+            return Record()
+        values = band[known]
+        low, high = _range(values)
     else:
-        record.total = float(values.sum(dtype=np.float64))
-    record.minimum, record.maximum = low, high
-    _count_zeros(np.where(np.tri(len(block), dtype=bool), 1, block) if on_diagonal else block, place, record)
+        values = band
+    record = Record(minimum=low, maximum=high, total=float(values.sum(dtype=np.float64)), pairs=values.size)
+    _count_zeros(band, place, record)
+    return record
+
+
+def _count_diagonal(block: Array, place: tuple[int, int], record: Record) -> None:
+    """The same of a block on the diagonal: each unordered pair once, the diagonal itself left out."""
+    values = block[np.triu_indices(block.shape[0], 1)]
+    known = values[~np.isnan(values)]
+    record.pairs = known.size
+    if known.size:
+        record.minimum, record.maximum = _range(known)
+        record.total = float(known.sum(dtype=np.float64))
+        _count_zeros(np.where(np.tri(len(block), dtype=bool), 1, block), place, record)
 
 
 def _count_zeros(block: Array, place: tuple[int, int], record: Record) -> None:

@@ -20,11 +20,8 @@ float32 products, so below some residual there is nothing to gain: the run stops
 from __future__ import annotations
 
 import math
-import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +29,7 @@ from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
 from dasrel import meter, tasks
-from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
+from dasrel.errors import InputError, MemoryLimitError
 
 Float = NDArray[np.float64]
 Operator = Callable[[Float], Float]
@@ -40,7 +37,6 @@ Operator = Callable[[Float], Float]
 
 NOTHING_NEW = 1e-12  # of the operator's size: a direction with less than this in it is rounding
 EPSILON = float(np.finfo(np.float64).eps)
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ class Found:
 
 @dataclass(eq=False)
 class State:
-    """Where a search stands between two scans. It can be saved, and gone on with to the same bits."""
+    """Where a search stands between two scans. It can be kept, and gone on with to the same bits."""
 
     block: int
     basis: list[Float]
@@ -146,48 +142,25 @@ class State:
         """Rounding error of a product with a vector of length 1: as seen so far, and at least float64's."""
         return max(math.sqrt(self.errors[0] / max(self.errors[1], 1)), 4 * EPSILON * self.scale)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file, aside and then renamed. Cost: the size of the basis on disk, no memory."""
-        target = Path(path)
-        aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    def packed(self) -> dict[str, Any]:
+        """For a checkpoint. Cost: none; arrays are not copied."""
         general = self.dual is not self.basis
-        numbers = [FORMAT, self.block, len(self.basis), general, self.scans, self.errors[1]]
-        arrays: dict[str, Any] = {f"basis{b}": rows for b, rows in enumerate(self.basis)}
-        if general:
-            arrays |= {f"dual{b}": rows for b, rows in enumerate(self.dual)} | {"fresh_dual": self.fresh_dual}
-        arrays |= {"numbers": np.array(numbers, dtype=np.int64), "sizes": np.array([self.scale, self.errors[0]])}
-        arrays |= {"fresh": self.fresh, "H": self.H, "R": self.R, "history": np.reshape(self.history, (-1, 4))}
-        try:
-            with open(aside, "wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+        return {
+            **{name: getattr(self, name) for name in ("block", "basis", "fresh", "H", "R", "scans", "scale", "errors")},
+            "dual": self.dual if general else None,
+            "fresh_dual": self.fresh_dual if general else None,
+            "history": np.reshape(self.history, (-1, 4)),
+        }
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> State:
-        """Read a state that `save` wrote. Nothing is unpickled; a file that is not whole is refused."""
-        try:
-            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-                version, block, blocks, general, scans, seen = (int(number) for number in file["numbers"])
-                if version != FORMAT:
-                    raise ValueError(f"format {version}, while this dasrel reads {FORMAT}")
-                scale, errors = (float(number) for number in file["sizes"])
-                basis = [file[f"basis{b}"] for b in range(blocks)]
-                dual = [file[f"dual{b}"] for b in range(blocks)] if general else basis
-                fresh = file["fresh"]
-                return State(
-                    block, basis, dual, fresh, file["fresh_dual"] if general else fresh, file["H"], file["R"], scans,
-                    scale, (errors, seen), [tuple(row) for row in file["history"].tolist()],
-                )  # fmt: skip
-        except FileNotFoundError:
-            raise StoreError(f"no saved search at {shown(path, limit=200)}") from None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise StoreError(
-                f"{shown(path, limit=200)} is not a saved Lanczos search: {shown(error, limit=200)}"
-            ) from None
+    def unpacked(kept: dict[str, Any] | None) -> State | None:
+        """What `packed` made, or None where there is nothing."""
+        if kept is None:
+            return None
+        if kept["dual"] is None:
+            kept = {**kept, "dual": kept["basis"], "fresh_dual": kept["fresh"]}
+        history = [tuple(row) for row in kept["history"].tolist()]
+        return State(**{**kept, "errors": tuple(kept["errors"]), "history": history})
 
 
 def lanczos(
@@ -220,7 +193,7 @@ def lanczos(
     dimension = n_objects - 1 if search.centre else n_objects
     if dimension < 1:
         raise InputError(f"{n_objects} objects have no spectrum; at least two are needed")
-    most = _scans_that_fit(search, n_objects, dimension, metric)
+    most = scans_that_fit(search, n_objects, dimension, metric is not None)
     with tasks.single_threaded_blas():  # the same bits however many cores
         if state is None:
             fresh, fresh_dual = _drawn(search, n_objects, dimension, metric, 0)
@@ -420,15 +393,21 @@ def _rows(operator: Operator, W: Float) -> Float:
     return product
 
 
-def _scans_that_fit(search: Search, n: int, dimension: int, metric: Metric | None) -> int:
-    """How many scans the memory allows; refuses when it does not even allow two."""
-    limit = tasks.machine_memory() // 2 if search.memory is None else int(parse_bytes(search.memory))
+def search_memory(search: Search, n: int, dimension: int, metric: bool) -> tuple[int, int, int]:
+    """Bytes that a search takes besides its basis, those of the basis a scan, and the most scans that make sense."""
     k = min(search.block, dimension)
-    step = 8 * n * k * (1 if metric is None else 2)
+    step = 8 * n * k * (2 if metric else 1)
     all_scans = min(search.max_scans, math.ceil(dimension / k))
     # The block, its product and copies made on the way; H, its eigenvectors and their likes; the vectors asked for.
     work = 8 * step + 6 * 8 * (k * all_scans) ** 2
     work += 8 * n * (search.lowest + search.highest) * search.vectors
+    return work, step, all_scans
+
+
+def scans_that_fit(search: Search, n: int, dimension: int, metric: bool) -> int:
+    """How many scans the memory allows; refuses when it does not even allow two."""
+    limit = tasks.machine_memory() // 2 if search.memory is None else int(parse_bytes(search.memory))
+    work, step, all_scans = search_memory(search, n, dimension, metric)
     fit = (limit - work) // step
     if fit < min(2, all_scans):
         raise MemoryLimitError(

@@ -10,7 +10,7 @@ import json
 import os
 import warnings
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dasrel import rules
 from dasrel._version import __version__
-from dasrel.errors import DasrelWarning, InputError, StoreError, shown
+from dasrel.errors import DasrelWarning, InputError, StoreError, shown, some
 from dasrel.rules import Rule
 from dasrel.tiles import Parameter, View
 
@@ -68,17 +68,34 @@ class Model:
         """Number of training objects."""
         return int(self.V.shape[1])
 
-    def check(self, n_objects: int, ids: Array) -> None:
-        """Refuse a matrix that is not the one this model was made from: another number of objects, or other ids."""
-        if n_objects != self.n_objects:
-            raise InputError(f"the model was made from {self.n_objects} objects and the matrix has {n_objects}")
-        other = np.flatnonzero(np.asarray(ids, dtype=object) != np.asarray(self.ids, dtype=object))
-        if other.size:
-            k = int(other[0])
+    def grown(self, ids: Array, diagonal: Array | None = None) -> Model:
+        """The same centres for a matrix that holds this model's objects and perhaps more, known by their ids.
+
+        A new object has no weight in any centre, so that nothing about the centres changes, and nothing is read. A
+        matrix that lacks objects of the model is refused.
+
+        Parameters
+        ----------
+        ids, diagonal
+            Of that matrix: its objects' names and, for kinds similarity and kernel, their self-similarities.
+
+        Cost: no scan; c rows of n numbers.
+        """
+        names = [str(name) for name in ids]
+        mine = [str(name) for name in self.ids]
+        if names == mine:
+            return self
+        at = {name: k for k, name in enumerate(names)}
+        absent = [shown(name) for name in mine if name not in at]
+        if absent:
             raise InputError(
-                f"the model was made from other objects: {other.size} ids differ, the first at position {k}"
-                f" ({shown(self.ids[k])!r} in the model, {shown(ids[k])!r} in the matrix)"
+                f"the model was made from other objects: {len(absent)} of its {self.n_objects} are not among the"
+                f" {len(names)} of the matrix: {some(absent)}"
             )
+        V = np.zeros((self.n_clusters, len(names)))
+        V[:, [at[name] for name in mine]] = self.V
+        own = None if self.diagonal is None or diagonal is None else np.asarray(diagonal, dtype=np.float64)
+        return replace(self, V=V, ids=np.array(names, dtype=object), diagonal=own)
 
     def predict(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
         """The cluster of largest membership of each new object; see `predict_memberships`."""
@@ -109,7 +126,7 @@ class Model:
         result = np.empty((count, self.n_clusters))
         step = max(1, _BLOCK_BYTES // (8 * self.n_objects))
         norms = np.einsum("in,in->i", self.V, self.V)
-        rule, view, negative = self._rule(), View(self.kind, self.steps), 0
+        rule, view, negative = self.formula(), View(self.kind, self.steps), 0
         for at in range(0, count, step):
             raw = np.array(values[at : at + step], dtype=np.float64)
             bad = ~np.isfinite(raw)
@@ -201,7 +218,7 @@ class Model:
         return model
 
     def _check_whole(self) -> None:
-        self._rule()
+        self.formula()
         if self.V.ndim != 2 or self.half.shape != (self.n_clusters,) or len(self.ids) != self.n_objects:
             raise ValueError(f"shapes {self.V.shape}, {self.half.shape} and {len(self.ids)} ids do not belong together")
         if not (np.isfinite(self.V).all() and np.isfinite(self.half).all() and np.isfinite(self.beta)):
@@ -209,7 +226,8 @@ class Model:
         if (self.diagonal is not None) != (self.kind in ("similarity", "kernel")):
             raise ValueError(f"self-similarities do not go with kind {self.kind}")
 
-    def _rule(self) -> Rule:
+    def formula(self) -> Rule:
+        """The rule with its numbers."""
         given = {"m": self.fuzzifier, "lam": self.entropy_weight, "eta": self.eta}
         return Rule(self.rule, **{key: value for key, value in given.items() if value is not None})
 

@@ -12,7 +12,9 @@ J = G/2 + H of `rules.objective`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,13 @@ Float = NDArray[np.float64]
 
 PLAIN_STEPS = 10
 """Steps before acceleration begins: far from the end, extrapolating leads to other optima."""
+
+
+_PLAIN = (
+    *("beta", "beta_given", "entropy_weight", "first", "U", "eta", "n_iter", "n_iter_here", "reseeded", "negatives"),
+    *("rises", "rejected", "stopped_by_negatives", "first_converged", "_score", "_comparable", "_anchor"),
+)
+"""The fields of a motion that a checkpoint holds as they are."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,17 @@ class Outcome:
     rises: int
     rejected: int
 
+    def packed(self) -> dict[str, Any]:
+        """For a checkpoint: all but the run, which its place stands for."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "run"}
+        return {**values, "history": np.array(self.history)}
+
+    @staticmethod
+    def unpacked(kept: dict[str, Any], runs: Sequence[Run]) -> Outcome:
+        """What `packed` made, of the runs in the order given."""
+        history = tuple(kept["history"].tolist())
+        return Outcome(**{**kept, "run": runs[kept["place"]], "history": history})
+
 
 class Motion:
     """The state of one run between two scans."""
@@ -103,6 +123,30 @@ class Motion:
         self._comparable = False  # whether the last objective and the next are of the same function
         self._anchor: Float | None = None
         self._fallback: tuple[Weights, Float, float] | None = None
+
+    def packed(self) -> dict[str, Any]:
+        """The state for a checkpoint. Cost: none; arrays are not copied."""
+        fallback = self._fallback
+        return {
+            "place": self.place,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "history": np.array(self.history),
+            "W": list(self.W),
+            "fallback": None if fallback is None else [list(fallback[0]), fallback[1], fallback[2]],
+        }
+
+    @classmethod
+    def unpacked(cls, kept: dict[str, Any], runs: Sequence[Run]) -> Motion:
+        """What `packed` made, of the runs in the order given: it goes on to the same bits."""
+        motion = cls.__new__(cls)
+        motion.place, motion.run = kept["place"], runs[kept["place"]]
+        for name in _PLAIN:
+            setattr(motion, name, kept[name])
+        motion.history = kept["history"].tolist()
+        motion.W = Weights(*kept["W"])
+        back = kept["fallback"]
+        motion._fallback = None if back is None else (Weights(*back[0]), back[1], back[2])
+        return motion
 
     @property
     def rule(self) -> str:

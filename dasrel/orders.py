@@ -152,7 +152,7 @@ def save_tree(tree: Tree, ids: Names, out: PathLike, *, force: bool = False) -> 
         "shortest": float(tree.weights.min()), "longest": float(tree.weights.max()),
         "total": float(tree.weights.sum()),
     }  # fmt: skip
-    with whole_folder(target, said) as aside:
+    with whole_folder(target, said, force=force) as aside:
         tree.save(aside / "tree.npz")
         edges = zip(tree.edges.tolist(), tree.weights.tolist(), strict=True)
         write_csv(

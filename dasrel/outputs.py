@@ -8,18 +8,20 @@ and each setting has a folder of its own, named by what it is, such as `fcm1-clu
     labels.csv        id, label, membership: the cluster of largest membership of each object
     memberships.npy   n x c
     model.npz         the centres, for `dasrel predict` and for going on
+    moved.csv         after a warm start: id, label and membership before and now of objects that changed their cluster
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dasrel._version import __version__
-from dasrel.errors import InputError, StoreError, shown
+from dasrel.errors import InputError, StoreError, redacted, shown
 from dasrel.features import is_sparse, read_features, row_block
 from dasrel.model import Model
 from dasrel.results import Clustering, Partition
@@ -36,13 +38,19 @@ from dasrel.runs import Run
 
 Array = NDArray[Any]
 PathLike = str | os.PathLike[str]
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 
 _NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
 """What a folder's name says where settings differ in it, besides the rule and the number of clusters."""
 
 
 def save_clustering(
-    found: Clustering, out: PathLike, *, about: dict[str, Any] | None = None, force: bool = False
+    found: Clustering,
+    out: PathLike,
+    *,
+    about: dict[str, Any] | None = None,
+    tables: Mapping[str, Table] | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write all that `dasrel.cluster` found into a folder, and return what its result.json says.
 
@@ -50,6 +58,8 @@ def save_clustering(
     ----------
     about
         Added to the beginning of result.json: where the matrix came from, what was asked for.
+    tables
+        More CSV files for the folder, by name: a header, and lines.
     force
         Replace an earlier result. A folder that holds none is never touched.
 
@@ -58,27 +68,32 @@ def save_clustering(
     target = Path(out)
     check_out(target, force=force)
     names = folder_names([partition.result.run for partition in found.partitions])
-    result = {**(about or {}), **_summary(found, names)}
-    with whole_folder(target, result) as aside:
+    result = {**redacted(about or {}), **_summary(found, names)}
+    with whole_folder(target, result, force=force) as aside:
         for name, partition in zip(names, found.partitions, strict=True):
             (aside / name).mkdir(exist_ok=True)
             _save_partition(partition, aside / name)
         rows = found.table()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         write_csv(aside / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
+        for name, (header, lines) in (tables or {}).items():
+            write_csv(aside / name, header, lines)
     return result
 
 
 @contextmanager
-def whole_folder(target: Path, result: dict[str, Any]) -> Iterator[Path]:
-    """A folder to be filled, which takes its place as `target`, with its result.json, when the block ends well."""
+def whole_folder(target: Path, result: dict[str, Any], *, force: bool = False) -> Iterator[Path]:
+    """A folder to be filled, which takes its place as `target`, with its result.json, when the block ends well.
+
+    What has come to lie there meanwhile is replaced by `force` only: of two that write at once, one wins.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield aside
         (aside / "result.json").write_text(json.dumps(_finite(result), indent=1) + "\n", encoding="utf-8")
         aside.chmod(0o777 & ~_umask())  # mkdtemp lets nobody else in
-        _replace(aside, target)
+        _replace(aside, target, force=force)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -174,15 +189,22 @@ def _save_partition(partition: Partition, folder: Path) -> None:
     partition.model.save(folder / "model.npz")
 
 
-def _replace(aside: Path, target: Path) -> None:
+def _replace(aside: Path, target: Path, *, force: bool) -> None:
     """Put the new folder in the place of the old one, which goes only when the new one is there."""
-    if not target.exists():
-        aside.rename(target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    target.rename(old / "old")
-    aside.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    replaced = []
+    while True:
+        try:
+            aside.rename(target)  # only where nothing is, or an empty folder
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        check_out(target, force=force)
+        replaced.append(Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)))
+        with suppress(FileNotFoundError):  # somebody else was quicker
+            target.rename(replaced[-1] / "old")
+    for old in replaced:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------- new objects

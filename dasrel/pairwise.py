@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dasrel import tasks
-from dasrel.errors import DasrelError, InputError, StoreError, shown, some
+from dasrel import stopping, tasks
+from dasrel.claim import claimed
+from dasrel.errors import DasrelError, InputError, shown, some
 from dasrel.features import Features, Mapped, array_checksum, check_values, read_features, row_block
 from dasrel.intake import BLOCK, EXAMPLES, Array, Names, Policy, check_tile
 from dasrel.metrics import Metric, described, made_ready, needs, resolve, tile_values
+from dasrel.parts import PartDone, begin_store, check_part, write_part
 from dasrel.source import Reading
 from dasrel.spool import given_ids
-from dasrel.store import Layout, Matrix, StoreLike, TileFiles, location, stored_ids
-from dasrel.writer import Writer, Writing, check_kind, check_target, checked_ids, create_store, default_tile, full_disk
+from dasrel.store import Layout, Matrix, StoredNames, StoreLike, TileFiles
+from dasrel.writer import Writer, Writing, check_kind, check_target, checked_ids, default_tile
 
 Tile = tuple[int, int]
 
@@ -68,22 +70,70 @@ def pairwise(
     than a mapped `.npy` are held in memory, once on this machine and once on each worker.
     """
     writing = writing or Writing()
-    chosen = resolve(metric, kind, metric_options)
-    check_target(store, writing)
+    if writing.part is not None:
+        raise InputError("pairwise makes whole stores; pairwise_part writes a part of one")
+    with claimed(store, writing):
+        writer, write, checksum = _metric_work(features, store, metric, kind, ids, metric_options, writing)
+        write()
+        return writer.finish(checksum=checksum)
+
+
+def pairwise_part(
+    features: Any,
+    store: StoreLike,
+    *,
+    metric: str,
+    writing: Writing,
+    kind: str = "distance",
+    ids: str | Names | None = None,
+    metric_options: Mapping[str, Any] | None = None,
+) -> PartDone:
+    """Compute the tiles of `writing.part` only, beside other processes that compute the others; see `dasrel.parts`.
+
+    Cost: as `pairwise`, for the tiles of the part; every part reads all features.
+    """
+    check_part(writing)
+    with claimed(store, writing):
+        writer, write, _ = _metric_work(features, store, metric, kind, ids, metric_options, writing)
+        return write_part(writer, write)
+
+
+def prepared(
+    features: Any, chosen: Any, ids: str | Names | None, writing: Writing
+) -> tuple[Features, Array, Metric, Layout, int]:
+    """The features, checked; the names; the metric, ready; the store's layout; and the bytes that a task takes.
+
+    Cost: reads the features two or three times, and writes nothing.
+    """
     found = read_features(features)
     n, _ = found.shape
     names = checked_ids(found.ids if ids is None else given_ids(Reading(ids=ids)), n)
     bad_rows, reason = needs(chosen)
     check_values(found, names=names, allow_nan=chosen.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
     ready = made_ready(chosen, found, np.dtype(writing.dtype))
-
     layout = _planned(n, writing)
     memory = ready.memory(layout.tile, found.strip_bytes(layout.tile, sparse=ready.takes_sparse), layout.dtype.itemsize)
     memory += layout.tile_bytes + _CHECKING
     if tasks.active_client() is not None and not isinstance(found.data, Mapped):
         memory += found.provenance["size"]
     _check_fits(memory, writing, "pairwise")
+    return found, names, ready, layout, memory
 
+
+def _metric_work(
+    features: Any,
+    store: StoreLike,
+    metric: str,
+    kind: str,
+    ids: str | Names | None,
+    metric_options: Mapping[str, Any] | None,
+    writing: Writing,
+) -> tuple[Writer, Callable[[], None], str]:
+    """The store, begun; what writes its missing tiles; and the checksum of the features."""
+    chosen = resolve(metric, kind, metric_options)
+    check_target(store, writing)
+    found, names, ready, layout, memory = prepared(features, chosen, ids, writing)
+    n = layout.n_objects
     provenance = {
         **found.provenance,
         "features_checksum": found.provenance["checksum"],  # so that other features are not taken for these on resume
@@ -92,15 +142,18 @@ def pairwise(
         "options": described(chosen.options),
         "stored": "squares" if ready.squares else "values",
     }
-    writer = create_store(store, n_objects=n, kind=kind, ids=names, writing=writing, provenance=provenance)
-    task = _MetricTile(writer.files, ready, _StoredNames(writer.files.store, n))
+    writer = begin_store(store, n_objects=n, kind=kind, ids=names, writing=writing, provenance=provenance)
+    task = _MetricTile(writer.files, ready, StoredNames(writer.files.store, n))
     data = _sent(found)
-    try:
-        _run(task, [(i, j, data) for i, j in writer.missing()], writer, memory, writing, label="pairwise")
-    except InputError:
-        writer.abandon()  # these features have no such matrix: there is nothing to go on with
-        raise
-    return writer.finish(checksum=found.provenance["checksum"])
+
+    def write() -> None:
+        try:
+            _run(task, [(i, j, data) for i, j in writer.missing()], writer, memory, writing, label="pairwise")
+        except InputError:
+            writer.abandon()  # these features have no such matrix: there is nothing to go on with
+            raise
+
+    return writer, write, found.provenance["checksum"]
 
 
 def from_blocks(
@@ -144,7 +197,45 @@ def from_blocks(
     Cost: each task holds one block as the function returns it, one tile, and what the function itself takes.
     """
     writing = writing or Writing()
-    policy = policy or Policy()
+    if writing.part is not None:
+        raise InputError("from_blocks makes whole stores; blocks_part writes a part of one")
+    with claimed(store, writing):
+        writer, write = _function_work(function, n_objects, store, kind, ids, policy or Policy(), retries, writing)
+        write()
+        return writer.finish()
+
+
+def blocks_part(
+    function: Callable[[range, range], Any],
+    n_objects: int,
+    store: StoreLike,
+    *,
+    kind: str,
+    writing: Writing,
+    ids: str | Names | None = None,
+    policy: Policy | None = None,
+) -> PartDone:
+    """Fill the tiles of `writing.part` only, beside other processes that fill the others; see `dasrel.parts`.
+
+    Cost: as `from_blocks`, for the tiles of the part.
+    """
+    check_part(writing)
+    with claimed(store, writing):
+        writer, write = _function_work(function, n_objects, store, kind, ids, policy or Policy(), 2, writing)
+        return write_part(writer, write)
+
+
+def _function_work(
+    function: Callable[[range, range], Any],
+    n_objects: int,
+    store: StoreLike,
+    kind: str,
+    ids: str | Names | None,
+    policy: Policy,
+    retries: int,
+    writing: Writing,
+) -> tuple[Writer, Callable[[], None]]:
+    """The store, begun, and what writes its missing tiles."""
     if not callable(function):
         raise InputError(f"function must be callable as function(rows, columns), not {shown(type(function).__name__)}")
     if retries < 0:
@@ -158,26 +249,15 @@ def from_blocks(
     _check_fits(memory, writing, "from_blocks")
 
     provenance = {"source": f"function {_name_of(function)}"}
-    writer = create_store(
+    writer = begin_store(
         store, n_objects=n_objects, kind=kind, ids=names, policy=policy, writing=writing, provenance=provenance
     )
-    task = _FunctionTile(writer.files, function, kind, policy, _StoredNames(writer.files.store, n_objects))
-    _run(task, writer.missing(), writer, memory, writing, label="from_blocks", retries=retries)
-    return writer.finish()
+    task = _FunctionTile(writer.files, function, kind, policy, StoredNames(writer.files.store, n_objects))
 
+    def write() -> None:
+        _run(task, writer.missing(), writer, memory, writing, label="from_blocks", retries=retries)
 
-@dataclass(frozen=True)
-class _StoredNames(Sequence[str]):
-    """The objects' names for messages, read from the store when one is asked for, so that tasks travel light."""
-
-    store: StoreLike
-    n_objects: int
-
-    def __len__(self) -> int:
-        return self.n_objects
-
-    def __getitem__(self, k: Any) -> Any:
-        return str(stored_ids(self.store)[int(k)])
+    return writer, write
 
 
 @dataclass(frozen=True)
@@ -186,7 +266,7 @@ class _MetricTile:
 
     files: TileFiles
     metric: Metric
-    names: _StoredNames
+    names: StoredNames
 
     def __call__(self, item: tuple[int, int, Any]) -> None:
         i, j, data = item
@@ -241,7 +321,7 @@ class _FunctionTile:
     function: Callable[[range, range], Any]
     kind: str
     policy: Policy
-    names: _StoredNames
+    names: StoredNames
 
     def __call__(self, item: Tile) -> None:
         i, j = item
@@ -290,15 +370,17 @@ def _run(
 ) -> None:
     """One task per missing tile; what stops them is told in one line."""
     try:
-        tasks.run(
-            task,
-            items,
-            label=label,
-            bytes_each=writer.layout.tile_bytes,
-            retries=retries,
-            task_memory=memory,
-            memory=writing.memory,
-        )
+        with stopping.limited(writing.time_limit):
+            tasks.run(
+                task,
+                items,
+                label=label,
+                bytes_each=writer.layout.tile_bytes,
+                retries=retries,
+                task_memory=memory,
+                memory=writing.memory,
+                goes_on=writer.goes_on,
+            )
     except _BlockFailed as failed:
         where, error = failed.args
         tries = f"{retries + 1} tries" if retries else "one try"
@@ -306,12 +388,6 @@ def _run(
             f"the function failed for {where} after {tries}: {type(error).__name__}: {shown(error, limit=200)};"
             " mend it and run again with --resume: finished blocks are kept"
         ) from error
-    except OSError as error:
-        if full_disk(error):
-            raise StoreError(
-                f"the disk is full while writing {location(writer.store)}: free some space and run again with --resume"
-            ) from error
-        raise
 
 
 def _planned(n_objects: int, writing: Writing) -> Layout:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -30,6 +31,10 @@ POINTS = 6
 NEAR = 0.02
 """The boundary of a parameter is found to within this fraction."""
 NOTHING_NEW = 1e-11
+_STATE = (
+    *("value", "residual", "steps", "indefinite", "below", "history", "V", "AV", "BV", "lowest_vectors", "wanted"),
+)
+"""What a search consists of between two scans."""
 
 
 @dataclass(eq=False)
@@ -63,6 +68,15 @@ class Lowest:
         self.V = self.AV = self.BV = np.empty((0, n))
         self.lowest_vectors = np.empty((0, n))
         self.wanted = self._fresh(np.ascontiguousarray(first))
+
+    def packed(self) -> dict[str, Any]:
+        """For a checkpoint. Cost: none; arrays are not copied."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Go on from what `packed` made of the same search."""
+        for name, value in kept.items():
+            setattr(self, name, value)
 
     @property
     def exhausted(self) -> bool:
@@ -173,35 +187,68 @@ def is_positive(search: Lowest, rounding: float) -> bool | None:
 
 @dataclass(frozen=True)
 class Range:
-    """Where a parameter is looked for: `inside` makes Delta Euclidean, `outside` need not."""
+    """How a parameter is looked for: what makes Delta of it, and how much of an eigenvalue is rounding."""
 
-    inside: float
-    outside: float
     view: Callable[[float], Relation]
     rounding: Callable[[Relation], float]
-    start: Float | None = None
+
+
+@dataclass
+class Bracket:
+    """Where the search for a boundary stands, between two scans of one round."""
+
+    inside: float
+    """A parameter that makes Delta Euclidean."""
+    outside: float
+    """One that need not."""
+    start: Float | None
     """Vectors to begin with: those that refuted another parameter, if there are any."""
+    left: int
+    """Scans of the budget that are left, before this round."""
+    known: bool = False
+    met: bool = False
+    whole: bool = True
+    """Whether the outer end is not known yet."""
+    good: int = -1
+    """The farthest parameter of this round that is confirmed..."""
+    bad: int | None = None
+    """... and the first that is refuted; None at the beginning of a round."""
+    spent: int = 0
+    searches: dict[str, Any] = field(default_factory=dict)
+    """By the parameter's number: what is still needed of the searches, for a checkpoint."""
 
 
 def boundary(
-    between: Range, make: Callable[..., Lowest], max_scans: int, memory: int | str | None
+    between: Range,
+    make: Callable[..., Lowest],
+    at: Bracket,
+    memory: int | str | None,
+    on_step: Callable[[Callable[[], dict[str, Any]]], None],
 ) -> tuple[float, bool]:
     """The parameter farthest out for which Delta was seen to be Euclidean, and whether the boundary was met.
 
     Parameters in a row are tried in the same scans. One that is refuted refutes all farther out, one that is confirmed
-    confirms all farther in; one that is not settled within its scans counts as refuted, which is safe.
+    confirms all farther in; one that is not settled within its scans counts as refuted, which is safe. After every
+    scan `on_step` is given a function that makes `Bracket`'s fields.
     """
-    inside, outside, known, met = between.inside, between.outside, False, False
-    start, left, whole = between.start, max_scans, True  # whole: the outer end is not known yet
-    while abs(math.log(outside / inside)) > NEAR and left > 0:
-        points = np.geomspace(inside, outside, POINTS + 2)[1 : None if whole else -1]
-        searches = [make(between.view(float(a)), start=start) for a in points]
+    while abs(math.log(at.outside / at.inside)) > NEAR and at.left > 0:
+        points = np.geomspace(at.inside, at.outside, POINTS + 2)[1 : None if at.whole else -1]
+        searches = [make(between.view(float(a)), start=at.start) for a in points]
         rounding = [between.rounding(search.A) for search in searches]
-        good, bad, spent = -1, len(points), 0
-        allowance = max(4, min(left, 40))
+        for number, kept in at.searches.items():
+            searches[int(number)].restore(kept)
+        good, bad, spent = at.good, len(points) if at.bad is None else at.bad, at.spent
+        allowance = max(4, min(at.left, 40))
+
+        def packed() -> dict[str, Any]:
+            needed = {str(k): searches[k].packed() for k in range(good + 1, bad)}  # noqa: B023 - used at once
+            if bad < len(points):  # noqa: B023
+                needed[str(bad)] = {"lowest_vectors": searches[bad].lowest_vectors}  # noqa: B023
+            return {**vars(at), "good": good, "bad": bad, "spent": spent, "searches": needed}  # noqa: B023
+
         while good + 1 < bad and spent < allowance:
             active = searches[good + 1 : bad]
-            meter.current().say(f"parameter between {inside:.4g} and {outside:.4g}")
+            meter.current().say(f"parameter between {at.inside:.4g} and {at.outside:.4g}")
             advance(active, memory)
             spent += 1
             for k in range(good + 1, bad):
@@ -211,17 +258,19 @@ def boundary(
                     break
                 if verdict is True:
                     good = k
-        left -= spent
+            on_step(packed)
+        at.left -= spent
         if good >= 0:
-            inside, known = float(points[good]), True
+            at.inside, at.known = float(points[good]), True
         if bad < len(points):
-            start = searches[bad].lowest_vectors[:4]
+            at.start = searches[bad].lowest_vectors[:4]
         if good + 1 < len(points):  # the next one is refuted, or was not settled
-            outside, met = float(points[good + 1]), True
-        elif whole:
-            return inside, False
-        whole = False
-    return (inside if known else math.nan), met
+            at.outside, at.met = float(points[good + 1]), True
+        elif at.whole:
+            return at.inside, False
+        at.whole = False
+        at.good, at.bad, at.spent, at.searches = -1, None, 0, {}
+    return (at.inside if at.known else math.nan), at.met
 
 
 def _symmetric(small: Float) -> Float:

@@ -14,20 +14,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
 from dasrel import meter, tasks
+from dasrel.checkpoint import Keeper
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.motion import Motion, Outcome, Surroundings
 from dasrel.products import product_consumer
 from dasrel.relation import Relation, left_products
 from dasrel.runs import Run
 from dasrel.scan import needed_memory
-from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts
+from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts, largest_gram_eigenvalue
 
 Float = NDArray[np.float64]
 
@@ -44,6 +45,49 @@ class Work:
     update_seconds: float = 0.0
 
 
+@dataclass
+class Bundle:
+    """A bundle between two scans."""
+
+    moving: list[Motion]
+    iteration: int = 0
+    mean_distance: float | None = None
+    """The mean of D, once it is known and if it is needed."""
+
+    def packed(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        moving = [motion.packed() for motion in self.moving]
+        return {"moving": moving, "iteration": self.iteration, "mean_distance": self.mean_distance}
+
+    @staticmethod
+    def unpacked(kept: dict[str, Any], runs: Sequence[Run]) -> Bundle:
+        """What `packed` made, of the runs in the order given."""
+        moving = [Motion.unpacked(one, runs) for one in kept["moving"]]
+        return Bundle(moving, kept["iteration"], kept["mean_distance"])
+
+
+def first_bundle(relation: Relation, runs: Sequence[tuple[int, Run]], entropy_weights: dict[int, float]) -> Bundle:
+    """Runs at their starts.
+
+    Parameters
+    ----------
+    runs
+        (place, run): place is the position in the user's list.
+    entropy_weights
+        By place, for fcm2 and for what begins with it.
+
+    Cost: that of `starts.first_starts`.
+    """
+    betas = [starting_spread(relation, run) for _, run in runs]
+    starts = first_starts(unspread(relation), [run for _, run in runs], betas)
+    return Bundle(
+        [
+            Motion(run, place, start, beta, entropy_weights.get(place))
+            for (place, run), start, beta in zip(runs, starts, betas, strict=True)
+        ]
+    )
+
+
 def unspread(relation: Relation) -> Relation:
     """The relation without its spread: each run adds its own, which costs nothing."""
     return replace(relation, beta=0.0)
@@ -54,12 +98,58 @@ def starting_spread(relation: Relation, run: Run) -> float:
     return 0.0 if run.rule == "hard" else relation.beta + float(run.spread)
 
 
+def entropy_weights(relation: Relation, runs: Sequence[Run], memory: int, keep: Keeper) -> dict[str, Any]:
+    """lambda of every run that needs one, by place: as given, or lambda_c / 2 = lambda_max(K) / n with its spread.
+
+    Cost: no scan, or what `starts.largest_gram_eigenvalue` takes.
+    """
+    if keep.result("first") is not None:
+        return cast(dict[str, Any], keep.result("first"))
+    weights: dict[str, float] = {}
+    automatic = []
+    for place, run in enumerate(runs):
+        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.start, str))
+        if begins_with_fcm2 and run.entropy_weight == "auto":
+            automatic.append(place)
+        elif begins_with_fcm2 and run.entropy_weight is not None:
+            weights[str(place)] = float(run.entropy_weight)
+    eigenvalue, without_value = None, False
+    if automatic:
+        remembered: Any = _Remembered(unspread(relation), keep)
+        eigenvalue = largest_gram_eigenvalue(remembered, memory=memory)
+        for place in automatic:
+            value = (eigenvalue + starting_spread(relation, runs[place]) / 2) / relation.n_objects
+            without_value = without_value or not value > 0
+            weights[str(place)] = value if value > 0 else 1.0
+    found = {"weights": weights, "eigenvalue": eigenvalue, "without_value": without_value, "scans": keep.scans}
+    keep.finish("first", found)
+    return found
+
+
+class _Remembered:
+    """A relation whose products are kept one by one, and given again after a stop, so that a search can be replayed."""
+
+    def __init__(self, relation: Relation, keep: Keeper) -> None:
+        self.n_objects = relation.n_objects
+        self._relation = relation
+        self._keep = keep
+        self._products: list[Float] = keep.state("first") or []
+        self._next = 0
+
+    def gram(self, V: Float, *, memory: int | str | None = None) -> Float:
+        if self._next == len(self._products):
+            self._products.append(self._relation.gram(V, memory=memory))
+            self._keep.step("first", lambda: self._products)
+        self._next += 1
+        return self._products[self._next - 1]
+
+
 def run_bundle(
     relation: Relation,
-    runs: Sequence[tuple[int, Run]],
-    entropy_weights: dict[int, float],
+    bundle: Bundle,
     *,
     deliver: Callable[[Outcome], None],
+    on_step: Callable[[Bundle], None],
     work: Work,
     memory: int,
 ) -> None:
@@ -67,12 +157,12 @@ def run_bundle(
 
     Parameters
     ----------
-    runs
-        (place, run): place is the position in the user's list.
-    entropy_weights
-        By place, for fcm2 and for what begins with it.
+    bundle
+        Where the runs stand; it is changed.
     deliver
         Takes the outcome of a run. Its arrays are the caller's from then on.
+    on_step
+        Called after every iteration that is not the last.
     memory
         Bytes that the scans may take, besides what the runs hold themselves.
 
@@ -81,26 +171,18 @@ def run_bundle(
     base = unspread(relation)
     n, dtype = base.n_objects, base.matrix.dtype
     around = Surroundings(n, base.largest(), min(n, base.matrix.layout.tile), dtype)
-    betas = [starting_spread(relation, run) for _, run in runs]
-    starts = first_starts(base, [run for _, run in runs], betas)
-    moving = [
-        Motion(run, place, start, beta, entropy_weights.get(place))
-        for (place, run), start, beta in zip(runs, starts, betas, strict=True)
-    ]
-    del starts
-    wants_mean = any(run.eta == "overall" for _, run in runs)
-    mean_distance: float | None = None
-    iteration = 0
+    moving = bundle.moving
+    wants_mean = any(motion.run.eta == "overall" for motion in moving)
     with ThreadPoolExecutor(tasks.thread_count()) as pool:
         while moving:
-            iteration += 1
-            meter.current().say(f"iteration {iteration}, {len(moving)} runs moving")
+            bundle.iteration += 1
+            meter.current().say(f"iteration {bundle.iteration}, {len(moving)} runs moving")
             began = time.perf_counter()
             widths = [motion.run.n_clusters for motion in moving]
             ends = np.cumsum(widths).tolist()
             total = ends[-1]
             # Terms are added in float64; products with tiles are taken in the tiles' precision anyway.
-            stacked = np.empty((total + (wants_mean and iteration == 1), n), np.float64 if base.terms else dtype)
+            stacked = np.empty((total + (wants_mean and bundle.iteration == 1), n), np.float64 if base.terms else dtype)
             for motion, end in zip(moving, ends, strict=True):
                 stacked[end - motion.run.n_clusters : end] = motion.W.V[0]
             stacked[total:] = 1.0 / n
@@ -109,12 +191,12 @@ def run_bundle(
             scanned = time.perf_counter()
             del stacked
             if len(Y) > total:
-                mean_distance = float(Y[total].sum() / n)
+                bundle.mean_distance = float(Y[total].sum() / n)
             work.columns.append(len(Y))
 
             def step(k: int) -> Outcome | None:
                 span = slice(ends[k] - widths[k], ends[k])  # noqa: B023 - used up before the loop goes on
-                return moving[k].advance(Y[None, span], around, mean_distance)  # noqa: B023
+                return moving[k].advance(Y[None, span], around, bundle.mean_distance)  # noqa: B023
 
             threaded = total * n > _SMALL_UPDATE
             outcomes = list((pool.map if threaded else map)(step, range(len(moving))))
@@ -123,9 +205,12 @@ def run_bundle(
                 if outcome is not None:
                     deliver(outcome)
             moving = [motion for motion, outcome in zip(moving, outcomes, strict=True) if outcome is None]
+            bundle.moving = moving
             del outcomes, Y
             work.scan_seconds += scanned - prepared
             work.update_seconds += time.perf_counter() - scanned + prepared - began
+            if moving:
+                on_step(bundle)
 
 
 def _refuse_negatives(moving: Sequence[Motion]) -> None:
@@ -143,13 +228,18 @@ def _refuse_negatives(moving: Sequence[Motion]) -> None:
 
 
 def split_by_memory(
-    relation: Relation, runs: Sequence[Run], *, keep_all: bool = False, memory: int | str | None = None
+    relation: Relation,
+    runs: Sequence[Run],
+    *,
+    keep_all: bool = False,
+    memory: int | str | None = None,
+    client: Any = None,
 ) -> tuple[list[list[tuple[int, Run]]], int]:
     """Bundles of runs, in order, as wide as memory allows, and the bytes that their scans may take.
 
     A column takes in the caller: memberships and weights (16 n bytes, and 24 n more if accelerated), their copy in
     the matrix's precision, and what the scan says. The best run of every setting, or every run, is kept beside it
-    (24 n c bytes each).
+    (24 n c bytes each). `client` stands for workers that are not there yet; by default it is the active one.
     """
     limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
     n, item = relation.n_objects, relation.matrix.dtype.itemsize
@@ -158,7 +248,7 @@ def split_by_memory(
     kept = 24 * n * sum(keeping)
     widest = max(run.n_clusters for run in runs)
     update = 4 * 8 * n * widest * min(tasks.thread_count(), len(runs))
-    client = tasks.active_client()
+    client = tasks.active_client() if client is None else client
     task_limit = np.inf
     if client is not None:
         task_limit = min(

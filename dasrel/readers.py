@@ -16,13 +16,15 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from dasrel import formats, intake, sparse, spool, tasks
+from dasrel import formats, intake, sparse, spool, stopping, tasks
 from dasrel.arrays import ArraySource, TriangleSource, named
-from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
+from dasrel.claim import claimed
+from dasrel.errors import InputError, MemoryLimitError, Stopped, StoreError, shown
 from dasrel.intake import Array, Policy
+from dasrel.parts import PartDone, begin_store, check_part, write_part
 from dasrel.source import Reading, Source
-from dasrel.store import Matrix, StoreLike, TileFiles, lasting, local_path, location, stored_ids
-from dasrel.writer import Writer, Writing, check_kind, check_target, create_store, default_tile, full_disk
+from dasrel.store import Layout, Matrix, StoredNames, StoreLike, TileFiles, lasting, local_path
+from dasrel.writer import Writer, Writing, check_kind, check_target, default_tile, full_disk
 
 FORMATS = {
     "npy": "NumPy array: square, or condensed (1-D)",
@@ -83,14 +85,56 @@ def import_matrix(
     numbers beside the store. Memory: one tile and its blocks per thread, within `writing.memory`.
     """
     reading, policy, writing = reading or Reading(), policy or Policy(), writing or Writing()
+    if writing.part is not None:
+        raise InputError("import_matrix makes whole stores; import_part writes a part of one")
+    with _importing(source, store, kind, reading, policy, writing) as (writer, opened):
+        _write_tiles(writer, opened, kind, policy, writing)
+        return writer.finish(checksum=opened.checksum)
+
+
+def import_part(
+    source: Any,
+    store: StoreLike,
+    *,
+    kind: str,
+    writing: Writing,
+    reading: Reading | None = None,
+    policy: Policy | None = None,
+) -> PartDone:
+    """Write the tiles of `writing.part` only, beside other processes that write the others; see `dasrel.parts`.
+
+    The source must be one that gives any block at once (npy, raw, npz that is not packed, and HDF5 and Zarr whose
+    chunks fit the tiles): what must first be put aside as a whole would be put aside by every part.
+
+    Cost: every value of the part is read once. Memory as in `import_matrix`.
+    """
+    reading, policy = reading or Reading(), policy or Policy()
+    check_part(writing)
+    with _importing(source, store, kind, reading, policy, writing) as (writer, opened):
+        return write_part(writer, lambda: _write_tiles(writer, opened, kind, policy, writing))
+
+
+@contextlib.contextmanager
+def _importing(
+    source: Any, store: StoreLike, kind: str, reading: Reading, policy: Policy, writing: Writing
+) -> Iterator[tuple[Writer, Source]]:
+    """The source opened and the store begun. A source that cannot be used leaves no store behind."""
     check_kind(kind, policy)
-    check_target(store, writing)
-    with _scratch(source, store, reading, writing) as scratch, _told_of_full_disk(store):
-        opened = open_source(source, scratch, kind=kind, reading=reading, policy=policy)
+    with claimed(store, writing), _scratch(source, store, reading, writing) as scratch:
+        if writing.part is not None:
+            _refuse_streams(source, reading)
+        try:
+            opened = open_source(source, scratch, kind=kind, reading=reading, policy=policy)
+        except stopping.Terminated:
+            raise Stopped(
+                "stopped by SIGTERM while the source was read; the same again with resume (--resume) goes on"
+            ) from None
         try:
             names = spool.given_ids(reading)
             opened, writing = _fitted(opened, writing, scratch)
-            writer = create_store(
+            if writing.part is not None and any(scratch.iterdir()):
+                raise InputError(f"{_named_source(source)} is packed and {_NO_PARTS}")
+            writer = begin_store(
                 store,
                 n_objects=opened.n_objects,
                 kind=kind,
@@ -100,13 +144,27 @@ def import_matrix(
                 provenance=opened.provenance,
             )
             try:
-                _write_tiles(writer, opened, kind, policy, writing)
-                return writer.finish(checksum=opened.checksum)
+                yield writer, opened
             except (InputError, MemoryLimitError):
                 writer.abandon()  # so that it can be tried again with another policy
                 raise
         finally:
             opened.close()
+
+
+_NO_PARTS = "must be read as a whole, so it cannot be imported in parts (--part): import it in one process"
+
+
+def _refuse_streams(source: Any, reading: Reading) -> None:
+    """Refuse for a part what is read from front to back."""
+    if isinstance(source, str | os.PathLike) and os.path.exists(source):
+        name = detect(Path(source), reading)
+        if name in (*TEXT, *PAIRS, "mtx"):
+            raise InputError(f"{named(source)} ({name}) {_NO_PARTS}")
+
+
+def _named_source(source: Any) -> str:
+    return named(source) if isinstance(source, str | os.PathLike) else f"the {type(source).__name__}"
 
 
 def open_source(source: Any, scratch: Path, *, kind: str, reading: Reading, policy: Policy) -> Source:
@@ -195,19 +253,30 @@ def _opened(path: Path, name: str, reading: Reading, scratch: Path, kind: str, p
 
 def _fitted(source: Source, writing: Writing, scratch: Path) -> tuple[Source, Writing]:
     """Make tiles and the source's own chunks fit, so that no chunk is decoded or computed more than once."""
-    grain = source.grain() if isinstance(source, ArraySource) else None
+    writing, tile, grain = fitting(source, writing)
     if grain is None:
         return source, writing
+    assert isinstance(source, ArraySource)
+    if writing.part is not None:
+        told = f"chunks of {grain}" if grain else "chunks that are not square"
+        raise InputError(
+            f"{shown(source.provenance['source'], limit=400)} has {told}, which do not fit tiles of {tile}, and so"
+            f" {_NO_PARTS}, or choose a --tile that is a multiple of the chunks"
+        )
+    return source.put_aside(scratch), writing
+
+
+def fitting(source: Source, writing: Writing) -> tuple[Writing, int, int | None]:
+    """Tiles as the source's own chunks would have them, their side, and the side of the chunks if they do not fit."""
     n, dtype = source.n_objects, np.dtype(writing.dtype)
+    grain = source.grain() if isinstance(source, ArraySource) else None
     largest = default_tile(1 << 30, dtype)
-    if writing.tile is None and 0 < grain <= largest and grain < n:
+    if grain is not None and writing.tile is None and 0 < grain <= largest and grain < n:
         wanted = default_tile(n, dtype)
         writing = replace(writing, tile=grain * max(1, min(round(wanted / grain), largest // grain)))
     tile = default_tile(n, dtype) if writing.tile is None else writing.tile
-    if grain and (tile % grain == 0 or (grain >= n and tile >= n)):
-        return source, writing
-    assert isinstance(source, ArraySource)
-    return source.put_aside(scratch), writing
+    fits = grain is None or (grain and (tile % grain == 0 or (grain >= n and tile >= n)))
+    return writing, tile, None if fits else grain
 
 
 @dataclass(frozen=True)
@@ -236,11 +305,11 @@ class _ImportTile:
             kind=self.kind,
             dtype=self.files.layout.dtype,
             policy=self.policy,
-            ids=_StoredNames(self.files.store),  # type: ignore[arg-type]
+            ids=StoredNames(self.files.store, self.files.layout.n_objects),
             out=self._spare_tile(),
         )
         if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's checksum says it all
-            record.source_checksum = float(_checksum(upper, 0 if lower is None else _checksum(lower, 0)))
+            record.source_checksum = float(block_checksum(upper, 0 if lower is None else block_checksum(lower, 0)))
         self.files.write(i, j, tile, record)
         if self.files.mapped:  # then it is on its way to the disk, and nobody looks at it any more
             self.spare.append(tile)
@@ -252,34 +321,31 @@ class _ImportTile:
             return None
 
 
-@dataclass(frozen=True)
-class _StoredNames:
-    """The names as the store has them, looked up only when a message wants one."""
-
-    store: Any
-
-    def __getitem__(self, index: int) -> str:
-        return str(stored_ids(self.store)[index])
-
-
 def _write_tiles(writer: Writer, source: Source, kind: str, policy: Policy, writing: Writing) -> None:
     layout = writer.layout
+    with stopping.limited(writing.time_limit):
+        tasks.run(
+            _ImportTile(source, writer.files, kind, policy),
+            writer.missing(),
+            label="import",
+            bytes_each=layout.tile_bytes,
+            task_memory=task_memory(source, layout, writer.files.mapped),
+            memory=writing.memory,
+            local=getattr(source, "local", True),
+            goes_on=writer.goes_on,
+        )
+
+
+def task_memory(source: Source, layout: Layout, mapped: bool) -> int:
+    """Bytes that the task of one tile takes."""
     side = min(layout.tile, layout.n_objects)
     blocks = source.block_memory(side, side) * (2 if source.mirrored and layout.a_side > 1 else 1)
-    copies = 1 if writer.files.mapped else 3  # what is not written as it is, Zarr encodes
+    copies = 1 if mapped else 3  # what is not written as it is, Zarr encodes
     padded = 1 if layout.n_objects % layout.tile else 0
-    tasks.run(
-        _ImportTile(source, writer.files, kind, policy),
-        writer.missing(),
-        label="import",
-        bytes_each=layout.tile_bytes,
-        task_memory=blocks + layout.tile_bytes * (copies + padded) + SMALL,
-        memory=writing.memory,
-        local=getattr(source, "local", True),
-    )
+    return blocks + layout.tile_bytes * (copies + padded) + SMALL
 
 
-def _checksum(block: Array, start: int) -> int:
+def block_checksum(block: Array, start: int) -> int:
     """The crc32c of a block's bytes, row by row (column by column where those lie together), without a copy."""
     if block.strides[1] != block.itemsize and block.strides[0] == block.itemsize:
         block = block.T
@@ -296,9 +362,13 @@ def _checksum(block: Array, start: int) -> int:
 
 @contextlib.contextmanager
 def _scratch(source: Any, store: StoreLike, reading: Reading, writing: Writing) -> Iterator[Path]:
-    """A folder for what must be put aside: beside a local store, so that a killed import finds it again."""
+    """A folder for what must be put aside: beside a local store, so that a killed import finds it again.
+
+    A store that may not be touched is refused first.
+    """
+    check_target(store, writing)
     target = local_path(store)
-    if target is None:
+    if target is None or writing.part is not None:  # a part puts nothing aside
         with tempfile.TemporaryDirectory(prefix="dasrel-") as folder:
             yield Path(folder)
         return
@@ -323,23 +393,11 @@ def _scratch(source: Any, store: StoreLike, reading: Reading, writing: Writing) 
             raise StoreError(f"cannot write to {named(folder_path.parent)}: {told}; choose another place") from error
     try:
         yield folder_path
-    except (KeyboardInterrupt, StoreError):
+    except (KeyboardInterrupt, StoreError, Stopped):
         raise  # the import can go on from here with --resume
-    except BaseException:
-        shutil.rmtree(folder_path, ignore_errors=True)
+    except BaseException as error:
+        if not full_disk(error):  # then, too, it can go on
+            shutil.rmtree(folder_path, ignore_errors=True)
         raise
     else:
         shutil.rmtree(folder_path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _told_of_full_disk(store: StoreLike) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if full_disk(error):
-            raise StoreError(
-                f"the disk is full: {location(store)} is unfinished and nothing was lost; free some space and run"
-                " again with --resume"
-            ) from error
-        raise

@@ -13,7 +13,6 @@ Objectives of different settings say nothing about each other: a grid has one be
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,69 +21,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel import meter, rules
+from dasrel import rules
+from dasrel.checkpoint import Checkpoint, keeping
+from dasrel.delivered import RunResult, SoFar, named, places_of, same_bundles
 from dasrel.errors import DasrelWarning, InputError, some
+from dasrel.identity import relation_identity
 from dasrel.model import Model
 from dasrel.motion import Outcome
-from dasrel.picard import Work, run_bundle, split_by_memory, starting_spread, unspread
+from dasrel.picard import Bundle, entropy_weights, first_bundle, run_bundle, split_by_memory
 from dasrel.relation import Relation
 from dasrel.relation import relation as as_relation
-from dasrel.runs import Run, check_runs
-from dasrel.starts import largest_gram_eigenvalue
+from dasrel.runs import Run, checked_runs
 
 Float = NDArray[np.float64]
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, eq=False)
-class RunResult:
-    """What is known of every run: a row of the table."""
-
-    run: Run
-    converged: bool
-    n_iter: int
-    """Iterations; for pcm1 and pcm2 those of the fcm2 run before are included."""
-    objective: float
-    score: float
-    """What runs of one setting are compared by; the objective, save for the two cases above."""
-    history: tuple[float, ...]
-    """The objective after each iteration; accelerated steps that were taken back are left out."""
-    entropy: float
-    """O(U) = -sum u log u."""
-    sizes: tuple[float, ...]
-    """Sum of the memberships of each cluster."""
-    beta: float
-    """Spread at the end: what was given and what healing added."""
-    entropy_weight: float | None
-    """lambda as it was used."""
-    eta: tuple[float, ...] | None
-    flat: bool
-    """Whether U says nothing: all clusters alike for every object, to within 0.01."""
-    coincident: int
-    """Pairs of clusters at one place: distances to them differ by less than 1 % of their range."""
-    reseeded: int
-    """How often an empty cluster was given a new object."""
-    empty: int
-    """Clusters that are empty at the end, because no object lies away from its centre."""
-    negatives: int
-    """Distances below zero, summed over iterations."""
-    rises: int
-    """Iterations in which the objective rose beyond rounding: never on a Euclidean relation."""
-    rejected: int
-    """Accelerated steps that were taken back."""
-
-    def row(self) -> dict[str, Any]:
-        """Plain values, for a table or a file."""
-        values: dict[str, Any] = self.run.parameters()
-        for name in ("converged", "n_iter", "objective", "score", "entropy", "beta", "flat", "coincident",
-                     "reseeded", "empty", "negatives", "rises", "rejected"):  # fmt: skip
-            values[name] = getattr(self, name)
-        if self.entropy_weight is not None:
-            values["entropy_weight"] = self.entropy_weight
-        if self.eta is not None:
-            values["eta_values"] = list(self.eta)
-        values["sizes"] = list(self.sizes)
-        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +130,7 @@ def cluster(
     kind: str | None = None,
     keep_all: bool = False,
     memory: int | str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Clustering:
     """Make all runs together, one scan per iteration for all of them, and return the best run of every setting.
 
@@ -196,58 +147,60 @@ def cluster(
     memory
         Memory that may be taken on this machine, such as "2GiB"; by default half of the machine's. Runs that do not
         fit into one bundle are split into several, with a warning.
+    checkpoint
+        Writes down the state between scans, to go on from to the same bits.
 
     Cost: as many scans as the slowest run has iterations, and at most 10 before for entropy_weight="auto"; about
     44 n c bytes per run (float32) and 24 n c bytes per result that is kept.
     """
-    began = time.perf_counter()
     listed = [runs] if isinstance(runs, Run) else list(runs)
     relation = matrix if isinstance(matrix, Relation) else as_relation(matrix, kind=kind)
     if isinstance(matrix, Relation) and kind is not None:
         raise InputError("a relation knows its kind; leave kind out")
-    check_runs(listed, relation.n_objects, relation.matrix.ids)
+    source = relation.matrix
+    listed = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
     notes = _Notes()
     if any(run.rule == "hard" and (run.spread or relation.beta) for run in listed):
         notes.add("the rule hard runs without the spread: its objective is the same, but a spread freezes its steps")
         listed = [replace(run, spread=0.0) if run.rule == "hard" else run for run in listed]
     bundles, scan_memory = split_by_memory(relation, listed, keep_all=keep_all, memory=memory)
-    if len(bundles) > 1:
-        notes.add(
-            f"{len(listed)} runs do not fit into memory at once and were split into {len(bundles)} bundles, each with"
-            " its own scans; raise memory to make fewer scans"
-        )
 
-    with meter.watch() as counted:
-        weights, eigenvalue = _entropy_weights(relation, listed, scan_memory, notes)
-        first_scans = counted.scans
-        table: list[RunResult | None] = [None] * len(listed)
-        best: dict[tuple[Any, ...], Outcome] = {}
-        kept: dict[int, Outcome] = {}
+    def about() -> dict[str, Any]:
+        return {"relation": relation_identity(relation), "keep_all": keep_all, "run": [named(run) for run in listed]}
 
-        def deliver(outcome: Outcome) -> None:
-            table[outcome.place] = _row(outcome)
-            so_far = best.get(outcome.run.setting)
-            better = so_far is None or (outcome.score, outcome.place) < (so_far.score, so_far.place)
-            if better or keep_all:
-                outcome = replace(outcome, d=outcome.d.copy())  # it was a slice of the whole bundle's
-            if better:
-                best[outcome.run.setting] = outcome
-            if keep_all:
-                kept[outcome.place] = outcome
+    with keeping(checkpoint, "cluster", about) as keep:
+        bundles = same_bundles(bundles, keep.state("bundles"))
+        if len(bundles) > 1:
+            notes.add(
+                f"{len(listed)} runs do not fit into memory at once and were split into {len(bundles)} bundles, each"
+                " with its own scans; raise memory to make fewer scans"
+            )
+        first = entropy_weights(relation, listed, scan_memory, keep)
+        if first["without_value"]:
+            notes.add('all objects are alike, so that entropy_weight="auto" has no value: 1 was used')
+        weights = {int(place): value for place, value in first["weights"].items()}
+        so_far = SoFar.unpacked(keep.state("bundles"), listed, keep_all)
+        while so_far.bundle < len(bundles):
+            here = so_far.under_way or first_bundle(relation, bundles[so_far.bundle], weights)
 
-        work = Work()
-        for bundle in bundles:
-            run_bundle(relation, bundle, weights, deliver=deliver, work=work, memory=scan_memory)
-        scans = counted.scans
+            def step(bundle: Bundle | None) -> None:
+                keep.step("bundles", lambda: {**so_far.packed(bundle), "bundles": places_of(bundles)})
 
-    results = tuple(result for result in table if result is not None)
-    _look_back(results, eigenvalue, relation.n_objects, notes)
+            run_bundle(relation, here, deliver=so_far.deliver, on_step=step, work=so_far.work, memory=scan_memory)
+            so_far.bundle, so_far.under_way = so_far.bundle + 1, None
+            if so_far.bundle < len(bundles):
+                step(None)
+        scans, seconds = keep.scans, keep.seconds
+
+    results = tuple(result for result in so_far.table if result is not None)
+    _look_back(results, first["eigenvalue"], relation.n_objects, notes)
+    best, kept = so_far.best, so_far.kept
     partitions = tuple(_partition(relation, best[key], results) for key in dict.fromkeys(r.setting for r in listed))
     all_of_them = tuple(_partition(relation, kept[place], results) for place in sorted(kept))
     return Clustering(
-        partitions, all_of_them, results, scans=scans, first_scans=first_scans, bundles=len(bundles),
-        columns=tuple(work.columns), seconds=time.perf_counter() - began, update_seconds=work.update_seconds,
-        largest_eigenvalue=eigenvalue,
+        partitions, all_of_them, results, scans=scans, first_scans=first["scans"], bundles=len(bundles),
+        columns=tuple(so_far.work.columns), seconds=seconds, update_seconds=so_far.work.update_seconds,
+        largest_eigenvalue=first["eigenvalue"],
         warnings=notes.told(),
     )  # fmt: skip
 
@@ -265,48 +218,6 @@ class _Notes:
         for text in self._texts:
             warnings.warn(text, DasrelWarning, stacklevel=3)
         return tuple(self._texts)
-
-
-def _entropy_weights(
-    relation: Relation, runs: Sequence[Run], memory: int, notes: _Notes
-) -> tuple[dict[int, float], float | None]:
-    """lambda of every run that needs one: as given, or lambda_c / 2 = lambda_max(K) / n with the run's spread."""
-    weights: dict[int, float] = {}
-    automatic = []
-    for place, run in enumerate(runs):
-        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.start, str))
-        if begins_with_fcm2 and run.entropy_weight == "auto":
-            automatic.append(place)
-        elif begins_with_fcm2 and run.entropy_weight is not None:
-            weights[place] = float(run.entropy_weight)
-    if not automatic:
-        return weights, None
-    eigenvalue = largest_gram_eigenvalue(unspread(relation), memory=memory)
-    for place in automatic:
-        value = (eigenvalue + starting_spread(relation, runs[place]) / 2) / relation.n_objects
-        if not value > 0:
-            notes.add('all objects are alike, so that entropy_weight="auto" has no value: 1 was used')
-            value = 1.0
-        weights[place] = value
-    return weights, eigenvalue
-
-
-def _row(outcome: Outcome) -> RunResult:
-    U = outcome.U[None]
-    return RunResult(
-        run=outcome.run, converged=outcome.converged, n_iter=outcome.n_iter, objective=outcome.objective,
-        score=outcome.score, history=outcome.history, entropy=float(rules.entropy(U)[0]),
-        sizes=tuple(outcome.U.sum(axis=1).tolist()), beta=outcome.beta, entropy_weight=outcome.entropy_weight,
-        eta=None if outcome.eta is None else tuple(outcome.eta.tolist()), flat=bool(rules.is_flat(U)[0]),
-        coincident=0 if outcome.run.rule == "hard" else _coincident(outcome.d),
-        reseeded=outcome.reseeded, empty=outcome.empty, negatives=outcome.negatives, rises=outcome.rises,
-        rejected=outcome.rejected,
-    )  # fmt: skip
-
-
-def _coincident(d: Float) -> int:
-    near = 0.01 * float(d.max() - d.min())
-    return sum(float(np.abs(d[i] - d[j]).max()) <= near for i in range(len(d)) for j in range(i))
 
 
 def _look_back(results: Sequence[RunResult], eigenvalue: float | None, n: int, notes: _Notes) -> None:

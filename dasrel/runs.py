@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -59,7 +59,8 @@ class Run:
     """Whether eta is estimated again at every iteration; else once, at the start."""
     start: str | Float | Model = "random"
     """"random": memberships drawn for each object; "rows": rows of D with sum 1 (K14); "k-means++": objects far from
-    each other; memberships (n, c); or a model. pcm1 and pcm2 first run fcm2 from a start given by a word."""
+    each other; memberships (n, c); or a model, of this matrix or of fewer of its objects. pcm1 and pcm2 first run fcm2
+    from a start given by a word."""
     seed: int = 0
     restart: int = 0
     """Number of this restart: random numbers come from (seed, restart)."""
@@ -169,21 +170,24 @@ def grid(
     ]
 
 
-def check_runs(runs: Sequence[Run], n_objects: int, ids: Any) -> None:
-    """What can only be checked against the matrix: numbers of clusters, given memberships, models."""
+def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -> list[Run]:
+    """What can only be checked against the matrix: numbers of clusters, given memberships, models.
+
+    A start that is a model of fewer objects, or of the same in another order, is turned into one of this matrix.
+    """
     if not runs:
         raise InputError("there is no run to make: give at least one")
-    seen: set[int] = set()
     for run in runs:
         if not isinstance(run, Run):
             raise InputError(f"runs are made with dasrel.Run or dasrel.grid; this is {shown(type(run).__name__)}")
         if run.n_clusters > n_objects:
             raise InputError(f"n_clusters is {run.n_clusters} and there are {n_objects} objects: give 1 to {n_objects}")
-        if isinstance(run.start, str) or id(run.start) in seen:
-            continue
-        seen.add(id(run.start))
-        if isinstance(run.start, Model):
-            run.start.check(n_objects, ids)
+    models = {id(run.start): run.start for run in runs if isinstance(run.start, Model)}
+    fitted = {key: model.grown(ids, diagonal) for key, model in models.items()}
+    runs = [
+        run if fitted.get(id(run.start), run.start) is run.start else replace(run, start=fitted[id(run.start)])
+        for run in runs
+    ]
     for run in runs:
         if isinstance(run.start, Model):
             if run.start.n_clusters != run.n_clusters:
@@ -192,6 +196,7 @@ def check_runs(runs: Sequence[Run], n_objects: int, ids: Any) -> None:
                 raise InputError("eta='cut' needs memberships to cut, and a model has none: start from memberships")
         elif not isinstance(run.start, str):
             _check_memberships(np.asarray(run.start), n_objects, run.n_clusters)
+    return list(runs)
 
 
 def _check_memberships(U: NDArray[Any], n: int, c: int) -> None:

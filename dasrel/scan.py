@@ -22,6 +22,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +46,7 @@ HERE_BYTES = 128 * 2**20
 """Partial results of a cluster's workers that are combined by the caller: sums on the workers would cost more than
 they spare. Measured with two workers on one machine at n = 20,480 and 64 columns: 25 MB of them, 30 ms here, 120 ms
 there, of which most is the scheduler's."""
+LOSSES = 9  # of workers, in one scan
 SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: tasks would cost more
 
 
@@ -187,7 +189,7 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
         if client is None or of_workers is None:
             results = _scan_here(source, plan, consumers, counted, threads)
         else:
-            results = _scan_on_cluster(source, plan, consumers, counted, client, of_workers)
+            results = _scan_again_if_lost(source, plan, consumers, counted, client, of_workers)
     finished = []
     for consumer in consumers:
         parts = dict(zip(_keys(plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
@@ -210,7 +212,7 @@ def _scan_here(
     return list(dask.threaded.get(graph, wanted, num_workers=threads))
 
 
-def _scan_on_cluster(
+def _scan_again_if_lost(
     source: TileSource,
     plan: Plan,
     consumers: Sequence[Consumer],
@@ -218,8 +220,29 @@ def _scan_on_cluster(
     client: Any,
     memory: dict[str, tuple[int, int]],
 ) -> list[Any]:
+    """Tiles that nobody can make again when a worker dies are sent again, and the scan is begun anew."""
+    for losses in range(LOSSES + 1):
+        try:
+            return _scan_on_cluster(source, plan, consumers, counted, client, memory, again=losses > 0)
+        except CancelledError:
+            if client.status != "running" or losses == LOSSES:
+                raise
+            memory = tasks.worker_memory(client)
+    raise AssertionError("unreachable")
+
+
+def _scan_on_cluster(
+    source: TileSource,
+    plan: Plan,
+    consumers: Sequence[Consumer],
+    counted: meter.Meter,
+    client: Any,
+    memory: dict[str, tuple[int, int]],
+    *,
+    again: bool,
+) -> list[Any]:
     n_tiles, size = len(source.layout.tiles()), source.layout.total_bytes
-    step = counted.begin("scan", tiles=n_tiles, bytes=size, scan=True)
+    step = counted.begin("scan", tiles=n_tiles, bytes=size, scan=not again)
     groups = {group: plan.tiles(group) for group in plan.groups()}
     pins = source.pins.get(client.id) or source.pins.setdefault(client.id, workers.Pins(client))
     task_memory = sum(consumer.task_memory for consumer in consumers)
@@ -231,7 +254,7 @@ def _scan_on_cluster(
     )
     inline = bool(here) and len(batches) * sum(consumer.share_bytes for consumer in consumers) <= HERE_BYTES
     reader = source.files if source.files.travels else None
-    with workers.listening(client, step, n_tiles, size, watched=counted.is_watched) as tell:
+    with pins.watched(), workers.listening(client, step, n_tiles, size, watched=counted.is_watched) as tell:
         graph, wanted = build_graph(plan, reader, held, consumers, tell, batches=batches, inline=inline)
         if here:
             folds = {key: graph.pop(key) for key in list(graph) if key[0].startswith(FOLDS)}

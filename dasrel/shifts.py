@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from itertools import count
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import distortion, meter
+from dasrel.checkpoint import Keeper
 from dasrel.errors import InputError, shown, some
-from dasrel.lanczos import Found, Metric, Search, lanczos
-from dasrel.pencil import BLOCK, POINTS, Lowest, Range, advance, boundary, is_positive
+from dasrel.lanczos import Found, Metric, Search, State, lanczos
+from dasrel.pencil import BLOCK, POINTS, Bracket, Lowest, Range, advance, boundary, is_positive
 from dasrel.relation import Relation
 from dasrel.tiles import View
 from dasrel.tree import Tree, minimum_spanning_tree
@@ -43,6 +45,10 @@ class Work:
     memory: int
     rounding: float
     """Eigenvalues of W(D) above minus this count as not negative."""
+    keep: Keeper
+
+
+_NUMBERS = ("gamma", "value", "residual", "n_negative", "converged", "stopped", "alpha", "boundary")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +65,44 @@ class Result:
     merged: int = 0
     tree: Tree | None = None
 
+    def packed(self) -> dict[str, Any]:
+        """For a checkpoint: the numbers; Delta follows from them and from the tree."""
+        return {**{name: getattr(self, name) for name in _NUMBERS}, "has_delta": self.delta is not None}
+
+
+def shift(work: Work, alpha: float | None) -> Result:
+    """gamma of the method asked for, with all that goes with it."""
+    tree, groups, merged = (None, None, 0) if work.method == "spread" else leaves(work)
+    kept = work.keep.result("shift")
+    if kept is not None:
+        delta: View | Ultrametric | None = None
+        if tree is not None and work.method == "ultrametric":
+            delta = ultrametric(tree)
+        elif kept["has_delta"]:
+            delta = _view(work)(kept["alpha"]).view
+        found = Result(**{name: kept[name] for name in _NUMBERS}, delta=delta)
+    else:
+        if tree is None:
+            found = spread_shift(work)
+        elif work.method == "ultrametric":
+            found = ultrametric_shift(work, tree, groups)
+        else:
+            found = fit_shift(work, tree, groups, alpha=alpha)
+        work.keep.finish("shift", found.packed())
+    return replace(found, merged=merged, tree=tree if work.method == "ultrametric" else None)
+
+
+def _search(work: Work, search: Search, metric: Metric | None = None) -> Found:
+    """A Lanczos search that is kept scan by scan."""
+    return lanczos(
+        partial(work.base.gram, memory=work.memory), work.base.n_objects, search=search, metric=metric,
+        state=State.unpacked(work.keep.state("lanczos")), on_step=lambda at: work.keep.step("lanczos", at.packed),
+    )  # fmt: skip
+
 
 def spread_shift(work: Work) -> Result:
-    n, base = work.base.n_objects, work.base
     search = Search(tol=work.tol, floor=work.rounding, max_scans=work.max_scans, memory=work.memory)
-    found = lanczos(partial(base.gram, memory=work.memory), n, search=search)
+    found = _search(work, search)
     value, residual = float(found.ritz[0]), float(found.ritz_residuals[0])
     settled = found.converged or residual <= work.rounding
     gamma = 0.0 if value >= -work.rounding and settled else max(0.0, -2 * (value - residual))
@@ -74,7 +113,7 @@ def spread_shift(work: Work) -> Result:
 def leaves(work: Work) -> tuple[Tree, Index | None, int]:
     """The spanning tree of D, which objects are exact duplicates, and how many could go; other zeros are refused."""
     base = work.base
-    seen = minimum_spanning_tree(base.matrix, memory=work.memory)
+    seen = _tree(work)
     steps = View("squared-distance", base.view.steps)
     heights = steps.apply(seen.squared[None], np.empty((1, len(seen.weights))), row_self=None, column_self=None)[0]
     top = np.full((1, 1), seen.largest[0] ** 2 if seen.kind == "distance" else seen.largest[0])
@@ -85,7 +124,10 @@ def leaves(work: Work) -> tuple[Tree, Index | None, int]:
     members = np.bincount(groups)
     if members.max() == 1:
         return tree, None, 0
-    marks = distortion.row_marks(base, memory=work.memory)
+    marks = work.keep.result("marks")
+    if marks is None:
+        marks = distortion.row_marks(base, memory=work.memory)
+        work.keep.finish("marks", marks)
     first = np.zeros(len(members), dtype=np.int64)
     first[groups[::-1]] = np.arange(len(groups))[::-1]
     if (marks != marks[first[groups]]).any():
@@ -99,6 +141,18 @@ def leaves(work: Work) -> tuple[Tree, Index | None, int]:
     return tree, groups, int(len(groups) - len(members))
 
 
+def _tree(work: Work) -> Tree:
+    """The spanning tree of the stored values."""
+    matrix = work.base.matrix
+    kept = work.keep.result("tree")
+    if kept is not None:
+        top, i, j = kept["largest"]
+        return Tree(kept["edges"], kept["weights"], (top, i, j), matrix.kind)
+    tree = minimum_spanning_tree(matrix, memory=work.memory)
+    work.keep.finish("tree", {"edges": tree.edges, "weights": tree.weights, "largest": tree.largest})
+    return tree
+
+
 def _snapped(heights: Float) -> Float:
     """Ascending heights that differ by rounding only, made equal: ties that squaring or sums have broken.
 
@@ -110,19 +164,18 @@ def _snapped(heights: Float) -> Float:
 
 
 def ultrametric_shift(work: Work, tree: Tree, groups: Index | None) -> Result:
-    base, n = work.base, work.base.n_objects
     delta = ultrametric(tree)
     if groups is not None and groups.max() == 0:  # all objects are one
-        return Result(0.0, 0.0, 0.0, 0, True, delta=delta, tree=tree)
-    search = Search(tol=work.tol, floor=n_eps(base), max_scans=work.max_scans, vectors=True, memory=work.memory)
-    found = lanczos(partial(base.gram, memory=work.memory), n, search=search, metric=Metric(delta.gram, delta.solve))
+        return Result(0.0, 0.0, 0.0, 0, True, delta=delta)
+    search = Search(tol=work.tol, floor=n_eps(work.base), max_scans=work.max_scans, vectors=True, memory=work.memory)
+    found = _search(work, search, Metric(delta.gram, delta.solve))
     value, residual = float(found.ritz[0]), float(found.ritz_residuals[0])
     # x'W(D)x / x'x at the lowest vector x may be zero but for rounding. Here x'W(Delta)x = 1.
     allowed = work.rounding * _squared_length(found, groups)
     settled = found.converged or residual <= allowed
     gamma = 0.0 if value >= -allowed and settled else max(0.0, residual - value)
     negative = int((found.ritz < -max(found.noise, allowed)).sum())
-    return Result(gamma, value, residual, negative, settled, found.stopped, delta, tree=tree)
+    return Result(gamma, value, residual, negative, settled, found.stopped, delta)
 
 
 def _squared_length(found: Found, groups: Index | None) -> float:
@@ -135,10 +188,16 @@ def _squared_length(found: Found, groups: Index | None) -> float:
     return float(x @ x)
 
 
-def fit_shift(work: Work, tree: Tree, groups: Index | None, *, alpha: float | None) -> Result:
+def _view(work: Work) -> Callable[[float], Relation]:
+    """What makes Delta of a parameter."""
     base = work.base
+    return {"power": base.power, "exponential": base.exponential, "log": base.log}[work.method]
+
+
+def fit_shift(work: Work, tree: Tree, groups: Index | None, *, alpha: float | None) -> Result:
+    base, keep = work.base, work.keep
     dimension = (base.n_objects if groups is None else int(groups.max()) + 1) - 1
-    view = {"power": base.power, "exponential": base.exponential, "log": base.log}[work.method]
+    view = _view(work)
     nothing = Result(0.0, 0.0, 0.0, 0, True, alpha=alpha)
     if dimension < 1:
         return nothing
@@ -148,24 +207,25 @@ def fit_shift(work: Work, tree: Tree, groups: Index | None, *, alpha: float | No
         several = POINTS + 1 if B is None else 2
         return Lowest(A, B, groups, dimension, max(5 * BLOCK, room // several), start)
 
-    own = make(base)
-    verdict = None
-    while verdict is None and own.steps < work.max_scans:
-        advance([own], work.memory)
-        verdict = _not_negative(own, work.rounding)
-    if verdict:
-        return replace(nothing, value=own.value, residual=own.residual)
-    left = work.max_scans - own.steps
+    own = keep.result("own") or _own(work, make)
+    if own["verdict"]:
+        return replace(nothing, value=own["value"], residual=own["residual"])
+    left = work.max_scans - own["steps"]
 
     chosen = _Parameter(work, tree, view, make, alpha)
-    with meter.watch() as counted:
-        chosen.look(left)
-        while True:
-            search = make(base, view(chosen.alpha), own.lowest_vectors[:4])
-            stopped = _lowest(search, work, max(5, left - counted.scans))
-            if not search.indefinite:
-                break
-            chosen.refuted(search.lowest_vectors, max(5, left - counted.scans))
+    refuting: Float | None = None
+    for attempt in count():
+        scans = left if refuting is None else max(5, left - keep.scans + own["scans"])
+        chosen.look(f"alpha {attempt}", refuting, scans)
+        refuting = keep.result(f"gamma {attempt}")
+        if refuting is not None:
+            continue
+        search = make(base, view(chosen.alpha), own["vectors"])
+        stopped = _lowest(search, work, max(5, left - keep.scans + own["scans"]), f"gamma {attempt}")
+        if not search.indefinite:
+            break
+        refuting = search.lowest_vectors
+        keep.finish(f"gamma {attempt}", refuting)
     negative = int((search.below < -work.rounding).sum())
     gamma = max(0.0, search.residual - search.value)
     return Result(
@@ -174,15 +234,39 @@ def fit_shift(work: Work, tree: Tree, groups: Index | None, *, alpha: float | No
     )  # fmt: skip
 
 
-def _lowest(search: Lowest, work: Work, scans: int) -> str:
+def _own(work: Work, make: _Make) -> dict[str, Any]:
+    """Whether D itself is Euclidean, and the vectors that say so or not."""
+    own = make(work.base)
+    own.restore(work.keep.state("own") or {})
+    verdict = None
+    while verdict is None and own.steps < work.max_scans:
+        advance([own], work.memory)
+        verdict = _not_negative(own, work.rounding)
+        if verdict is None:
+            work.keep.step("own", own.packed)
+    found = {
+        "verdict": verdict, "steps": own.steps, "value": own.value, "residual": own.residual,
+        "vectors": own.lowest_vectors[:4], "scans": work.keep.scans,
+    }  # fmt: skip
+    work.keep.finish("own", found)
+    return found
+
+
+def _lowest(search: Lowest, work: Work, scans: int, phase: str) -> str:
     """Go on with a search for gamma until it is near enough, or why not."""
-    for _ in range(scans):
+    kept = work.keep.state(phase)
+    if kept is not None:
+        search.restore(kept["search"])
+        scans = kept["scans"]
+    while search.steps < scans:
         advance([search], work.memory)
         meter.current().say(f"gamma {-search.value:.6g}")
         if search.indefinite or search.exhausted or _settled(search, work.tol):
             return "converged"
         if _stagnant(search):
             return "rounding"
+        if search.steps < scans:
+            work.keep.step(phase, lambda: {"search": search.packed(), "scans": scans})
     return "scans"
 
 
@@ -224,25 +308,41 @@ class _Parameter:
     limit: float | None = None
     """The boundary, where it was looked for."""
 
-    def look(self, scans: int) -> None:
-        """The parameter given, if Delta is Euclidean there, or the one nearest to the boundary."""
-        if self.given is None:
-            self._search(self._ends(), None, scans)
+    def look(self, phase: str, refuting: Float | None, scans: int) -> None:
+        """The parameter given, if Delta is Euclidean there, or the one nearest to the boundary.
+
+        Parameters
+        ----------
+        refuting
+            Vectors that show that Delta is not Euclidean at the parameter chosen before: take one farther inside.
+        """
+        keep = self.work.keep
+        kept = keep.result(phase)
+        if kept is not None:
+            self.alpha, self.limit = kept["alpha"], kept["limit"]
             return
-        search = self.make(self.view(self.given))
+        if self.given is None:
+            ends = self._ends() if refuting is None else (self._ends()[0], self.alpha)
+            self._search(ends, refuting, scans, phase)
+        else:
+            self._try(self.given, refuting, scans, phase)
+        keep.finish(phase, {"alpha": self.alpha, "limit": self.limit})
+
+    def _try(self, given: float, refuting: Float | None, scans: int, phase: str) -> None:
+        state = self.work.keep.state(phase) or {}
+        if refuting is not None or "bracket" in state:
+            self._refuse(given, refuting, scans, phase)
+        search = self.make(self.view(given))
+        search.restore(state.get("search", {}))
         verdict = None
         while verdict is None and search.steps < scans:
             advance([search], self.work.memory)
             verdict = is_positive(search, _rounding(search.A))
+            if verdict is None:
+                self.work.keep.step(phase, lambda: {"search": search.packed()})
         if not verdict:
-            self._refuse(search.lowest_vectors[:4], max(5, scans - search.steps))
-        self.alpha = self.given
-
-    def refuted(self, vectors: Float, scans: int) -> None:
-        """These vectors show that Delta is not Euclidean at the parameter chosen: take one farther inside."""
-        if self.given is not None:
-            self._refuse(vectors, scans)
-        self._search((self._ends()[0], self.alpha), vectors, scans)
+            self._refuse(given, search.lowest_vectors[:4], max(5, scans - search.steps), phase)
+        self.alpha = given
 
     def _ends(self) -> tuple[float, float]:
         """A parameter for which Delta is nearly the same for all pairs, and the one nearest to D."""
@@ -251,9 +351,15 @@ class _Parameter:
         smallest = float(self.tree.weights[self.tree.weights > 0][0])
         return 20 / math.sqrt(smallest), 1e-3 / math.sqrt(self.tree.largest[0])
 
-    def _search(self, ends: tuple[float, float], vectors: Float | None, scans: int) -> None:
-        between = Range(*ends, self.view, _rounding, vectors)
-        limit, met = boundary(between, self.make, scans, self.work.memory)
+    def _search(self, ends: tuple[float, float], vectors: Float | None, scans: int, phase: str) -> None:
+        state = self.work.keep.state(phase)
+        bracket = Bracket(*ends, vectors, scans) if state is None or "bracket" not in state else None
+        if bracket is None:
+            bracket, scans = Bracket(**state["bracket"]), state["scans"]
+        limit, met = boundary(
+            Range(self.view, _rounding), self.make, bracket, self.work.memory,
+            lambda packed: self.work.keep.step(phase, lambda: {"bracket": packed(), "scans": scans}),
+        )  # fmt: skip
         if math.isnan(limit):
             raise InputError(
                 f"no alpha was found for which Delta of the method {self.work.method} is Euclidean within {scans}"
@@ -263,12 +369,11 @@ class _Parameter:
         inside = 1 + MARGIN if self.work.method == "exponential" else 1 - MARGIN
         self.limit, self.alpha = limit, limit * inside if met else limit
 
-    def _refuse(self, vectors: Float, scans: int) -> None:
-        assert self.given is not None
-        self._search((self._ends()[0], self.given), vectors, scans)
+    def _refuse(self, given: float, vectors: Float | None, scans: int, phase: str) -> NoReturn:
+        self._search((self._ends()[0], given), vectors, scans, phase)
         side = "at least" if self.work.method == "exponential" else "at most"
         raise InputError(
-            f"Delta of the method {self.work.method} is not Euclidean at alpha {self.given:g}; the boundary is near"
+            f"Delta of the method {self.work.method} is not Euclidean at alpha {given:g}; the boundary is near"
             f" {self.limit:.4g}: take {side} {self.alpha:.4g}, or leave alpha out"
         )
 

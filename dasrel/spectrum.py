@@ -12,8 +12,10 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dasrel import tasks
+from dasrel.checkpoint import Checkpoint, keeping
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.lanczos import Found, Search, lanczos
+from dasrel.identity import relation_identity
+from dasrel.lanczos import Found, Search, State, lanczos
 from dasrel.relation import Relation, relation
 
 
@@ -60,6 +62,7 @@ def spectrum(
     max_scans: int = 100,
     kind: str | None = None,
     memory: int | str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Spectrum:
     """The lowest and highest eigenvalues of W(D), for a matrix or a relation.
 
@@ -77,6 +80,8 @@ def spectrum(
         the best so far: the lowest eigenvalue is at most `lowest[0]`, and the spread allows for its residual.
     memory
         Such as "2GiB", by default half of the machine's: half for the basis, half for a scan.
+    checkpoint
+        Writes down the basis between scans, to go on from to the same bits.
 
     Cost: a scan per step; 5 to 15 for matrices with structure, 40 and more for noise. Memory: 8 n block bytes a step.
     """
@@ -90,7 +95,15 @@ def spectrum(
     rounding = n * float(np.finfo(seen.matrix.dtype).eps) * seen.largest()
 
     search = Search(lowest=1, highest=1, tol=tol, floor=rounding, block=block, max_scans=max_scans, memory=limit // 2)
-    found = lanczos(lambda V: seen.gram(V, memory=limit // 2), n, search=search)
+    asked = {"tol": tol, "block": block, "max_scans": max_scans}
+    with keeping(checkpoint, "spectrum", lambda: {"relation": relation_identity(seen), **asked}) as keep:
+        found = lanczos(
+            lambda V: seen.gram(V, memory=limit // 2),
+            n,
+            search=search,
+            state=State.unpacked(keep.state("lanczos")),
+            on_step=lambda state: keep.step("lanczos", state.packed),
+        )
 
     return _described(found, n, rounding, min(n_values, len(found.ritz)), max_scans)
 

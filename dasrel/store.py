@@ -4,9 +4,11 @@
     ids        the objects' names
     diagonal   self-similarities, for kinds similarity and kernel
     records    the statistics of each tile, from which the audit was made
-    progress   while the store is being written: the record of each tile that is finished
+    progress   while the store is being written, or grows: the record of each tile that is finished
 
 The group's attribute `dasrel` is the manifest. Its `state` is `writing` until every tile is there, then `complete`.
+A store that grows (see `growing`) stays complete: its manifest alone says how many objects it has, and arrays may be
+longer than that.
 A tile file is written aside and renamed, and its record is written after it, so that a killed process leaves either
 a whole tile with its record or a tile that the next run writes again.
 
@@ -19,7 +21,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +36,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
 from dasrel import tasks, workers
-from dasrel.errors import InputError, StoreError, shown, some
+from dasrel.errors import DasrelError, InputError, StoreError, shown, some
 from dasrel.intake import Record
 
 Array = NDArray[Any]
@@ -189,12 +192,13 @@ class TileFiles:
                 self._put(f"diagonal/c/{i}", np.diagonal(tile).astype("<f8"))
             self._put(f"progress/c/{i}/{j}/0", record.to_row().astype("<f8"))
             return
-        group = _group(self.store, "r+")
-        span_i, span_j = self.layout.span(i), self.layout.span(j)
-        group["values"][span_i, span_j] = tile[:rows, :columns]
-        if i == j and "diagonal" in group:
-            group["diagonal"][span_i] = np.diagonal(tile[:rows, :columns]).astype(np.float64)
-        group["progress"][i, j] = record.to_row()
+        with storing(self.store):
+            group = _group(self.store, "r+")
+            span_i, span_j = self.layout.span(i), self.layout.span(j)
+            group["values"][span_i, span_j] = tile[:rows, :columns]
+            if i == j and "diagonal" in group:
+                group["diagonal"][span_i] = np.diagonal(tile[:rows, :columns]).astype(np.float64)
+            group["progress"][i, j] = record.to_row()
 
     def _put(self, key: str, data: Array, tail: bytes = b"") -> None:
         """Write one chunk of an array whose folder exists."""
@@ -266,12 +270,14 @@ class Matrix:
         self.pins: dict[str, Any] = {}
         self._ids: Array | None = None
         self._index: dict[str, int] | None = None
+        self._diagonal: Array | None = None
 
     def __repr__(self) -> str:
         return f"<Matrix {location(self.store)}: {self.n_objects} objects, kind {self.kind}, tile {self.tile}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_matrix, (lasting(self.store),)
+        # With its manifest: where it arrives, the store may have grown, and this matrix has not.
+        return _reopened, (lasting(self.store), self.manifest)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -282,13 +288,19 @@ class Matrix:
     def ids(self) -> Array:
         """The objects' names, an array of n strings."""
         if self._ids is None:
-            self._ids = np.asarray(self._group["ids"][:])
+            self._ids = np.asarray(self._group["ids"][: self.n_objects])
         return self._ids
 
     @property
     def diagonal(self) -> Array | None:
         """Self-similarities (n float64) for kinds similarity and kernel, else None."""
-        return np.asarray(self._group["diagonal"][:]) if "diagonal" in self._group else None
+        if self._diagonal is None and self.kind in ("similarity", "kernel"):
+            self._diagonal = np.asarray(self._group["diagonal"][: self.n_objects])
+        return self._diagonal
+
+    def records(self) -> Array:
+        """The statistics of every tile, (tiles a side, tiles a side, numbers of a record); NaN below the diagonal."""
+        return np.asarray(self._group[self.manifest.get("records", "records")][:])
 
     def positions(self, ids: Iterable[str]) -> list[int]:
         """Where the objects with these names stand."""
@@ -360,6 +372,10 @@ def open_matrix(store: StoreLike) -> Matrix:
     return Matrix(store, manifest, group)
 
 
+def _reopened(store: StoreLike, manifest: dict[str, Any]) -> Matrix:
+    return Matrix(store, manifest, read_manifest(store)[1])
+
+
 def is_store(store: StoreLike) -> bool:
     """Whether a dasrel store, finished or not, is there. An error on the way is not a no: it is raised."""
     try:
@@ -394,7 +410,8 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
 
 def _write_aside(path: str, tile: Array, tail: bytes) -> None:
     """Write a chunk and what follows it to a file beside, then rename it: there is never half a chunk."""
-    aside = f"{path}.{os.getpid()}.partial"
+    # Not the process's number: another machine may write the same tile under the same number at the same time.
+    aside = f"{path}.{uuid.uuid4().hex}.partial"
     try:
         with open(aside, "wb", buffering=0) as file:
             data = tile.data.cast("B")
@@ -413,6 +430,31 @@ def _readonly(tile: Array) -> Array:
     flat = tile.view(np.uint8).reshape(-1)
     flat.flags.writeable = False  # the checksum takes read-only bytes only
     return flat
+
+
+@contextlib.contextmanager
+def storing(store: StoreLike) -> Iterator[None]:
+    """What remote storage says against a write, in one line.
+
+    There is no further try here: s3fs and its like have tried several times already, with longer and longer pauses.
+    """
+    try:
+        yield
+    except (DasrelError, FileNotFoundError):
+        raise
+    except Exception as error:
+        named = getattr(error, "filename", None)  # a file of this machine: a source, not the store
+        if local_path(store) is not None or named or not (isinstance(error, OSError) or _is_of_storage(error)):
+            raise
+        raise StoreError(
+            f"{location(store)} cannot be written: {shown(error, limit=200)}; what is written stays: when the storage"
+            " answers again, run again with --resume"
+        ) from error
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Whether it comes from a package that speaks to remote storage; not all of their errors are OSErrors."""
+    return type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp", "s3fs", "gcsfs", "adlfs")
 
 
 def is_mapped(group: Any) -> bool:
@@ -450,6 +492,20 @@ def lasting(store: StoreLike) -> Any:
 def stored_ids(store: StoreLike) -> Array:
     """The objects' names of a store, finished or not."""
     return np.asarray(_group(lasting(store))["ids"][:])
+
+
+@dataclass(frozen=True)
+class StoredNames(Sequence[str]):
+    """The objects' names for messages, read from the store when one is asked for, so that tasks travel light."""
+
+    store: StoreLike
+    n_objects: int
+
+    def __len__(self) -> int:
+        return self.n_objects
+
+    def __getitem__(self, k: Any) -> Any:
+        return str(stored_ids(self.store)[int(k)])
 
 
 def _group(store: Any, mode: Literal["r", "r+"] = "r") -> Any:

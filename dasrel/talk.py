@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import sys
 import time
 import traceback
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, cast
 
 import typer
 
-from dasrel import meter
+from dasrel import meter, stopping
 from dasrel._version import __version__
-from dasrel.errors import DasrelError, DasrelWarning, shown
+from dasrel.errors import DasrelError, DasrelWarning, Stopped, redacted, shown
 from dasrel.progress import Drawing
+from dasrel.runtime import Runtime, connect
 
 # typer.BadParameter is the one usage error that every version of typer shows; its parent is all of them.
 UsageError: Any = typer.BadParameter.__mro__[1]
+STOPPED = 75
+"""The exit code of a command that was stopped and can be gone on with: EX_TEMPFAIL, try again."""
 
 
 class Talk:
@@ -46,6 +51,9 @@ class Talk:
                 plain(message, category, *where, **more)
 
         warnings.showwarning = cast(Any, show)
+        self._stack.enter_context(stopping.listening())
+        if self.verbose:
+            self._stack.enter_context(_told_of_work())
         drawing = None if self.quiet else self._stack.enter_context(Drawing())
         self.meter = self._stack.enter_context(meter.watch(drawing))
         if self.verbose:
@@ -70,13 +78,26 @@ class Talk:
         """Since the command began."""
         return round(time.perf_counter() - self._began, 3)
 
+    def at(self, place: Runtime) -> AbstractContextManager[Any]:
+        """Run what is inside at this place: on local threads, or on a cluster."""
+        return connect(place, tell=self.tell, logs=self.verbose > 1)
+
+    def tell(self, text: str) -> None:
+        """One line for people, on stderr."""
+        if not self.quiet:
+            complain(text)
+
+    def forecast(self, forecast: Any) -> None:
+        """Print what a command would do, a `forecast.Forecast`."""
+        self.result({**forecast.as_dict(), "seconds": self.seconds}, forecast.lines())
+
     def result(self, values: dict[str, Any], lines: list[tuple[str, str]]) -> None:
         """Print the result: `values` as one JSON object, or `lines` of names and texts for people."""
         self._stack.close()
         if self.json:
-            print(json.dumps(_plain(values), allow_nan=False))
+            print(json.dumps(_plain(redacted(values)), allow_nan=False))
         elif not self.quiet:
-            _print_lines(lines)
+            _print_lines([(name, redacted(text)) for name, text in lines])
         sys.stdout.flush()
 
 
@@ -100,7 +121,7 @@ def _print_lines(lines: list[tuple[str, str]]) -> None:
 
 def complain(text: str) -> None:
     """One line on stderr; whatever comes from data is escaped."""
-    print(f"dasrel: {shown(text, limit=4000)}", file=sys.stderr, flush=True)
+    print(f"dasrel: {shown(redacted(text), limit=4000)}", file=sys.stderr, flush=True)
 
 
 def report(error: BaseException, *, json: bool, trace: bool) -> int:
@@ -110,12 +131,21 @@ def report(error: BaseException, *, json: bool, trace: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if trace:
-        traceback.print_exception(error)
-    text = "interrupted" if isinstance(error, KeyboardInterrupt) else told(error)
+        print(redacted("".join(traceback.format_exception(error))), file=sys.stderr)
+    text, code = told(error), 1
+    if isinstance(error, stopping.Terminated):
+        text, code = "stopped by SIGTERM; nothing of it is kept", stopping.KILLED
+    elif isinstance(error, KeyboardInterrupt):
+        text, code = "interrupted", 130
+    elif isinstance(error, Stopped):
+        code = STOPPED
     complain(text)
-    if json:
+    if json and isinstance(error, Stopped):
+        said = {"stopped": True, "scans": error.scans, "checkpoint": error.checkpoint, "message": text}
+        print_object(said)
+    elif json:
         print_error(text)
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return code
 
 
 def told(error: BaseException) -> str:
@@ -129,10 +159,30 @@ def told(error: BaseException) -> str:
     return f"unexpected {type(error).__name__}: {error} (a defect of dasrel; -vv shows where)"
 
 
+@contextmanager
+def _told_of_work() -> Iterator[None]:
+    """What the library says about its work, such as the checkpoints that it writes, as lines on stderr."""
+    log, handler = logging.getLogger("dasrel"), logging.StreamHandler()
+    handler.emit = lambda record: complain(record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
 def print_error(text: str) -> None:
     """An error as one JSON object on stdout."""
+    print_object({"error": text})
+
+
+def print_object(said: dict[str, Any]) -> None:
+    """What ends a command early, as one JSON object on stdout."""
     try:
-        print(json.dumps({"error": text}), flush=True)
+        print(json.dumps(redacted(said)), flush=True)
     except BrokenPipeError as error:
         report(error, json=False, trace=False)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,15 +17,43 @@ from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes
 from threadpoolctl import ThreadpoolController
 
-from dasrel import meter
-from dasrel.errors import DasrelError, MemoryLimitError
+from dasrel import meter, stopping
+from dasrel.errors import ClusterError, DasrelError, MemoryLimitError, Stopped
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+# The client that the work belongs to, inside `bound_to`.
+_bound: ContextVar[Any | None] = ContextVar("dasrel_client", default=None)
+
+
+@contextmanager
+def bound_to(client: Any) -> Iterator[None]:
+    """Inside, this is the active client, and work fails when it is lost; it never goes on here in silence."""
+    token = _bound.set(client)
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+AGAIN = "repeat the command, with --resume if it writes a store or a checkpoint"
+
+
+def lost(client: Any) -> ClusterError:
+    """What to say when a client's scheduler has gone away."""
+    where = client.scheduler.address if client.scheduler is not None else ""
+    return ClusterError(f"the connection to the scheduler {where} was lost; start it again and {AGAIN}")
+
+
 def active_client() -> Any | None:
     """The distributed client that the user has made active, or None. Never connects, never starts anything."""
+    bound = _bound.get()
+    if bound is not None:
+        if bound.status != "running":
+            raise lost(bound)
+        return bound
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return None
@@ -92,10 +122,21 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
     return min(threads, int(limit // task_memory))
 
 
-def worker_memory(client: Any) -> dict[str, tuple[int, int]]:
-    """Each worker's address with its memory limit in bytes (0: none set) and its number of threads."""
+AWAY = 60.0
+"""Seconds in which workers that have all died must be there again, started anew by whoever watches over them."""
+
+
+def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, int]]:
+    """Each worker's address with its memory limit in bytes (0: none set) and its number of threads.
+
+    There is one at least: when all have died, it waits until one is there again, for so many seconds.
+    """
     # Not scheduler_info: it returns a cache that the client's own refresh, now and then, has emptied of workers.
-    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    until = time.monotonic() + wait
+    while not (workers := client.sync(client.scheduler.identity, n_workers=-1)["workers"]) and wait:
+        if time.monotonic() > until:
+            raise ClusterError(f"the cluster has no worker left, and none came in {wait:g} s; start some and {AGAIN}")
+        time.sleep(0.1)
     return {address: (int(w["memory_limit"] or 0), int(w["nthreads"])) for address, w in workers.items()}
 
 
@@ -121,13 +162,15 @@ def run(
     memory: int | str | None = None,
     scan: bool = False,
     local: bool = False,
+    goes_on: str | None = None,
 ) -> list[Result]:
     """Apply `function` to every item, one task each, and return the results in the order of the items.
 
     `task_memory` is the anonymous memory that one task takes at its peak, in bytes. As many tasks run at once as fit
     into `memory` (local threads) or as the workers have threads; when not even one fits, nothing is begun and
     `MemoryLimitError` names the numbers. `bytes_each` is only for progress. `scan` counts the work as one scan.
-    `local` keeps it on this process's threads, for what cannot travel.
+    `local` keeps it on this process's threads, for what cannot travel. `goes_on` is for tasks whose work lasts: it says
+    how to go on with the rest after a stop. Such work ends after the tasks under way, with `Stopped`, when asked to.
 
     On a cluster a task that fails is tried `retries` times more, on any worker. Locally the same holds in the thread.
     The first failure that remains is raised; the tasks not yet begun are dropped, and local ones that are under way
@@ -137,38 +180,79 @@ def run(
     step = meter.current().begin(label, tiles=len(items), bytes=bytes_each * len(items), scan=scan)
     if not items:
         return []
+    pace = _Pace(len(items), goes_on)
     if client is None:
         threads = threads_that_fit(task_memory, memory, label)
         gate = _Gate()
 
         def work(item: Item) -> Result | None:
-            if not gate.enter():
+            began = time.monotonic()
+            if not (pace.may_begin() and gate.enter()):
                 return None
             try:
                 result = _retried(function, item, retries)
             finally:
                 gate.leave()
+            pace.done(time.monotonic() - began)
             step.add(bytes=bytes_each)
             return result
 
         delayed = dask.delayed(work, pure=False, traverse=False)
-        with single_threaded_blas():
+        with single_threaded_blas(), stopping.kept() if goes_on else nullcontext():
             try:
-                return list(dask.compute(*[delayed(item) for item in items], scheduler="threads", num_workers=threads))
+                list_of = [delayed(item) for item in items]
+                results = list(dask.compute(*list_of, scheduler="threads", num_workers=threads))
             finally:
                 gate.close()
+        pace.stop()
+        return results
     check_workers(worker_memory(client), task_memory, label)
     from distributed import as_completed
 
     futures = client.map(_Limited(function), items, retries=retries, pure=False)
     try:
-        for future in as_completed(futures):
-            if future.status == "error":
-                future.result()
-            step.add(bytes=bytes_each)
+        began, at_once = time.monotonic(), sum(threads for _, threads in worker_memory(client).values())
+        with stopping.kept() if goes_on else nullcontext():
+            for number, future in enumerate(as_completed(futures), 1):
+                if future.status == "error":
+                    future.result()
+                step.add(bytes=bytes_each)
+                pace.done((time.monotonic() - began) * at_once / number)
+                if not pace.may_begin():
+                    pace.stop()
         return list(client.gather(futures))
     finally:
         client.cancel(futures)
+
+
+class _Pace:
+    """Whether another task may begin: asks who stops, and knows how long a task takes."""
+
+    def __init__(self, total: int, goes_on: str | None) -> None:
+        self._stop = stopping.current() if goes_on else stopping.Stop()
+        self._total = total
+        self._goes_on = goes_on
+        self._begun = self._done = 0
+        self._slowest = 0.0
+        self._reason = ""
+        self._lock = threading.Lock()
+
+    def may_begin(self) -> bool:
+        """The first one may in any case, so that whoever goes on gets further."""
+        with self._lock:
+            if self._begun and not self._reason:
+                self._reason = self._stop.reason(self._slowest)
+            self._begun += 1
+            return not self._reason
+
+    def done(self, seconds: float) -> None:
+        with self._lock:
+            self._done += 1
+            self._slowest = max(self._slowest, seconds)
+
+    def stop(self) -> None:
+        if self._reason and self._done < self._total:
+            raise Stopped(f"stopped by {self._reason} after {self._done} of {self._total} tiles; {self._goes_on}")
 
 
 class _Gate:

@@ -21,7 +21,7 @@ from dasrel.intake import Array, Names
 from dasrel.rows import Split, Table, fill
 from dasrel.source import Reading, Source
 
-__all__ = ["open_text", "sniff"]
+__all__ = ["open_text", "peek", "sniff"]
 
 VALUES = "values.f8"
 STRICT_NAME = 10
@@ -50,6 +50,19 @@ def open_text(path: str | Path, reading: Reading, scratch: Path, kind: str) -> S
             f"{len(names)} ids for the {facts['n_objects']} objects of {spool.place(path)}; give one id per row"
         )
     return SquareSource(path, scratch / VALUES, facts, names or facts["ids"])
+
+
+def peek(path: str | Path, reading: Reading, kind: str) -> tuple[int, bool]:
+    """The number of objects that the first lines announce, and whether both triangles follow. Reads no more of it."""
+    stream = spool.Stream(Path(path), member=_qza_member(Path(path)) if reading.format == "qza" else None)
+    try:
+        if reading.format == "phylip":
+            table, _ = _phylip(Path(path), stream, kind)
+        else:
+            table, _ = _square(Path(path), stream, reading.format)
+    finally:
+        stream.close()
+    return table.n_objects, table.lower is None
 
 
 class SquareSource:

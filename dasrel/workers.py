@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ Place = tuple[int, int]
 
 PINNED_SHARE = 0.5
 """Of a worker's memory limit. Dask begins to write to disk at 0.6, and the scan's own sums need room."""
+LOOK = 1.0
+"""Seconds between two looks after tiles that wait for a worker that is gone."""
 UNLIMITED = 2 * 2**30
 """What is pinned at most on a worker that names no limit."""
 
@@ -51,6 +54,41 @@ class Pins:
         self.futures: dict[Group, Any] = {}
         self.homes: dict[Group, str] = {}
         """The worker that each group was given to."""
+
+    def stranded(self) -> set[Group]:
+        """Groups that wait for a worker that is gone, and that nobody works on."""
+        here = self.client.processing()
+        busy = {key for keys in here.values() for key in keys}
+        return {
+            group
+            for group, future in self.futures.items()
+            if future.status == "pending" and self.homes[group] not in here and future.key not in busy
+        }
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Cancel, while a scan runs, what would wait for ever, so that it can be asked for anew.
+
+        Dask sends what was meant for a worker that died to another one, but not if there is none at that moment.
+        """
+        ended = threading.Event()
+
+        def look() -> None:
+            before: set[Group] = set()
+            while not ended.wait(LOOK):
+                with suppress(Exception):  # a connection that is lost is somebody else's business
+                    now = self.stranded()
+                    if lost := now & before:
+                        self.client.cancel([self.futures[group] for group in lost])
+                    before = now
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
 
     def batches(
         self, groups: Sequence[Group], memory: dict[str, tuple[int, int]], *, most: int | None
@@ -93,6 +131,8 @@ class Pins:
             for address, (limit, threads) in memory.items()
         }
         size = {group: len(places) * tile_bytes for group, places in groups.items()}
+        for group in [group for group, future in self.futures.items() if future.status not in ("pending", "finished")]:
+            del self.futures[group]  # lost with its worker, or it could not be read
         total = sum(room.values()) - sum(size[g] for g in self.futures)
         given: dict[Group, Any] = dict(self.futures)
         read: set[Group] = set()

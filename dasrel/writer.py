@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import shutil
+import time
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dasrel import intake
 from dasrel._version import __version__
-from dasrel.errors import InputError, StoreError, shown, some
+from dasrel.errors import InputError, StoreError, redacted, shown, some
 from dasrel.intake import KINDS, Names, Policy, Record
 from dasrel.store import (
     FORMAT_VERSION,
@@ -63,6 +65,11 @@ class Writing:
     """Go on with an unfinished store: only the tiles that are missing are written."""
     force: bool = False
     """Replace an existing store, by a rename once the new one is complete."""
+    part: tuple[int, int] | None = None
+    """Write only share k of N (k, N), 1 <= k <= N, of the tiles, beside other processes: see `dasrel.parts`."""
+    time_limit: float | str | None = None
+    """Seconds, or such as "30m": `Stopped` is raised before the tile that would be done later, counted from the first.
+    What is written stays; `resume` goes on with it."""
 
 
 class Writer:
@@ -76,9 +83,11 @@ class Writer:
         group: Any,
         *,
         resumed: bool = False,
+        part: tuple[int, int] | None = None,
     ) -> None:
         self.target = target
         self.resumed = resumed
+        self.part = part
         self.store = store
         self.manifest = manifest
         self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
@@ -86,20 +95,34 @@ class Writer:
         self.ids = np.asarray(group["ids"][:])
         self._group = group
 
+    @property
+    def goes_on(self) -> str | None:
+        """How to go on with it after a stop; None for a store that replaces another, which is begun anew."""
+        if self.store is not self.target:
+            return None
+        return f"the same again{'' if self.part else ' with resume (--resume)'} goes on with the rest"
+
     def missing(self) -> list[tuple[int, int]]:
-        """The tiles that are not written yet, in order."""
+        """The tiles that are not written yet, in order; of a part only its own."""
         if self.manifest["audit"] is not None:
             return []
         done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
-        return [(i, j) for i, j in self.layout.tiles() if not done[i, j]]
+        tiles = self.layout.tiles()
+        if self.part is not None:
+            k, n = self.part
+            tiles = tiles[len(tiles) * (k - 1) // n : len(tiles) * k // n] if k else []
+        return [(i, j) for i, j in tiles if not done[i, j]]
 
     def finish(self, *, checksum: str | None = None) -> Matrix:
         """Check that every tile is there, fill pairs that wait for the maximum, write the audit, and open the store.
 
         `checksum` is that of the source; without it, the checksums of the tiles as they were read stand in.
         """
+        if self.part is not None:
+            raise InputError("a part does not finish a store; the same without `part`, with `resume`, does")
         if self.manifest["audit"] is None:  # else it was killed below, in the last steps
             self._audit(checksum)
+        _sweep(self.store, age=0)
         if "progress" in self._group:
             del self._group["progress"]
         provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
@@ -214,17 +237,21 @@ def create_store(
     """
     names = checked_ids(ids, n_objects)
     writing = writing or Writing()
-    manifest = _manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
+    if writing.part is not None:
+        raise InputError("this cannot be done in parts; leave `part` out")
+    manifest = new_manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
     state = check_target(store, writing)
     exists = state is not None
     if state == "abandoned":
-        return Writer(store, store, manifest, _create_group(store, manifest, names, overwrite=True))
+        return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
     if exists and writing.resume:
         begun, group = read_manifest(store, "r+")
-        _check_same(begun, manifest, store)
+        if begun["state"] == "complete":
+            raise StoreError(f"{location(store)} is complete already: there is nothing to resume")
+        check_same(begun, manifest, store)
         if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
-            return Writer(store, store, manifest, _create_group(store, manifest, names, overwrite=True))
-        _sweep(store)
+            return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
+        _sweep(store, age=600)  # what is younger may belong to a part that is still being written
         if not np.array_equal(np.asarray(group["ids"][:]), names):
             raise StoreError(f"{location(store)} was begun with other ids; say --force to begin anew")
         return Writer(store, store, begun, group, resumed=True)
@@ -235,9 +262,14 @@ def create_store(
             raise StoreError(
                 f"{location(store)} exists and a remote store cannot be replaced by a rename: delete it first"
             )
+        if writing.time_limit is not None:
+            raise InputError(
+                f"{location(store)} exists, and a store that replaces it cannot be gone on with after a time limit:"
+                " remove the old one first, or leave the limit (--time-limit) out"
+            )
         place = target.with_name(f".{target.name}.new")
         shutil.rmtree(place, ignore_errors=True)
-    return Writer(store, place, manifest, _create_group(place, manifest, names))
+    return Writer(store, place, manifest, create_group(place, manifest, names))
 
 
 def check_target(store: StoreLike, writing: Writing) -> str | None:
@@ -247,7 +279,7 @@ def check_target(store: StoreLike, writing: Writing) -> str | None:
             raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
         return None
     state = str(read_manifest(store)[0]["state"])
-    if state != "abandoned" and not (writing.resume or writing.force):
+    if state != "abandoned" and not (writing.resume or writing.force or writing.part):
         raise StoreError(
             f"{location(store)} exists (state {state}); say --force to replace it"
             + (", or --resume to go on with it" if state != "complete" else "")
@@ -291,7 +323,7 @@ def full_disk(error: BaseException) -> bool:
     return False
 
 
-def _manifest(
+def new_manifest(
     n_objects: int, kind: str, writing: Writing, policy: Policy, provenance: dict[str, Any]
 ) -> dict[str, Any]:
     check_kind(kind, policy)
@@ -310,13 +342,13 @@ def _manifest(
         "dtype": writing.dtype,
         "compress": writing.compress,
         "input": policy.record(),
-        "provenance": {**provenance, "dasrel": __version__},
+        "provenance": redacted({**provenance, "dasrel": __version__}),
         "state": "writing",
         "audit": None,
     }
 
 
-def _create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, overwrite: bool = False) -> Any:
+def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, overwrite: bool = False) -> Any:
     n, side = manifest["n_objects"], manifest["tile"]
     a_side = math.ceil(n / side)
     filters: tuple[Any, ...] = (Crc32cCodec(),)
@@ -362,13 +394,13 @@ def _record_names() -> dict[str, Any]:
     return {"columns": [field.name for field in fields(Record)]}
 
 
-def _check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
-    if begun["state"] == "complete":
-        raise StoreError(f"{location(store)} is complete already: there is nothing to resume")
+def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
+    """Refuse to go on with a store that was begun in another way. One that is complete keeps no `modified`."""
     asked = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
+    late = ("checksum", "modified") if begun["state"] == "complete" else ("checksum",)
     for part in ("input", "provenance"):
         names = [*begun[part], *(name for name in wanted[part] if name not in begun[part])]
-        asked |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name != "checksum"}
+        asked |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name not in late}
     for name, (first, now) in asked.items():
         if first != now:
             raise StoreError(
@@ -377,12 +409,15 @@ def _check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike)
             )
 
 
-def _sweep(store: StoreLike) -> None:
-    """Remove files that a killed process was still writing aside."""
+def _sweep(store: StoreLike, *, age: float) -> None:
+    """Remove files that a killed process was still writing aside, so many seconds ago or more."""
     local = local_path(store)
     if local is not None:
+        before = time.time() - age
         for partial in local.rglob("*.partial"):
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if age == 0 or partial.stat().st_mtime <= before:  # a file server's clock may be ahead of ours
+                    partial.unlink()
 
 
 def _is_vacant(store: StoreLike) -> bool:

@@ -12,15 +12,20 @@ import dasrel
 HERE = Path(dasrel.__file__).parent
 # Each module may import only those that stand before it.
 ORDER = [
-    *("_version", "errors", "meter", "tasks", "workers", "intake", "skinny", "tiles", "forest", "rules"),
-    *("source", "store", "writer"),
+    *("_version", "errors", "words", "stopping", "meter", "statefile", "checkpoint"),
+    *("tasks", "workers", "intake", "skinny", "tiles", "forest", "rules"),
+    *("source", "store", "writer", "claim", "growing", "parts"),
     *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
-    *("features", "metrics", "pairwise", "export", "audit"),
-    *("scan", "direct", "products", "relation", "tree", "ultrametric", "images", "lanczos", "spectrum"),
-    *("distortion", "pencil", "shifts", "euclidean"),
-    *("model", "runs", "starts", "motion", "picard", "results", "outputs", "orders", "estimators"),
-    *("figures", "demo", "progress", "talk", "options"),
-    *("cli_cluster", "cli_pictures", "cli_structure", "cli", "__main__"),
+    *("features", "metrics", "pairwise", "additions", "append", "audit"),
+    *("scan", "direct", "products", "relation", "identity", "tree", "ultrametric", "images", "lanczos", "spectrum"),
+    *("distortion", "pencil", "shifts", "euclidean", "export"),
+    *("model", "runs", "starts", "motion", "picard", "delivered", "results", "outputs", "matching"),
+    *("asked", "orders", "estimators"),
+    *("probe", "planning", "forecast"),
+    *("figures", "demo", "clusters", "runtime"),
+    *("contents", "lock", "ledger", "tables", "recipe", "steps", "standing", "workflow"),
+    *("progress", "talk", "options"),
+    *("cli_append", "cli_plan", "cli_cluster", "cli_pictures", "cli_structure", "cli_run", "cli", "__main__"),
 ]
 MODULES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "__init__")
 

@@ -19,7 +19,7 @@ import zarr
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import cli, cli_cluster, demo
+from dasrel import cli, demo, words
 from dasrel.errors import InputError
 from dasrel.model import Model
 from dasrel.outputs import folder_names, save_clustering
@@ -194,7 +194,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         calls.append((*positional, named))
         raise InputError("stop here")
 
-    monkeypatch.setattr("dasrel.results.cluster", fake)
+    monkeypatch.setattr("dasrel.asked.cluster", fake)
     line = (
         f"cluster d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
         " --spread-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
@@ -202,7 +202,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     )
     assert cli.run(line.split()) == 1
     ((store, runs, named),) = calls
-    assert (store, named) == ("d.zarr", {"memory": "2GiB"})
+    assert (store, named) == ("d.zarr", {"memory": "2GiB", "checkpoint": None})
     assert len(runs) == 2 * 2 * 2 * 2
     common = {
         "rule": "pcm1", "n_clusters": 4, "fuzzifier": 1.5, "spread_scale": 2.0, "seed": 9, "max_iter": 7, "tol": 0.5,
@@ -218,8 +218,8 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_what_the_command_knows_of_rules_is_right() -> None:
-    assert set(cli_cluster.RULES) == set(RULES) == set(_FILLED)
-    for name, takers in cli_cluster.TAKES.items():
+    assert set(words.RULES) == set(RULES) == set(_FILLED)
+    for name, takers in words.TAKES.items():
         assert set(takers) == {rule for rule, filled in _FILLED.items() if name.replace("-", "_") in filled}
 
 

@@ -236,7 +236,7 @@ def test_predicting_rows_in_all_forms(tmp_path: Path, points: Any, squared: Any)
 def test_the_words_are_the_same_everywhere(kind: Any) -> None:
     common = {
         *("n_clusters", "n_init", "init", "max_iter", "tol", "random_state"),
-        *("on_negative", "spread", "euclideanize", "accelerate", "kind", "memory"),
+        *("on_negative", "spread", "euclideanize", "accelerate", "kind", "memory", "checkpoint"),
     }
     own = {
         FuzzyCMeans: {"fuzzifier"},

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zarr
-from scipy.spatial.distance import squareform
+from scipy.cluster.hierarchy import cophenet, linkage
+from scipy.spatial.distance import pdist, squareform
 
-from dasrel import watch
+from dasrel import Euclideanized, euclideanize, relation, watch
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.export import EXPORTS, export_matrix
 from dasrel.readers import import_matrix
@@ -164,3 +165,106 @@ def test_memory_of_an_export_is_bounded_by_rows(tmp_path):
     whole = export_matrix(tmp_path / "a.zarr", tmp_path / "a.tsv", format="lsmat").read_bytes()
     few = export_matrix(tmp_path / "a.zarr", tmp_path / "b.tsv", format="lsmat", memory=(16 << 20) + 5 * 900 * 100)
     assert few.read_bytes() == whole
+
+
+def points(kind: str) -> np.ndarray:
+    """A matrix that is not Euclidean: the largest of coordinate differences, or a similarity made of it."""
+    rng = np.random.default_rng(3)
+    d = squareform(pdist(rng.normal(size=(N, 4)) + np.repeat([[0], [3]], N // 2, axis=0), "chebyshev"))
+    if kind == "distance":
+        return d
+    if kind == "squared-distance":
+        return d * d
+    s = 5 - d
+    return s + np.diag(rng.random(N))
+
+
+def squared(values: np.ndarray, kind: str) -> np.ndarray:
+    """D by hand."""
+    if kind == "distance":
+        return values**2
+    if kind == "squared-distance":
+        return values.copy()
+    itself = np.diagonal(values)
+    return itself[:, None] + itself[None, :] - 2 * values
+
+
+def delta(method: str, D: np.ndarray, alpha: float | None) -> np.ndarray:
+    """Delta of each method by NumPy and SciPy."""
+    if method == "spread":
+        return 1 - np.eye(len(D))
+    if method == "ultrametric":
+        return squareform(cophenet(linkage(squareform(D, checks=False), "single")))
+    if method == "power":
+        return D**alpha
+    if method == "exponential":
+        return (1 - np.exp(-alpha * np.sqrt(D))) ** 2
+    return np.log2(1 + np.sqrt(D) ** alpha) ** 2
+
+
+@pytest.mark.parametrize("method", ["spread", "ultrametric", "power", "exponential", "log"])
+@pytest.mark.parametrize("kind", ["distance", "squared-distance", "similarity"])
+def test_a_relation_is_written_as_squared_dissimilarities(tmp_path, method, kind):
+    values = points(kind)
+    writing = Writing(dtype="float64", tile=TILE)
+    import_matrix(values, tmp_path / "s.zarr", kind=kind, reading=Reading(ids=NAMES), writing=writing)
+    euclideanize(tmp_path / "s.zarr", method=method).save(tmp_path / "r.npz")
+    found = Euclideanized.load(tmp_path / "r.npz", tmp_path / "s.zarr")
+    assert found.gamma > 0
+    D = squared(values, kind)
+    np.fill_diagonal(D, 0)
+    expected = D + found.gamma * delta(method, D, found.alpha)
+    for wanted in EXPORTS:
+        with watch() as meter:
+            out = export_matrix(found.relation, tmp_path / f"out{SUFFIX[wanted]}", format=wanted, force=True)
+        assert meter.scans == 1
+        written = read_back(out, wanted)
+        np.testing.assert_allclose(written, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(written, written.T)
+    centred = expected - expected.mean(axis=0) - expected.mean(axis=1)[:, None] + expected.mean()
+    assert np.linalg.eigvalsh(-0.5 * centred)[0] > -1e-9  # which was the point of it
+
+
+def test_a_relation_in_zarr_says_what_its_numbers_are(tmp_path):
+    store = tmp_path / "s.zarr"
+    import_matrix(points("distance"), store, kind="distance", writing=Writing(tile=TILE))
+    out = export_matrix(relation(store), tmp_path / "out.zarr", format="zarr")
+    attributes = dict(zarr.open_array(out, mode="r").attrs)
+    assert attributes == {"kind": "squared-distance", "numbers": "squared dissimilarities"}
+    plain = export_matrix(store, tmp_path / "plain.zarr", format="zarr")
+    assert dict(zarr.open_array(plain, mode="r").attrs) == {"kind": "distance"}
+
+
+def test_a_relation_keeps_the_type_of_the_store(tmp_path):
+    values = points("distance").astype(np.float32)
+    import_matrix(values, tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE))
+    out = np.load(export_matrix(relation(tmp_path / "s.zarr"), tmp_path / "a.npy", format="npy"))
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, (values.astype(np.float64) ** 2).astype(np.float32))
+
+
+def test_a_plain_relation_of_a_similarity_goes_into_every_format(tmp_path):
+    values = points("similarity")
+    import_matrix(
+        values, tmp_path / "s.zarr", kind="similarity", reading=Reading(ids=NAMES), writing=Writing("float64")
+    )
+    expected = squared(values, "similarity")
+    np.fill_diagonal(expected, 0)
+    for wanted in EXPORTS:
+        out = export_matrix(relation(tmp_path / "s.zarr"), tmp_path / f"out{SUFFIX[wanted]}", format=wanted, force=True)
+        np.testing.assert_allclose(read_back(out, wanted), expected, rtol=1e-12, atol=1e-13)
+    kernel = relation(tmp_path / "s.zarr").gaussian(1.0)
+    with pytest.raises(InputError, match=r"holds distances, and .* is a kernel"):
+        export_matrix(kernel, tmp_path / "k.npy", format="condensed")
+    np.testing.assert_allclose(
+        np.load(export_matrix(kernel, tmp_path / "k.npy", format="npy")), np.exp(-expected / 2), rtol=1e-12
+    )
+
+
+def test_floored_zeros_and_a_spread_are_in_the_export(tmp_path):
+    values = points("squared-distance")
+    values[0, 1] = values[1, 0] = 0
+    seen = relation(values, kind="squared-distance").floor(0.25).spread(2.0)
+    expected = np.maximum(values, 0.25) + 2
+    np.fill_diagonal(expected, 0)
+    np.testing.assert_allclose(np.load(export_matrix(seen, tmp_path / "a.npy", format="npy")), expected, rtol=1e-15)

@@ -14,10 +14,11 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 import dasrel
-from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, StoreError
+from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
 from dasrel.lanczos import Metric, Search, State, lanczos
 from dasrel.relation import relation
 from dasrel.spectrum import spectrum
+from dasrel.statefile import read_state, write_state
 from tests.test_scan import write
 
 
@@ -293,7 +294,7 @@ def test_a_search_goes_on_from_a_file_to_the_same_bits(tmp_path, with_metric):
     path = tmp_path / "search.npz"
 
     def save(state):
-        state.save(path)
+        write_state(path, state.packed())
         if state.scans == 5:
             raise KeyboardInterrupt
 
@@ -301,11 +302,12 @@ def test_a_search_goes_on_from_a_file_to_the_same_bits(tmp_path, with_metric):
         lanczos(seen.gram, 300, on_step=save, **how)
     assert [p.name for p in tmp_path.iterdir()] == ["search.npz"]
     calls = []
-    rest = lanczos(seen.gram, 300, state=State.load(path), on_step=lambda state: calls.append(state.scans), **how)
+    state = State.unpacked(read_state(path))
+    rest = lanczos(seen.gram, 300, state=state, on_step=lambda state: calls.append(state.scans), **how)
     assert calls == list(range(6, whole.scans + 1))
     same_bits(rest, whole)
     # A finished search can be asked for more.
-    state = State.load(path)
+    state = State.unpacked(read_state(path))
     assert lanczos(seen.gram, 300, state=state, search=Search(centre=not with_metric, tol=0.5), metric=metric).scans < 8
     same_bits(lanczos(seen.gram, 300, state=state, **how), whole)
 
@@ -320,24 +322,14 @@ def same_bits(a, b):
     assert (a.ritz == b.ritz).all()
 
 
-def test_states_that_do_not_fit_are_refused(tmp_path):
+def test_states_that_do_not_fit_are_refused():
     seen = relation(noise(50), kind="squared-distance")
     kept = []
     lanczos(seen.gram, 50, search=Search(max_scans=2), on_step=kept.append)
-    kept[0].save(tmp_path / "s.npz")
     with pytest.raises(InputError, match="50 objects with block 8, this one of 50 with block 4"):
         lanczos(seen.gram, 50, search=Search(block=4), state=kept[0])
     with pytest.raises(InputError, match="both have a metric, or neither"):
         lanczos(seen.gram, 50, state=kept[0], metric=Metric(product=lambda V: V, solve=lambda V: V))
-    with pytest.raises(StoreError, match="no saved search at"):
-        State.load(tmp_path / "nothing.npz")
-    whole = (tmp_path / "s.npz").read_bytes()
-    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
-    np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    np.savez(tmp_path / "objects.npz", numbers=np.array([1, "x", None], dtype=object))
-    for name in ("half.npz", "other.npz", "objects.npz"):
-        with pytest.raises(StoreError, match="is not a saved Lanczos search"):
-            State.load(tmp_path / name)
 
 
 def test_the_same_bits_on_threads_and_on_two_processes(tmp_path):

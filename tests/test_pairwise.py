@@ -729,8 +729,8 @@ def cluster() -> Iterator[Any]:
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", scheduler_port=0, dashboard_address=None,
-        worker_dashboard_address=None, silence_logs=50,
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", scheduler_port=0,
+        dashboard_address="127.0.0.1:0", worker_dashboard_address=None, silence_logs=50,
     ) as running:  # fmt: skip
         yield running
 

@@ -130,7 +130,7 @@ def client():
             processes=True,
             host="127.0.0.1",
             scheduler_port=0,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             worker_dashboard_address=None,
             silence_logs=50,
         ) as workers,  # fmt: skip

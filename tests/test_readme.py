@@ -72,6 +72,8 @@ def test_the_shell_blocks_are_the_two_commands() -> None:
 def test_the_session_prints_what_the_readme_says(tmp_path: Path) -> None:
     commands = [(command, shown) for command, shown in steps() if not is_bench(command)]
     assert len(commands) >= 10
+    for text in blocks("toml"):
+        (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text)
     for command, shown in commands:
         printed = shell(command, tmp_path)
         assert alike(shown, printed), f"$ {command}\n{printed}"

@@ -1,44 +1,105 @@
 """The workflows, run for real as far as one machine allows."""
 
+from __future__ import annotations
+
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.spatial.distance import pdist, squareform
 
-SCRIPT = Path(__file__).parent.parent / "workflows" / "local" / "cluster.sh"
+from dasrel.recipe import read_workflow
+
+FOLDER = Path(__file__).parent.parent / "workflows"
+SNAKEMAKE = shutil.which("snakemake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-def run(*arguments):
-    """With the `dasrel` of the Python that runs the tests."""
+def run(*words: object, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command line, with the `dasrel` of the Python that runs the tests."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command = ["bash", str(SCRIPT), *(str(a) for a in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}, check=False)
+    environment = {**os.environ, "PATH": path, **({} if home is None else {"HOME": str(home)})}
+    line = [str(word) for word in words]
+    return subprocess.run(line, capture_output=True, text=True, env=environment, check=False, timeout=250)
 
 
-def test_the_local_script_can_be_run_again(tmp_path):
+def labels(file: Path) -> list[int]:
+    return [int(line.split(",")[1]) for line in file.read_text().splitlines()[1:]]
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    """Two groups of thirty points, far apart."""
     rng = np.random.default_rng(0)
     points = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 20])
     np.save(tmp_path / "d.npy", squareform(pdist(points)))
+    return tmp_path / "d.npy"
+
+
+def test_the_digits(tmp_path: Path) -> None:
+    """Run twice; the second time there is nothing to do."""
     out = tmp_path / "out"
-    tile = out / "matrix.zarr" / "values" / "c" / "0" / "0"
-    written = []
+    first = run("dasrel", "run", FOLDER / "local" / "digits.toml", "--out", out, "--quiet")
+    assert first.returncode == 0, first.stderr
+    second = run("dasrel", "run", FOLDER / "local" / "digits.toml", "--out", out)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert "nothing to do  all 9 steps are as before" in second.stdout
+    from sklearn.datasets import load_digits
+    from sklearn.metrics import adjusted_rand_score
+
+    assert adjusted_rand_score(load_digits().target, labels(out / "hard" / "labels.csv")) > 0.5
+    assert json.loads((out / "spectrum.json").read_text())["is_euclidean"] is False
+    assert np.load(out / "pairs.npy").shape == (1797 * 1796 // 2,)
+    for name in ("spectrum", "ivat", "clusters", "memberships"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_files_that_the_readme_shows_are_right(tmp_path: Path) -> None:
+    text = (FOLDER / "local" / "README.md").read_text()
+    (tmp_path / "own.toml").write_text(text.split("```toml\n")[1].split("```")[0])
+    assert list(read_workflow(tmp_path / "own.toml").steps) == ["matrix", "fuzzy", "ivat"]
+    read_workflow(FOLDER / "kubernetes" / "workflow.toml")
+
+
+def test_the_line_for_cron(tmp_path: Path, matrix: Path) -> None:
+    """As cron runs it, by sh, with the paths of this machine."""
+    (line,) = [one for one in (FOLDER / "local" / "crontab").read_text().splitlines() if not one.startswith("#")]
+    assert line.split()[:5] == ["0", "2", "*", "*", "*"]
+    (tmp_path / "workflow.toml").write_text(
+        f"[import]\nsource = '{matrix}'\nkind = 'distance'\n[cluster.k]\nrule = 'hard'\nclusters = 2\n"
+    )
     for _ in range(2):
-        done = run(tmp_path / "d.npy", "distance", out, "2,3")
-        assert (done.returncode, done.stderr) == (0, "")
-        written.append(tile.stat().st_mtime_ns)
-    assert written[0] == written[1]
-    labels = (out / "clusters" / "fcm1-clusters2" / "labels.csv").read_text().splitlines()[1:]
-    found = np.array([int(line.split(",")[1]) for line in labels])
+        done = run("sh", "-c", " ".join(line.split()[5:]).replace("/data", str(tmp_path)))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = labels(tmp_path / "workflow" / "k" / "labels.csv")
+    assert len(set(found[:30])) == len(set(found[30:])) == 1
+    events = [json.loads(line)["event"] for line in (tmp_path / "workflow.log").read_text().splitlines()]
+    assert events.count("step-done") == events.count("step-unchanged") == 2
+
+
+@pytest.mark.skipif(SNAKEMAKE is None, reason="snakemake is not installed; the extra `test` brings it")
+def test_snakemake(tmp_path: Path, matrix: Path) -> None:
+    """Run, run again with nothing to do, and once more with another matrix."""
+    out = tmp_path / "out"
+    words = [SNAKEMAKE, "--cores", 2, "--snakefile", FOLDER / "snakemake" / "Snakefile", "--directory", out]
+    words += ["--config", f"matrix={matrix}", "clusters=2,3", "starts=2"]
+    first = run(*words, home=tmp_path)
+    assert first.returncode == 0, first.stderr
+    found = labels(out / "clusters2" / "labels.csv")
     assert len(set(found[:30])) == len(set(found[30:])) == 1
     assert found[0] != found[30]
+    assert len(set(labels(out / "clusters3" / "labels.csv"))) == 3
     assert (out / "ivat.png").stat().st_size > 1000
-
-
-def test_the_local_script_stops_at_the_first_error(tmp_path):
-    done = run(tmp_path / "nothing.npy", "distance", tmp_path / "out")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert run().returncode == 2
+    second = run(*words, home=tmp_path)
+    assert "Nothing to be done" in second.stderr + second.stdout
+    tile = out / "matrix.zarr" / "values" / "c" / "0" / "0"
+    before = tile.read_bytes(), tile.stat().st_ino
+    np.save(matrix, 2 * np.load(matrix))
+    third = run(*words, home=tmp_path)
+    assert third.returncode == 0, third.stderr
+    assert (tile.read_bytes() != before[0], tile.stat().st_ino != before[1]) == (True, True)
+    assert labels(out / "clusters2" / "labels.csv")[0] != labels(out / "clusters2" / "labels.csv")[30]

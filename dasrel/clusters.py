@@ -1,0 +1,266 @@
+"""Dask clusters that a command starts for itself and closes at its end: what may be asked for, and how it starts."""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import importlib.util
+import logging
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dasrel.errors import ClusterError, InputError, shown
+
+# The settings of each kind of cluster, with what makes a value of the text.
+SETTINGS: dict[str, dict[str, type[int] | type[str]]] = {
+    "local": {"workers": int, "threads": int, "memory": str},
+    "slurm": {
+        **{"queue": str, "account": str, "jobs": int, "cores": int, "processes": int, "memory": str, "walltime": str},
+        **{"interface": str, "python": str, "logs": str, "scratch": str, "directive": str, "prologue": str},
+    },
+    "kubernetes": {
+        **{"image": str, "workers": int, "memory": str, "cpus": str, "namespace": str, "name": str, "spec": str},
+    },
+    "mpi": {"threads": int, "memory": str, "interface": str},
+}
+SEVERAL = ("directive", "prologue")
+"""Settings that may be given more than once; their value is a list."""
+PACKAGES = {"slurm": "dask_jobqueue", "kubernetes": "dask_kubernetes", "mpi": "dask_mpi"}
+"""What each kind needs besides Dask; the extra of dasrel that brings it has the kind's name."""
+
+
+IDLE = 1800
+"""Seconds until a cluster on Kubernetes deletes itself when nothing asks anything of it."""
+LEAST = 100 * 10**6
+"""A worker with less memory is ended by its nanny before it has done anything, again and again."""
+
+
+def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
+    """The kind of a cluster, and its settings.
+
+    >>> parsed_cluster("local:workers=4,memory=4GB")
+    ('local', {'workers': 4, 'memory': '4GB'})
+    """
+    kind, _, rest = text.partition(":")
+    known = SETTINGS.get(kind)
+    if known is None:
+        raise InputError(f"cluster {shown(text)!r} is none of {', '.join(SETTINGS)}{_near(kind, SETTINGS)}")
+    settings: dict[str, Any] = {}
+    for part in (piece.strip() for piece in rest.split(",")) if rest else ():
+        name, equals, value = part.partition("=")
+        if name not in known or not equals or not value:
+            met = f"{shown(part)!r} is not NAME=VALUE" if name in known else f"it has no setting {shown(name)!r}"
+            raise InputError(f"cluster {kind}: {met}; use {', '.join(known)}{_near(name, known)}")
+        if name in SEVERAL:
+            settings.setdefault(name, []).append(value)
+            continue
+        if name in settings:
+            raise InputError(f"cluster {kind}: {name} is given twice")
+        if known[name] is int and not (value.isdecimal() and int(value) > 0):
+            raise InputError(f"cluster {kind}: {name} is {shown(value)!r}; it must be a whole number above 0")
+        settings[name] = known[name](value)
+    return kind, settings
+
+
+def _near(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, [name for name in known if name != word], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A cluster, for a client to connect to."""
+
+    target: Any
+    """The cluster, or the address of its scheduler."""
+    workers: int
+    """How many are worth waiting for, if nothing else is said."""
+    shuts_down: bool = False
+    """Whether the client has to end it."""
+
+    def close(self) -> None:
+        """End what was started."""
+        if hasattr(self.target, "close"):
+            self.target.close(timeout=20)
+
+
+def start(kind: str, settings: dict[str, Any], *, security: Any, level: int) -> Started:
+    """Start a cluster; `level` is the least level of what it logs."""
+    package = PACKAGES.get(kind)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ClusterError(
+            f"a cluster on {kind} needs the package {package.replace('_', '-')}, which is not installed;"
+            f' install it with: python -m pip install "dasrel[{kind}]"'
+        )
+    try:
+        return {"local": _local, "slurm": _slurm, "kubernetes": _kubernetes, "mpi": _mpi}[kind](
+            settings, security, level
+        )
+    except (ClusterError, InputError):
+        raise
+    except Exception as error:
+        raise ClusterError(f"cannot start the cluster ({kind}): {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an error of another package says, as one line, with its last cause."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said, why = (str(one).strip() or type(one).__name__ for one in (error, cause))
+    return shown(" ".join((said if why in said else f"{said}: {why}").split()), limit=400)
+
+
+def has_dashboard(kind: str | None) -> bool:
+    """Whether the scheduler can draw its dashboard, as far as is known here: most kinds take it from this Python."""
+    return kind in (None, "kubernetes") or importlib.util.find_spec("bokeh") is not None
+
+
+def _bytes(kind: str, text: str) -> int:
+    from dask.utils import parse_bytes
+
+    try:
+        return int(parse_bytes(text))
+    except ValueError:
+        raise InputError(f"cluster {kind}: memory is {shown(text)!r}; write it as 4GB or 512MiB") from None
+
+
+def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """Processes on this machine that nobody outside of it can reach."""
+    from dask.system import CPU_COUNT
+    from distributed import LocalCluster
+
+    from dasrel.tasks import machine_memory
+
+    workers = settings.get("workers", int(CPU_COUNT))
+    memory = _bytes("local", settings["memory"]) if "memory" in settings else machine_memory() // workers
+    if memory < LEAST:
+        raise InputError(
+            f"cluster local: memory is {shown(settings.get('memory', memory))} for a worker, and an idle one takes"
+            f" {LEAST // 10**6} MB already"
+        )
+    cluster = LocalCluster(
+        n_workers=workers,
+        threads_per_worker=settings.get("threads", 1),
+        memory_limit=memory,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        security=security,
+        silence_logs=level,
+    )
+    return Started(cluster, workers)
+
+
+def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """Jobs of a batch system, each of one or more workers; the scheduler runs in this process."""
+    import dask
+    from dask_jobqueue import SLURMCluster
+    from distributed.core import Status
+
+    if shutil.which("sbatch") is None:
+        raise ClusterError("there is no sbatch on this machine: a cluster on slurm is started where jobs are submitted")
+    if "memory" in settings:
+        _bytes("slurm", settings["memory"])
+    elif dask.config.get("jobqueue.slurm.memory", None) is None:
+        raise InputError("cluster slurm: memory is missing; say how much a job gets, such as memory=8GB")
+    # What is left out is looked up in the site's own jobqueue.yaml.
+    given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
+             if name in settings}  # fmt: skip
+    cores = settings.get("cores") or dask.config.get("jobqueue.slurm.cores", None) or 1
+    processes = settings.get("processes", 1)
+    jobs = settings.get("jobs", 1)
+    cluster = SLURMCluster(
+        cores=cores,
+        processes=processes,
+        log_directory=settings.get("logs"),
+        local_directory=settings.get("scratch"),
+        job_extra_directives=settings.get("directive"),
+        job_script_prologue=settings.get("prologue"),
+        scheduler_options={"dashboard_address": ":0"},
+        security=security,
+        silence_logs=level,
+        **given,
+    )
+
+    async def submit() -> None:
+        cluster.scale(jobs=jobs)
+        await cluster
+
+    try:
+        cluster.sync(submit)  # raises what sbatch has to say
+    except BaseException:
+        for job in cluster.workers.values():
+            if job.job_id is None:
+                job.status = Status.failed  # else the cluster will not be closed with a job that never was
+        with suppress(Exception):
+            cluster.close(timeout=20)
+        raise
+    return Started(cluster, 1)
+
+
+def _kubernetes(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """Pods, made by the Dask operator, which the site must have installed."""
+    from dask_kubernetes.operator import KubeCluster
+    from dask_kubernetes.operator.kubecluster.kubecluster import reap_clusters
+
+    arguments = kubernetes_arguments(settings)
+    try:
+        # Idle for so long, the pods have lost the command that they were for.
+        cluster = KubeCluster(**arguments, idle_timeout=IDLE, quiet=True)
+    except Exception:
+        atexit.unregister(reap_clusters)  # it would fail in the same way at the end, with a traceback
+        raise
+    return Started(cluster, 1)
+
+
+def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the operator's `KubeCluster` is called with.
+
+    >>> kubernetes_arguments({"image": "lab/dasrel", "workers": 2, "memory": "4GB"})["resources"]
+    {'limits': {'memory': '4000000000'}, 'requests': {'memory': '4000000000'}}
+    """
+    if "spec" in settings:
+        also = [name for name in ("image", "memory", "cpus", "name", "workers") if name in settings]
+        if also:
+            raise InputError(f"cluster kubernetes: {also[0]} is given beside spec; write it into that file")
+        named = {"namespace": settings["namespace"]} if "namespace" in settings else {}
+        return {"custom_cluster_spec": settings["spec"], **named}
+    if "image" not in settings:
+        raise InputError("cluster kubernetes: image is missing; name one that has dasrel in it, or give a spec")
+    amounts = {"cpu": settings["cpus"]} if "cpus" in settings else {}
+    if "memory" in settings:
+        amounts["memory"] = str(_bytes("kubernetes", settings["memory"]))
+    named = {name: settings[name] for name in ("name", "namespace") if name in settings}
+    resources = {"limits": amounts, "requests": dict(amounts)} if amounts else None
+    return {"image": settings["image"], "n_workers": settings.get("workers", 1), "resources": resources, **named}
+
+
+def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """The processes that mpirun has started: one schedules, one goes on with the command, the others work."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ClusterError(f"there is no MPI library that mpi4py can load: {one_line(error)}") from None
+    import dask
+    from dask_mpi import initialize
+
+    ranks = MPI.COMM_WORLD.Get_size()
+    if ranks < 3:
+        raise ClusterError(
+            f"a cluster on mpi needs 3 processes or more (a scheduler, this program, workers) and has {ranks};"
+            " start it as: mpirun -n 4 dasrel ..."
+        )
+    if MPI.COMM_WORLD.Get_rank() != 1:
+        logging.getLogger("distributed").setLevel(level)
+    goes_on = initialize(
+        nthreads=settings.get("threads", 1),
+        memory_limit=_bytes("mpi", settings["memory"]) if "memory" in settings else "auto",
+        interface=settings.get("interface"),
+        dashboard_address=":0",
+        exit=False,
+    )
+    if not goes_on:
+        raise SystemExit(0)  # the work is done, and this process was only helping
+    return Started(dask.config.get("scheduler-address"), ranks - 2, shuts_down=True)

@@ -1,0 +1,363 @@
+"""Where the work runs: on this process's threads, or on a Dask cluster. The only place that connects or starts one.
+
+At most one of these is named; without any of them no server is started and no port is opened:
+
+    --scheduler tcp://host:8786            a scheduler that runs already (tls://host:8786 with the --tls options)
+    --scheduler-file scheduler.json        the same, found by the file that it has written
+    --cluster local[:workers=4,memory=4GB,threads=1]
+    --cluster slurm:queue=debug,jobs=2,cores=1,memory=1GB,walltime=00:10:00
+    --cluster kubernetes:image=NAME,workers=2,memory=4GB
+    --cluster mpi                          under mpirun -n N: a scheduler, this program, and N - 2 workers
+
+Settings after the colon are NAME=VALUE with commas between them. For slurm: queue, account, jobs (1), cores (1),
+processes (1), memory (needed), walltime, interface, python, logs (a folder for the jobs' output), scratch (a folder on
+the nodes), and, as often as wanted, directive (such as directive=--qos=high) and prologue (a line of shell). For
+kubernetes: image, workers (1), memory, cpus, namespace, name, and spec (a DaskCluster resource as a YAML or JSON file,
+for volumes and the like, instead of image, memory and cpus). For mpi: threads (1), memory, interface.
+
+Memory is that of one worker, for slurm that of one job. `--workers N` begins the work when N workers are there: if not
+given, all of a local cluster or of MPI, one of any other. `--wait SECONDS` is how long to wait for them, and for a
+scheduler or its file to be there at all.
+
+In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_CLUSTER, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
+DASREL_TLS_CERT, DASREL_TLS_KEY. What is said on the command line goes before them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dasrel.clusters import has_dashboard, one_line, parsed_cluster, start
+from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError, redacted, shown, some
+
+WAIT = 60.0
+"""Most seconds to wait for workers, if nothing else is said."""
+REACH = 10.0
+"""Most seconds to wait for a scheduler to answer, if nothing else is said."""
+PLACES = ("scheduler", "scheduler_file", "cluster")
+TLS = ("tls_ca", "tls_cert", "tls_key")
+WITH_TLS = ("local", "slurm")
+"""The kinds of cluster whose scheduler we start, and so give the TLS files to."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where to run; nothing said means the threads of this process. The fields are the command line's options."""
+
+    scheduler: str | None = None
+    scheduler_file: str | None = None
+    cluster: str | None = None
+    workers: int | None = None
+    """Begin when so many are there. If not given: all of a local cluster, one of any other."""
+    wait: float | None = None
+    """Most seconds to wait for them."""
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def __post_init__(self) -> None:
+        named = [name for name in PLACES if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise InputError(f"{' and '.join(map(_option, named))} are given; name one place to run at")
+        for name in ("workers", "wait"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{_option(name)} is {value}; it must be above 0")
+        given = [name for name in TLS if getattr(self, name) is not None]
+        if given and len(given) < len(TLS):
+            missing = next(name for name in TLS if name not in given)
+            raise InputError(f"{_option(missing)} is missing: TLS takes --tls-ca, --tls-cert and --tls-key")
+        if "@" in (self.scheduler or ""):
+            raise InputError(
+                "--scheduler has a user or a password in it, which Dask does not know; use the --tls options"
+            )
+        if self.cluster is None:
+            return
+        kind, settings = parsed_cluster(self.cluster)
+        if given and kind not in WITH_TLS:
+            raise InputError(f"{_option(given[0])} is given, but a cluster on {kind} takes no TLS files from here")
+        if kind == "local" and (self.workers or 0) > settings.get("workers", self.workers or 0):
+            raise InputError(f"--workers {self.workers} would never come: the cluster has {settings['workers']}")
+
+    @property
+    def place(self) -> str | None:
+        """Which of scheduler, scheduler_file and cluster is named."""
+        return next((name for name in PLACES if getattr(self, name) is not None), None)
+
+    def over(self, other: Runtime) -> Runtime:
+        """This, with what it leaves open taken from another; the place as a whole, and the TLS files as a whole."""
+        values = dataclasses.asdict(self)
+        for group in (PLACES, TLS, ("workers",), ("wait",)):
+            if all(values[name] is None for name in group):
+                values |= {name: getattr(other, name) for name in group}
+        return Runtime(**values)
+
+
+def environment(variables: Mapping[str, str] | None = None) -> Runtime:
+    """What the environment says of where to run.
+
+    >>> environment({"DASREL_CLUSTER": "local:workers=2", "DASREL_WAIT": "30"}).wait
+    30.0
+    """
+    variables = os.environ if variables is None else variables
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(Runtime):
+        name = f"DASREL_{field.name.upper()}"
+        text = variables.get(name)
+        if not text:
+            continue
+        number = {"workers": int, "wait": float}.get(field.name, str)
+        try:
+            found[field.name] = number(text)
+        except ValueError:
+            raise InputError(f"{name} is {shown(text)!r}, which is no number") from None
+    try:
+        return Runtime(**found)
+    except InputError as error:
+        raise InputError(f"in the environment (DASREL_...): {error}") from None
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _silent(text: str) -> None:
+    """Nobody wants to know."""
+
+
+@contextmanager
+def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bool = False) -> Iterator[Any]:
+    """Run what is inside on the cluster that is asked for; it is closed at the end if it was started here.
+
+    Parameters
+    ----------
+    runtime
+        Where to run. What it leaves open is looked up in the environment.
+    tell
+        Called with lines for people: the address, the link of the dashboard, the workers.
+    logs
+        Let through what Dask's own parts log.
+
+    Yields
+    ------
+    The Dask client, which is the active one inside the block; None on local threads.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster cannot be reached or started, or is lost before the block ends.
+    """
+    whole = runtime.over(environment())
+    if whole.place is None:
+        idle = [
+            _option(field.name) for field in dataclasses.fields(runtime) if getattr(runtime, field.name) is not None
+        ]
+        if idle:
+            raise InputError(f"{idle[0]} is given, but no cluster: add --scheduler, --scheduler-file or --cluster")
+        yield None
+        return
+    from dasrel import tasks
+
+    with ExitStack() as stack:
+        stack.enter_context(_hushed(logs))
+        kind = None if whole.cluster is None else parsed_cluster(whole.cluster)[0]
+        client, wanted = _reached(whole, stack, logs)
+        at = redacted(client.scheduler.address)
+        link = client.dashboard_link if has_dashboard(kind) else None
+        shows = f"dashboard {redacted(link)}" if link else "no dashboard (dasrel[dashboard] has one)"
+        tell(f"scheduler {at}, {shows}")
+        _wait(client, wanted, WAIT if whole.wait is None else whole.wait)
+        workers = tasks.worker_memory(client)
+        tell(f"workers {len(workers)}, threads {sum(threads for _, threads in workers.values())}")
+        _check_versions(client)
+        stack.enter_context(tasks.bound_to(client))
+        try:
+            yield client
+        except DasrelError:
+            raise
+        except Exception as error:
+            found = _explained(error, client)
+            if found is None:
+                raise
+            raise found from error
+
+
+@contextmanager
+def _hushed(logs: bool) -> Iterator[None]:
+    """Keep Dask's own words off stderr: what matters in them is said by our errors."""
+    import distributed  # noqa: F401 - sets the levels of its loggers when it is first imported
+
+    names = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
+    loggers = [] if logs else [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# ----------------------------------------------------------------------------------------------------------- reaching
+
+
+def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
+    """A client of the cluster, which the stack closes, and the number of workers to wait for."""
+    import dask
+    from distributed import Client
+
+    security = _security(runtime)
+    if runtime.cluster is not None:
+        kind, settings = parsed_cluster(runtime.cluster)
+        if kind == "local" and runtime.workers is not None:
+            settings.setdefault("workers", runtime.workers)
+        started = start(kind, settings, security=security, level=logging.INFO if logs else logging.CRITICAL)
+        stack.callback(_quietly, started.close)
+        target, wanted, limit, name = started.target, started.workers, REACH, f"the cluster's scheduler ({kind})"
+        ends = started.shuts_down
+    else:
+        limit = REACH if runtime.wait is None else runtime.wait
+        target = runtime.scheduler or _address_in(Path(runtime.scheduler_file or ""), limit)
+        name, wanted, ends = f"the scheduler {redacted(target)}", 1, False
+    if str(target).startswith("tls://") and security is None and not dask.config.get("distributed.comm.tls.ca-file"):
+        raise ClusterError(f"{name} asks for TLS: give --tls-ca, --tls-cert and --tls-key")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # versions that differ are told of below, with dasrel's own
+        try:
+            client = Client(target, security=security, timeout=limit, name="dasrel")
+        except Exception as error:
+            raise ClusterError(_why(error, name, runtime)) from error
+    stack.callback(_quietly, client.shutdown if ends else lambda: client.close(timeout=10))
+    return client, runtime.workers or wanted
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    """What is lost already cannot be closed; the error that matters is another one."""
+    with suppress(Exception):
+        close()
+
+
+def _security(runtime: Runtime) -> Any | None:
+    """The TLS files for Dask, after a look at them."""
+    if runtime.tls_ca is None:
+        return None
+    from distributed import Security
+
+    for name in TLS:
+        path = Path(getattr(runtime, name))
+        if not path.is_file():
+            raise InputError(f"{_option(name)} {shown(path, limit=200)} is no file")
+    pair = {"cert": runtime.tls_cert, "key": runtime.tls_key}
+    roles = {f"tls_{role}_{part}": path for role in ("client", "scheduler", "worker") for part, path in pair.items()}
+    security = Security(require_encryption=True, tls_ca_file=runtime.tls_ca, **roles)
+    try:
+        security.get_connection_args("client")
+    except OSError as error:
+        raise InputError(
+            f"the TLS files cannot be used ({one_line(error)}); are they PEM, and do they belong together?"
+        ) from None
+    return security
+
+
+def _address_in(path: Path, limit: float) -> str:
+    """The address in a scheduler's file, which may come a little later than we."""
+    until = time.monotonic() + limit
+    while not path.exists():
+        if time.monotonic() > until:
+            raise ClusterError(
+                f"{shown(path, limit=200)}: no scheduler has written this file in {limit:g} s; does it run?"
+            )
+        time.sleep(0.1)
+    try:
+        address = json.loads(path.read_text(encoding="utf-8"))["address"]
+    except (ValueError, KeyError, TypeError):
+        address = None
+    if not isinstance(address, str) or "@" in address:
+        raise ClusterError(
+            f"{shown(path, limit=200)} is no scheduler file: JSON with an address, as dask scheduler writes it"
+        )
+    return address
+
+
+def _why(error: Exception, name: str, runtime: Runtime) -> str:
+    """Why there is no connection, as one line."""
+    said = redacted(one_line(error))
+    if "SSL" in said or "TLS" in said or "encryption" in said:
+        hint = "check --tls-ca, --tls-cert and --tls-key against those of the scheduler, and that its address is tls://"
+    elif runtime.tls_ca is None:
+        hint = "is it running, and does it ask for TLS (--tls-ca, --tls-cert, --tls-key)?"
+    else:
+        hint = "is it running, with TLS?"
+    return f"cannot reach {name}: {said}; {hint}"
+
+
+def _wait(client: Any, wanted: int, limit: float) -> None:
+    """Return when enough workers are there."""
+    from dasrel.tasks import lost, worker_memory
+
+    try:
+        client.wait_for_workers(wanted, timeout=limit)
+    except Exception as error:
+        if client.status != "running":
+            raise lost(client) from error
+        have = len(worker_memory(client, wait=0))
+        raise ClusterError(
+            f"{have} of {wanted} workers came in {limit:g} s; see why they do not start, or wait longer (--wait) or"
+            " for fewer (--workers)"
+        ) from None
+
+
+def _check_versions(client: Any) -> None:
+    """Tell of versions that differ between here and there; refuse a cluster that has no dasrel."""
+    told = client.get_versions(packages=["dasrel", "zarr"])
+    here = told["client"]["packages"]
+    differ: dict[str, dict[str, list[str]]] = {}
+    for who, other in {"the scheduler": told["scheduler"], **told["workers"]}.items():
+        for name, version in (other or {}).get("packages", {}).items():
+            if version != here.get(name):
+                differ.setdefault(name, {}).setdefault(str(version), []).append(who)
+    missing = differ.get("dasrel", {}).get("None")
+    if missing:
+        raise ClusterError(f"dasrel is not installed at {some(missing)}; install the same version there as here")
+    if differ:
+        parts = [
+            f"{name} {here.get(name)} here and {version} at {some(who, show=1)}"
+            for name, versions in sorted(differ.items())
+            for version, who in versions.items()
+        ]
+        warnings.warn(f"versions differ: {'; '.join(parts)}", DasrelWarning, stacklevel=2)
+
+
+# -------------------------------------------------------------------------------------------------------------- losing
+
+
+def _explained(error: Exception, client: Any) -> ClusterError | None:
+    """An error of Dask's own, in words that say what to do; None if it is no such error."""
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    from dasrel.tasks import AGAIN, lost
+
+    if isinstance(error, KilledWorker):
+        return ClusterError(
+            f"{error.allowed_failures + 1} workers died over the same piece of work, the last at"
+            f" {error.last_worker.address}; most often they lack memory: give them more, or fewer threads, or use"
+            f" smaller tiles, and {AGAIN}"
+        )
+    if client.status != "running" or isinstance(error, CommClosedError):
+        return lost(client)
+    if isinstance(error, CancelledError):
+        return ClusterError(f"the cluster dropped the work ({one_line(error)}); {AGAIN}")
+    return None
