@@ -99,7 +99,8 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     for one in result["steps"]:
         told = WORDS[one["status"]]
         if one["status"] == "done":
-            told += f" in {one['seconds']:.1f} s, {one['scans']:,} scans: {one['why']}"
+            scans = f"{one['scans']:,} scan{'' if one['scans'] == 1 else 's'}"
+            told += f" in {one['seconds']:.1f} s, {scans}: {one['why']}"
         elif one["status"] != "unchanged":
             told += f": {one['why']}"
         if one["step"] in result["not_converged"]:

@@ -26,10 +26,12 @@ DASREL_TLS_CERT, DASREL_TLS_KEY. What is said on the command line goes before th
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import logging
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -47,6 +49,8 @@ REACH = 10.0
 """Most seconds to wait for a scheduler to answer, if nothing else is said."""
 PLACES = ("scheduler", "scheduler_file", "cluster")
 TLS = ("tls_ca", "tls_cert", "tls_key")
+PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}
+"""Else a local cluster gives a worker up for good that dies twice within a quarter of a minute or so."""
 WITH_TLS = ("local", "slurm")
 """The kinds of cluster whose scheduler we start, and so give the TLS files to."""
 
@@ -172,6 +176,10 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
     with ExitStack() as stack:
         stack.enter_context(_hushed(logs))
         kind = None if whole.cluster is None else parsed_cluster(whole.cluster)[0]
+        if kind == "local":
+            import dask
+
+            stack.enter_context(dask.config.set(PATIENT))
         client, wanted = _reached(whole, stack, logs)
         at = redacted(client.scheduler.address)
         link = client.dashboard_link if has_dashboard(kind) else None
@@ -233,12 +241,19 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
         name, wanted, ends = f"the scheduler {redacted(target)}", 1, False
     if str(target).startswith("tls://") and security is None and not dask.config.get("distributed.comm.tls.ca-file"):
         raise ClusterError(f"{name} asks for TLS: give --tls-ca, --tls-cert and --tls-key")
+    failure = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # versions that differ are told of below, with dasrel's own
         try:
             client = Client(target, security=security, timeout=limit, name="dasrel")
         except Exception as error:
-            raise ClusterError(_why(error, name, runtime)) from error
+            failure = ClusterError(_why(error, name, runtime))
+            traceback.clear_frames(error.__traceback__)
+    if failure is not None:
+        # A client that was never whole ends here and now: were it found in the middle of the next one's beginning, both
+        # would wait for the same lock.
+        gc.collect()
+        raise failure
     stack.callback(_quietly, client.shutdown if ends else lambda: client.close(timeout=10))
     return client, runtime.workers or wanted
 

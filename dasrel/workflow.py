@@ -156,6 +156,7 @@ class _Run:
         self.tell(f"{step.name} begins: {redacted(one.why)}")
         self.log("step-begin", step=step.name, kind=step.kind, key=one.key, message=one.why)
         with meter.watch(self._progress(step)) as counted, self._warnings_logged(step):
+            counted.say(step.name)  # and no longer what the step before said
             try:
                 self._check_targets(step, record)
                 self._try(record, started)

@@ -668,7 +668,7 @@ def test_on_a_cluster(tmp_path: Path) -> None:
     dasrel.pairwise(features, tmp_path / "all", metric="cityblock", writing=Writing(tile=16))
     dasrel.pairwise(tmp_path / "old.npy", tmp_path / "p", metric="cityblock", writing=Writing(tile=16))
     with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster),
     ):
         append(tmp_path / "s", tmp_path / "rows.npy")

@@ -223,7 +223,7 @@ def test_a_cluster_finds_the_same(tmp_path: Path) -> None:
     store = make(tmp_path / "d.zarr", distances())
     (store / "values" / "c" / "0" / "1").unlink()
     here = audit_store(store, verify=True)
-    with Client(n_workers=1, threads_per_worker=2, dashboard_address=None), watch() as meter:
+    with Client(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"), watch() as meter:
         there = audit_store(store, verify=True)
     assert there == here
     assert [fault["tile"] for fault in there["verified"]["bad"]] == [[0, 1]]
