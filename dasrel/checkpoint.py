@@ -26,7 +26,7 @@ from dask.utils import format_bytes
 
 from dasrel import meter, stopping
 from dasrel._version import __version__
-from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError, shown
+from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError, is_url, shown
 from dasrel.statefile import read_state, write_state
 
 FORMAT = 1
@@ -57,7 +57,7 @@ class Checkpoint:
         every: Any = self.every
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise InputError(f"every is {shown(self.every)}: give a whole number of scans, at least 1")
-        if "://" in str(self.path):
+        if is_url(self.path):
             raise InputError(f"checkpoints are written to a folder of this machine, not to {shown(self.path)!r}")
         if self.time_limit is not None:
             stopping.seconds(self.time_limit)

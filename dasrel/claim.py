@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dasrel.errors import StoreError, shown
+from dasrel.errors import StoreError, full_disk, shown
 from dasrel.store import StoreLike, lasting, local_path, storing
-from dasrel.writer import Writing, full_disk
+from dasrel.writer import Writing
 
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 

@@ -6,6 +6,7 @@ where, and what to do. The children also inherit from the builtin that a caller 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -73,7 +74,30 @@ def shown(text: object, *, limit: int = 60) -> str:
     return safe if len(raw) <= limit else safe[: limit - 3] + "..."
 
 
-_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@'\"]*@")
+def full_disk(error: BaseException | None) -> bool:
+    """Whether an error, or one that caused it, says that the disk is full."""
+    while error is not None:
+        if isinstance(error, OSError):
+            # NumPy gives no number when it could not write all of an array.
+            short = error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error))
+            if short or error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is an address such as s3://..., also after `Path` has taken one of its slashes.
+
+    >>> from pathlib import Path
+    >>> is_url(Path("s3://bucket/out")), is_url("out/a:b")
+    (True, False)
+    """
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(place)) is not None
+
+
+_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://?)[^/\s@'\"]*@")
+_LOOSE = re.compile(r"(?<![^\s'\"(=,])[^\s:/@'\"(=,]+:[^\s/@'\"]+@(?=\w)")  # user:password@host as others repeat it
 _QUERY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?'\"]*)\?[^\s'\"]+")
 _NAMED = re.compile(
     r"(?i)((?<![a-z])[a-z_]*(?:password|passwd|secret|token|api_?key|access_?key(?:_id)?|secret_?key))"
@@ -95,7 +119,7 @@ def redacted(value: Any) -> Any:
         return [redacted(item) for item in value]
     if not isinstance(value, str):
         return value
-    text = _USER.sub(r"\1***@", value)
+    text = _LOOSE.sub("***@", _USER.sub(r"\1***@", value))
     text = _QUERY.sub(r"\1?***", text)
     return _NAMED.sub(_hidden, text)
 

@@ -18,13 +18,12 @@ from dask.utils import format_bytes, parse_bytes
 from dasrel import meter, tasks
 from dasrel.arrays import allocated, named
 from dasrel.direct import DirectMatrix
-from dasrel.errors import InputError, MemoryLimitError, StoreError, shown, some
+from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, is_url, shown, some
 from dasrel.euclidean import Euclideanized
 from dasrel.intake import BLOCK, Array
 from dasrel.relation import Relation
 from dasrel.relation import relation as as_relation
 from dasrel.store import Matrix, StoreLike, location, open_matrix
-from dasrel.writer import full_disk
 
 EXPORTS = {
     "npy": "NumPy array, n x n",
@@ -97,7 +96,7 @@ def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Pa
     """Where an export goes; refuses what cannot be written there. Cheap, to be asked first."""
     if format not in EXPORTS:
         raise InputError(f"format must be one of {', '.join(EXPORTS)}, not {shown(format)}")
-    if "://" in os.fspath(out):
+    if is_url(out):
         raise InputError(f"{named(out)} is a URL; exports are written to local files: copy it there afterwards")
     target = Path(out)
     if (target.exists() or target.is_symlink()) and not force:

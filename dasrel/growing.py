@@ -31,10 +31,9 @@ import numpy as np
 
 from dasrel import intake
 from dasrel._version import __version__
-from dasrel.errors import InputError, MemoryLimitError, StoreError, redacted, shown, some
+from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, redacted, shown, some
 from dasrel.intake import BLOCK, EXAMPLES, Array, Names, Record
 from dasrel.store import Layout, Matrix, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
-from dasrel.writer import full_disk
 
 Tile = tuple[int, int]
 

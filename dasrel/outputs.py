@@ -30,7 +30,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dasrel._version import __version__
-from dasrel.errors import InputError, StoreError, redacted, shown
+from dasrel.errors import InputError, StoreError, is_url, redacted, shown
 from dasrel.features import is_sparse, read_features, row_block
 from dasrel.model import Model
 from dasrel.results import Clustering, Partition
@@ -102,6 +102,8 @@ def check_out(out: PathLike, *, force: bool) -> None:
     """Refuse a folder for results that exists, before any work is done."""
     target = Path(out)
     where = shown(target, limit=200)
+    if is_url(target):
+        raise InputError(f"results are written to a folder of this machine, not to {where}")
     if not os.path.lexists(target):
         return
     if not force:
@@ -250,6 +252,8 @@ def read_rows(source: PathLike, model: Model) -> tuple[Any, list[str] | None]:
 
 def check_file(path: PathLike, *, force: bool) -> None:
     """Refuse a file that exists, before any work is done."""
+    if is_url(path):
+        raise InputError(f"{shown(path, limit=200)} is no file of this machine; give the name of one")
     if os.path.isdir(path):
         raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
     if os.path.lexists(path) and not force:

@@ -19,12 +19,12 @@ import numpy as np
 from dasrel import formats, intake, sparse, spool, stopping, tasks
 from dasrel.arrays import ArraySource, TriangleSource, named
 from dasrel.claim import claimed
-from dasrel.errors import InputError, MemoryLimitError, Stopped, StoreError, shown
+from dasrel.errors import InputError, MemoryLimitError, Stopped, StoreError, full_disk, shown
 from dasrel.intake import Array, Policy
 from dasrel.parts import PartDone, begin_store, check_part, write_part
 from dasrel.source import Reading, Source
 from dasrel.store import Layout, Matrix, StoredNames, StoreLike, TileFiles, lasting, local_path
-from dasrel.writer import Writer, Writing, check_kind, check_target, default_tile, full_disk
+from dasrel.writer import Writer, Writing, check_kind, check_target, default_tile
 
 FORMATS = {
     "npy": "NumPy array: square, or condensed (1-D)",

@@ -19,7 +19,7 @@ import typer
 
 from dasrel import meter, stopping
 from dasrel._version import __version__
-from dasrel.errors import DasrelError, DasrelWarning, Stopped, redacted, shown
+from dasrel.errors import DasrelError, DasrelWarning, Stopped, full_disk, redacted, shown
 from dasrel.progress import Drawing
 from dasrel.runtime import Runtime, connect
 
@@ -131,7 +131,8 @@ def report(error: BaseException, *, json: bool, trace: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if trace:
-        print(redacted("".join(traceback.format_exception(error))), file=sys.stderr)
+        for line in redacted("".join(traceback.format_exception(error))).splitlines():
+            print(shown(line, limit=4000), file=sys.stderr)
     text, code = told(error), 1
     if isinstance(error, stopping.Terminated):
         text, code = "stopped by SIGTERM; nothing of it is kept", stopping.KILLED
@@ -152,6 +153,9 @@ def told(error: BaseException) -> str:
     """An error as one line."""
     if isinstance(error, DasrelError):
         return str(error)
+    if full_disk(error):
+        where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+        return f"the disk is full{where}: what was being written is not there; free some space and run again"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):

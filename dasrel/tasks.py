@@ -213,7 +213,7 @@ def run(
     try:
         began, at_once = time.monotonic(), sum(threads for _, threads in worker_memory(client).values())
         with stopping.kept() if goes_on else nullcontext():
-            for number, future in enumerate(as_completed(futures), 1):
+            for number, future in enumerate(as_completed(futures, loop=client.loop), 1):
                 if future.status == "error":
                     future.result()
                 step.add(bytes=bytes_each)

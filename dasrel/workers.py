@@ -62,7 +62,7 @@ class Pins:
         return {
             group
             for group, future in self.futures.items()
-            if future.status == "pending" and self.homes[group] not in here and future.key not in busy
+            if future.status in ("pending", "lost") and self.homes[group] not in here and future.key not in busy
         }
 
     @contextmanager

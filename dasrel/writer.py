@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import shutil
 import time
@@ -312,15 +311,6 @@ def checked_ids(ids: Names | None, n_objects: int) -> Array:
         twice = list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
         raise InputError(f"ids are not unique: {some([shown(name) for name in twice])}; rename or drop the repeats")
     return np.array(names, dtype=np.dtypes.StringDType())
-
-
-def full_disk(error: BaseException) -> bool:
-    """Whether an error, or one that caused it, says that the disk is full."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return False
 
 
 def new_manifest(

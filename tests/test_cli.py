@@ -328,7 +328,10 @@ def test_an_error_is_one_line_and_1(tmp_path: Path) -> None:
     ("error", "told"),
     [
         (FileNotFoundError(2, "No such file or directory", "a\x1b[0m"), r"dasrel: a\x1b[0m: No such file or directory"),
-        (OSError(28, "No space left on device"), "dasrel: No space left on device"),
+        (
+            OSError(28, "No space left on device"),
+            "dasrel: the disk is full: what was being written is not there; free some space and run again",
+        ),
         (MemoryError(), "dasrel: out of memory; lower --memory or use smaller tiles (--tile)"),
         (InputError("two\nlines"), r"dasrel: two\nlines"),
         (KeyError("x"), "dasrel: unexpected KeyError: 'x' (a defect of dasrel; -vv shows where)"),
