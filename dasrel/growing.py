@@ -95,8 +95,8 @@ class Growth:
                 f" now it is {shown(wanted.get(key))}: run that one again, or say --force to drop it"
             )
         resumed = not finished and begun == wanted
+        self._sweep()
         if resumed:
-            self._sweep()
             self._group["progress"].attrs["owner"] = self._owner
         else:
             side = self.layout.a_side

@@ -527,7 +527,7 @@ def front() -> Iterator[Front]:
         patch.setenv("AWS_MAX_ATTEMPTS", "3")
         patch.setattr(s3fs.S3FileSystem, "read_timeout", 1)
         s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("matrices")
+        s3fs.S3FileSystem().mkdir("failing-matrices")
         yield made
         s3fs.S3FileSystem.clear_instance_cache()
     with pytest.MonkeyPatch.context() as patch:
@@ -554,10 +554,10 @@ def test_a_server_that_fails_for_a_while(front: Front) -> None:
     """Errors, refusals and silence, to reads and writes: all are tried again, after a while."""
     square = distances(40)
     front.fault = counted({1: 503, 2: 500, 4: 503, 6: 0.0, 8: 500}, "/values/c/")
-    dasrel.import_matrix(square, "s3://matrices/a", kind="distance", writing=Writing("float64", tile=20))
+    dasrel.import_matrix(square, "s3://failing-matrices/a", kind="distance", writing=Writing("float64", tile=20))
     front.fault = counted({1: 500, 2: 503, 4: 3.0, 6: 500}, "/values/c/")
     front.seen.clear()
-    found = dasrel.open_matrix("s3://matrices/a")
+    found = dasrel.open_matrix("s3://failing-matrices/a")
     np.testing.assert_array_equal(found.rows(found.ids), square)
     times = [at for _, path, _, at in front.seen if "/values/c/0/0" in path]
     assert sum(answer is not None for _, _, answer, _ in front.seen) == 4
@@ -565,7 +565,7 @@ def test_a_server_that_fails_for_a_while(front: Front) -> None:
 
 
 def test_a_server_that_fails_for_good(front: Front, capfd: pytest.CaptureFixture[str]) -> None:
-    url, matrix = "s3://matrices/b", distances(40)
+    url, matrix = "s3://failing-matrices/b", distances(40)
     front.fault = lambda method, path: 503 if method == "PUT" and "/values/c/" in path else None
     front.seen.clear()
     with pytest.raises(StoreError, match=rf"{url} cannot be written: .*; what is written stays.* --resume"):
