@@ -91,6 +91,26 @@ def append(
     grow, at most n tile more. Memory: about four tiles per thread.
     """
     policy = policy or Policy()
+    old, giver, names, about, checksum = opened(store, source, ids=ids, features=features, policy=policy)
+    with growth(store, names, about, resume=resume, force=force) as (under_way, resumed):
+        if under_way.old.n_objects != old.n_objects:
+            raise InputError(f"{location(store)} has grown meanwhile: look at its objects again, and append anew")
+        missing = under_way.missing()
+        _write(under_way, giver, missing, policy, memory)
+        size = _bytes(under_way, missing)
+        matrix = under_way.commit(checksum)
+    grown = sum(under_way.is_grown(tile) for tile in missing)
+    kept = len(under_way.tiles()) - len(missing)
+    return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
+
+
+def opened(
+    store: StoreLike, source: Any, *, ids: str | Names | None, features: Any, policy: Policy
+) -> tuple[Matrix, Giver, Names, dict[str, Any], str | None]:
+    """The store, the new objects' values and names, what is known of their source, and its checksum.
+
+    Refuses what cannot be appended as far as this can be seen without reading it.
+    """
     old = open_matrix(store)
     policy.check_kind(old.kind)
     if policy.missing == "max":
@@ -104,16 +124,7 @@ def append(
             raise InputError("policies are for values that were given; those of a metric have no flaws to repair")
         giver, names, provenance, checksum = open_features(source, features, old, given)
         about = {"as": "features", **provenance}
-    with growth(store, names, about, resume=resume, force=force) as (under_way, resumed):
-        if under_way.old.n_objects != old.n_objects:
-            raise InputError(f"{location(store)} has grown meanwhile: look at its objects again, and append anew")
-        missing = under_way.missing()
-        _write(under_way, giver, missing, policy, memory)
-        size = _bytes(under_way, missing)
-        matrix = under_way.commit(checksum)
-    grown = sum(under_way.is_grown(tile) for tile in missing)
-    kept = len(under_way.tiles()) - len(missing)
-    return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
+    return old, giver, names, about, checksum
 
 
 @dataclass(frozen=True)

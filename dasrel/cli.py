@@ -45,6 +45,7 @@ from dasrel.options import (
     Tile,
     TimeLimit,
     command,
+    duration,
     option,
 )
 from dasrel.talk import Talk, UsageError, complain, print_error, report
@@ -115,14 +116,6 @@ def _settings(texts: list[str] | None) -> dict[str, float]:
                 f"{text!r} is not NAME=NUMBER, such as p=3", param_hint="--metric-option"
             ) from None
     return settings
-
-
-def _limit(text: str | None) -> float | None:
-    """A duration in seconds."""
-    try:
-        return None if text is None else stopping.seconds(text)
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--time-limit") from None
 
 
 def _part(text: str | None) -> tuple[int, int] | None:
@@ -210,7 +203,7 @@ def import_command(
 ) -> None:
     """Check a matrix and put it into a STORE, whatever its size."""
     meant, chosen, fill, share = _kind(kind), _columns(columns), _missing(missing), _part(part)
-    limit = _limit(time_limit)
+    limit = duration(time_limit)
 
     from dasrel.audit import audit_lines, audit_store
     from dasrel.readers import import_matrix, import_part
@@ -264,7 +257,7 @@ def pairwise_command(
     dry_run: DryRun = False,
 ) -> None:
     """Compute all pairs of FEATURES into a STORE."""
-    meant, chosen, share, limit = _kind(kind), _settings(settings), _part(part), _limit(time_limit)
+    meant, chosen, share, limit = _kind(kind), _settings(settings), _part(part), duration(time_limit)
 
     from dasrel.audit import audit_lines, audit_store
     from dasrel.pairwise import pairwise, pairwise_part
@@ -341,8 +334,15 @@ def audit_command(
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every tile; exit 1 if one is bad.")] = False,
     spectrum: Annotated[bool, typer.Option("--spectrum", help="Also: is it Euclidean? Takes some scans.")] = False,
     memory: Memory = "1GiB",
+    dry_run: DryRun = False,
 ) -> None:
     """Show what is in a STORE and how it came there."""
+    if dry_run:
+        from dasrel.forecast import forecast_audit
+
+        talk.forecast(forecast_audit(store, verify=verify, spectrum=spectrum, memory=memory))
+        return
+
     from dasrel.audit import audit_lines, audit_store
 
     with talk.at(place):

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from dasrel import stopping
 from dasrel.errors import shown
 from dasrel.intake import Policy
-from dasrel.options import READING, REPAIRS, WRITING, Ids, Memory, OldStore, Place, command, option
+from dasrel.options import (
+    READING,
+    REPAIRS,
+    WRITING,
+    DryRun,
+    Ids,
+    Memory,
+    OldStore,
+    Place,
+    TimeLimit,
+    command,
+    duration,
+    option,
+)
 from dasrel.talk import Talk
 
 
@@ -51,23 +65,27 @@ def append_command(
         bool, option("--resume", "Go on, though whoever began may seem to be at work still.", WRITING)
     ] = False,
     force: Annotated[bool, option("--force", "Drop an unfinished append of something else.", WRITING)] = False,
+    time_limit: TimeLimit = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Add objects to a STORE, which stays readable: all of them or, if it is interrupted, none yet."""
-    policy = Policy(symmetrize or "error", _fill(missing), diagonal or "error", clip_negative)
+    limit = duration(time_limit)
+    given: dict[str, Any] = {
+        "ids": None if ids is None else str(ids),
+        "features": features or None,
+        "policy": Policy(symmetrize or "error", _fill(missing), diagonal or "error", clip_negative),
+        "memory": memory,
+    }
+    if dry_run:
+        from dasrel.forecast import forecast_append
+
+        talk.forecast(forecast_append(store, source, **given))
+        return
 
     from dasrel.append import append
 
-    with talk.at(place):
-        done = append(
-            store,
-            source,
-            ids=None if ids is None else str(ids),
-            features=features or None,
-            policy=policy,
-            memory=memory,
-            resume=resume,
-            force=force,
-        )
+    with talk.at(place), stopping.limited(limit):
+        done = append(store, source, resume=resume, force=force, **given)
     report = done.report()
     size = "" if done.bytes_written is None else f", {done.bytes_written:,} bytes"
     kept = f", {done.tiles_kept:,} had been written before" if done.tiles_kept else ""

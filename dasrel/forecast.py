@@ -17,10 +17,12 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 
 from dasrel import readers, tasks
+from dasrel.append import opened
 from dasrel.audit import size_text
 from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
 from dasrel.euclidean import check_arguments
 from dasrel.export import BAND_COPIES, as_numbers, check_export, named_relation, row_memory, task_memory
+from dasrel.growing import checked_names
 from dasrel.images import image_consumer
 from dasrel.intake import Names, Policy
 from dasrel.lanczos import Search, scans_that_fit, search_memory
@@ -34,7 +36,7 @@ from dasrel.relation import Relation, relation
 from dasrel.scan import Consumer, needed_memory
 from dasrel.source import Reading
 from dasrel.spool import given_ids
-from dasrel.store import Layout, StoreLike, local_path, open_matrix
+from dasrel.store import Layout, StoreLike, local_path, location, open_matrix
 from dasrel.tree import forest_consumer
 from dasrel.writer import Writing, check_kind, check_target, default_tile
 
@@ -170,6 +172,40 @@ def forecast_pairwise(
     return Forecast(
         "pairwise", layout.n_objects, Range(0, 0, 0), 0, threads * memory, *_new_store(store, layout, kind, facts)
     )
+
+
+def forecast_append(
+    store: StoreLike,
+    source: Any,
+    *,
+    ids: str | Names | None = None,
+    features: Any = None,
+    policy: Policy | None = None,
+    memory: int | str = "1GiB",
+) -> Forecast:
+    """What `append` would do with the same arguments. Cost: none; a table in text is read."""
+    old, _, names, about, _ = opened(store, source, ids=ids, features=features, policy=policy or Policy())
+    names = checked_names(names, old)
+    layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
+    touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]
+    grown = sum(j < old.layout.a_side for _, j in touched)
+    facts = {
+        "source": about["as"], "objects_before": old.n_objects, "objects_added": len(names),
+        "new_tiles": len(touched) - grown, "grown_tiles": grown,
+    }  # fmt: skip
+    output = Output(str(location(store)), len(touched) * (layout.tile_bytes + 4))
+    return Forecast("append", layout.n_objects, Range(0, 0, 0), 0, int(parse_bytes(memory)), (output,), facts)
+
+
+def forecast_audit(store: Any, *, verify: bool, spectrum: bool, memory: int | str) -> Forecast:
+    """What `dasrel audit` would do. Cost: none."""
+    matrix = open_matrix(store)
+    scans = Range(1, 1, 1) if verify else Range(0, 0, 0)
+    needed = int(parse_bytes(memory)) if verify else 0
+    if spectrum:
+        ends = forecast_spectrum(store, memory=memory)
+        scans, needed = scans + ends.scans, max(needed, ends.memory)
+    return Forecast("audit", matrix.n_objects, scans, matrix.layout.total_bytes, needed)
 
 
 def forecast_spectrum(

@@ -236,7 +236,7 @@ def growth(
                 " run the command that wrote it again with --resume, then append"
             )
         old = Matrix(store, manifest, group)
-        under_way = Growth(old, group, _checked_names(names, old), about)
+        under_way = Growth(old, group, checked_names(names, old), about)
         resumed = under_way.begin(locked=locked, resume=resume, force=force)
         try:
             yield under_way, resumed
@@ -286,7 +286,7 @@ def grown_record(before: Record, now: Record, start: Tile, raw_diagonal: Array |
     return merged
 
 
-def _checked_names(names: Names, old: Matrix) -> Array:
+def checked_names(names: Names, old: Matrix) -> Array:
     wanted = [str(name) for name in names]
     if "" in wanted:
         raise InputError(f"the id of new object {wanted.index('')} is empty; give every object a name")

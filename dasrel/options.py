@@ -79,6 +79,14 @@ def comma_list(
 # ------------------------------------------------------------------------------ groups: dataclasses, one option a field
 
 
+def duration(text: str | None) -> float | None:
+    """The seconds of --time-limit."""
+    try:
+        return None if text is None else seconds(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--time-limit") from None
+
+
 @dataclass(frozen=True)
 class Talking:
     """How a command talks; every command takes these, as `talk`."""

@@ -522,3 +522,34 @@ def test_a_range_adds_up() -> None:
     assert Range(1, 2, 3) + Range(10, 20, 30) == Range(11, 22, 33)
     assert euclidean_scans("spread", 5) == Range(2, 5, 6)
     assert forecast.range_text(Range(2, 2, 2)) == "2"
+
+
+def test_dry_append(capsys, matrix, tmp_path) -> None:
+    some = len(matrix) - 70
+    dasrel.import_matrix(matrix[:some, :some], tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE))
+    np.save(tmp_path / "new.npy", matrix[some:])
+    words = ("append", tmp_path / "s.zarr", tmp_path / "new.npy")
+    before = snapshot(tmp_path)
+    printed = said(capsys, *words, "--dry-run")
+    assert snapshot(tmp_path) == before
+    done = said(capsys, *words)
+    assert printed["n_objects"] == done["n_objects"] == len(matrix)
+    tiles = printed["facts"]["new_tiles"], printed["facts"]["grown_tiles"]
+    assert tiles == (done["tiles_written"], done["tiles_grown"])
+    assert printed["outputs"][0]["bytes"] == done["bytes_written"]
+    ends = []
+    for dry in (("--dry-run",), ()):  # the objects are there now
+        assert run([*map(str, words), *dry]) == 1
+        ends.append(capsys.readouterr().err)
+    assert ends[0] == ends[1]
+    assert run([*map(str, words), "--time-limit", "soon"]) == 2
+
+
+def test_dry_audit(capsys, store) -> None:
+    with watch() as counted:
+        printed = said(capsys, "audit", store, "--verify", "--dry-run")
+    assert counted.tiles == 0
+    assert printed["scans"]["most"] == 1
+    with watch() as counted:
+        said(capsys, "audit", store, "--verify")
+    assert counted.scans == 1
