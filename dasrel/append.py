@@ -91,7 +91,7 @@ def append(
     grow, at most n tile more. Memory: about four tiles per thread.
     """
     policy = policy or Policy()
-    old, giver, names, about, checksum = opened(store, source, ids=ids, features=features, policy=policy)
+    old, giver, names, about, checksum = open_additions(store, source, ids=ids, features=features, policy=policy)
     with growth(store, names, about, resume=resume, force=force) as (under_way, resumed):
         if under_way.old.n_objects != old.n_objects:
             raise InputError(f"{location(store)} has grown meanwhile: look at its objects again, and append anew")
@@ -104,7 +104,7 @@ def append(
     return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
 
 
-def opened(
+def open_additions(
     store: StoreLike, source: Any, *, ids: str | Names | None, features: Any, policy: Policy
 ) -> tuple[Matrix, Giver, Names, dict[str, Any], str | None]:
     """The store, the new objects' values and names, what is known of their source, and its checksum.

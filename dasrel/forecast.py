@@ -17,7 +17,7 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 
 from dasrel import readers, tasks
-from dasrel.append import opened
+from dasrel.append import open_additions
 from dasrel.audit import size_text
 from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
 from dasrel.euclidean import check_arguments
@@ -184,7 +184,7 @@ def forecast_append(
     memory: int | str = "1GiB",
 ) -> Forecast:
     """What `append` would do with the same arguments. Cost: none; a table in text is read."""
-    old, _, names, about, _ = opened(store, source, ids=ids, features=features, policy=policy or Policy())
+    old, _, names, about, _ = open_additions(store, source, ids=ids, features=features, policy=policy or Policy())
     names = checked_names(names, old)
     layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
     touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]

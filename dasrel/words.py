@@ -14,5 +14,4 @@ TAKES = {
 """Which rules take which number."""
 STARTS = ("random", "rows", "k-means++")
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
-ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 EXPORTS = ("npy", "condensed", "lsmat", "phylip", "zarr")
