@@ -3,8 +3,8 @@
     python bench/cmeans.py [--n 16384] [--dir FOLDER]      against NumPy; the roofline; restarts; the update's share
     python bench/cmeans.py --peers [--n 8192]              next to k-medoids, spectral clustering and fanny
 
-One JSON line per measurement, ratios from the same run. Cold means that the tile files were dropped from the page cache
-before every scan; the time that dropping takes is left out. What is scaled up from fewer runs says so.
+One JSON line per measurement, ratios from the same run. Cold means that no tile is in the page cache before any scan,
+and that it is read past it, as of a matrix that is larger than memory. What is scaled up from fewer runs says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scan import best, drop, peak_anonymous, raw_read, tile_files
+from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files
 
 from dasrel import open_matrix, watch
 from dasrel.errors import DasrelWarning
@@ -141,38 +141,34 @@ def memory_rate(matrix: Matrix) -> float:
 
 
 class ScanClock:
-    """Notes when each scan begins; for cold scans it drops the tiles from the page cache just before."""
+    """Notes when each scan begins."""
 
-    def __init__(self, cold: Matrix | None) -> None:
-        self.cold = cold
-        self.dropping = 0.0
-        self._begins: list[tuple[float, float]] = []  # before and after dropping
+    def __init__(self) -> None:
+        self._begins: list[float] = []
         self._lock = threading.Lock()
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
             if progress.scans > len(self._begins):
-                before = time.perf_counter()
-                if self.cold is not None:
-                    self.cold.files.maps.clear()  # what is mapped stays in the page cache
-                    drop(tile_files(self.cold))
-                after = time.perf_counter()
-                self.dropping += after - before
-                self._begins.append((before, after))
+                self._begins.append(time.perf_counter())
 
     def iterations(self) -> list[float]:
         """From the beginning of each scan to that of the next: scan and update."""
-        return [later[0] - this[1] for this, later in itertools.pairwise(self._begins)]
+        return [later - this for this, later in itertools.pairwise(self._begins)]
 
 
 def timed(matrix: Matrix, runs: list[Run], *, cold: bool) -> tuple[float, ScanClock]:
-    """Seconds of a bundle, dropping left out, and its clock."""
-    clock = ScanClock(matrix if cold else None)
+    """Seconds of a bundle, and its clock."""
+    if cold:
+        matrix.files.maps.clear()  # what is mapped stays in the page cache
+        drop(tile_files(matrix))
+        matrix = past_the_cache(matrix.store)
+    clock = ScanClock()
     with watch(clock):
         began = time.perf_counter()
         quiet(matrix, runs)
         seconds = time.perf_counter() - began
-    return seconds - clock.dropping, clock
+    return seconds, clock
 
 
 def bytes_from_disk() -> int:

@@ -1,7 +1,8 @@
 """How fast text is taken in, against `pandas.read_csv` of the same file in the same run.
 
-Ours ends with the numbers on disk, ready to be cut into tiles; pandas ends with a table in memory. For pairs, pandas
-is also timed with the step that any use of the table as a matrix needs next: numbers in place of names.
+Ours ends with the numbers on disk, ready to be cut into tiles; pandas ends with a table in memory. The goal is a ratio
+(pandas seconds / our seconds) of 1 and more. For pairs, pandas is also timed with the step that any use of the table as
+a matrix needs next: numbers in place of names.
 
     python bench/text.py [--n 4000] [--rows 10000000] [--repeat 3] [--folder DIR]
 """

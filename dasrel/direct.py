@@ -43,8 +43,14 @@ class ArrayTiles:
         """Tile (i, j), i <= j."""
         return np.asarray(self.block(i, j), dtype=self.layout.dtype)
 
+    kept_share = 1.0
+    """Nothing is read past the operating system's cache."""
+
     def prefetch(self, i: int, j: int) -> None:
         """Nothing to hint at."""
+
+    def done(self, i: int, j: int) -> None:
+        """Nothing to give back."""
 
     def block(self, i: int, j: int) -> Array:
         """The values of strip i against strip j as they are, i and j in any order."""

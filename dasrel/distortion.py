@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import tiles
+from dasrel.graph import Consumer, Plan
 from dasrel.relation import Relation
-from dasrel.scan import Consumer, Plan, TileSource, scan
+from dasrel.scan import TileSource, scan
 from dasrel.tiles import View
 from dasrel.ultrametric import Paths, Ultrametric
 

@@ -22,6 +22,7 @@ from dasrel.audit import size_text
 from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
 from dasrel.euclidean import check_arguments
 from dasrel.export import BAND_COPIES, as_numbers, check_export, named_relation, row_memory, task_memory
+from dasrel.graph import Consumer
 from dasrel.growing import checked_names
 from dasrel.images import image_consumer
 from dasrel.intake import Names, Policy
@@ -33,7 +34,7 @@ from dasrel.pairwise import prepared
 from dasrel.planning import Range, euclidean_scans
 from dasrel.products import product_consumer
 from dasrel.relation import Relation, relation
-from dasrel.scan import Consumer, needed_memory
+from dasrel.scan import needed_memory
 from dasrel.source import Reading
 from dasrel.spool import given_ids
 from dasrel.store import Layout, StoreLike, local_path, location, open_matrix

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from dasrel.direct import as_matrix
 from dasrel.errors import InputError, shown
 from dasrel.forest import mirrored, seen_as_dissimilarity
-from dasrel.scan import Consumer, Plan, TileSource, scan
+from dasrel.graph import Consumer, Plan
+from dasrel.scan import TileSource, scan
 from dasrel.tiles import panels
 from dasrel.tree import Tree
 

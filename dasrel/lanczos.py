@@ -1,7 +1,8 @@
 """Block Lanczos on any symmetric operator: eigenvalues at both ends of the spectrum, with residuals, counted in scans.
 
 A step multiplies one block of k vectors, one scan, and makes what is new in the product orthonormal to all before it
-(full reorthogonalisation, twice). With Q the basis, H the coefficients and F the next block,
+(full reorthogonalisation, and a second time where little was new). With Q the basis, H the coefficients and F the next
+block,
 
     A Q = Q H + F R        (R only in the columns of the last block)
 
@@ -20,7 +21,9 @@ float32 products, so below some residual there is nothing to gain: the run stops
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +31,16 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
-from dasrel import meter, tasks
+from dasrel import meter, skinny, tasks
 from dasrel.errors import InputError, MemoryLimitError
 
 Float = NDArray[np.float64]
 Operator = Callable[[Float], Float]
 """(n, k) -> (n, k)."""
 
+SHELF = 64  # rows of the basis that are put into one array
+SHRUNK = 0.1  # of its length: a product that keeps as much of it is orthogonal to the basis at the first attempt
+SPAN = 2048  # objects that a thread works on at a time
 NOTHING_NEW = 1e-12  # of the operator's size: a direction with less than this in it is rounding
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -121,7 +127,7 @@ class State:
 
     block: int
     basis: list[Float]
-    """Blocks of orthonormal rows, each (k, n)."""
+    """Orthonormal rows, in arrays of n columns: blocks, and `SHELF` rows or more where they are many."""
     dual: list[Float]
     """B times the basis; the basis itself where there is no metric."""
     fresh: Float
@@ -294,13 +300,17 @@ def _advance(state: State, operator: Operator, search: Search, dimension: int, m
     if search.centre:
         W -= W.mean(axis=1, keepdims=True)
     old, (k, last) = len(state.H), state.R.shape
-    state.basis.append(state.fresh)
+    _shelved(state.basis, state.fresh)
     if metric is not None:
-        state.dual.append(state.fresh_dual)
+        _shelved(state.dual, state.fresh_dual)
     H = np.zeros((old + k, old + k))
     H[:old, :old] = state.H
     H[old:, old - last : old] = state.R
-    H[:, old:] = _project(W, W, state)
+    before = float(np.linalg.norm(W, axis=1).max())
+    # First what is large, the last two blocks: what is left of the others is small, and so are the errors it leaves.
+    close = _project(W, W, _last(state.basis, last + k), _last(state.dual, last + k))
+    H[:, old:] = _project(W, W, state.basis, state.dual)
+    H[old - last :, old:] += close
     far = H[: old - last, old:]
     if far.size:  # half of it comes from this product, half from those before
         state.errors = (state.errors[0] + n / (2 * len(far)) * float((far**2).sum()), state.errors[1] + k)
@@ -311,8 +321,10 @@ def _advance(state: State, operator: Operator, search: Search, dimension: int, m
     state.scans += 1
     room = dimension - len(H)
     fresh, fresh_dual = _orthonormal(W, Z, smallest=NOTHING_NEW * state.scale, most=room)
-    fresh, fresh_dual = _settled(fresh, fresh_dual, state, metric)
     state.R = fresh_dual @ W.T
+    if metric is not None or not _is_long(state.R, SHRUNK * before):
+        fresh, fresh_dual = _settled(fresh, fresh_dual, state, metric)
+        state.R = fresh_dual @ W.T
     if len(fresh) == 0 and room and len(H) < max(search.lowest, search.highest):
         # The block has seen all that it can, and more values are asked for: another block.
         fresh, fresh_dual = _drawn(search, n, room, metric, state.scans)
@@ -321,18 +333,67 @@ def _advance(state: State, operator: Operator, search: Search, dimension: int, m
     state.fresh, state.fresh_dual = fresh, fresh_dual
 
 
-def _project(W: Float, Z: Float, state: State) -> Float:
-    """Take the basis out of W, and its dual out of Z (which may be W), in place; the coefficients taken."""
-    taken = np.empty((sum(len(rows) for rows in state.basis), len(W)))
-    at = 0
-    for rows, dual in zip(state.basis, state.dual, strict=True):
-        part = dual @ W.T
-        W -= part.T @ rows
-        if Z is not W:
-            Z -= part.T @ dual
-        taken[at : at + len(rows)] = part
-        at += len(rows)
-    return taken
+def _is_long(R: Float, length: float) -> bool:
+    """Whether all that is new in a block has at least this length: then rounding has not grown with it."""
+    return len(R) > 0 and float(np.linalg.svd(R, compute_uv=False).min()) >= length
+
+
+def _last(shelves: list[Float], count: int) -> list[Float]:
+    """The last rows, as many as `count` says."""
+    found: list[Float] = []
+    for shelf in reversed(shelves):
+        if count > 0:
+            found.insert(0, shelf[-count:])
+            count -= len(shelf)
+    return found
+
+
+def _project(W: Float, Z: Float, basis: list[Float], dual: list[Float]) -> Float:
+    """Take the basis out of W, and its dual out of Z (which may be W), in place; the coefficients taken.
+
+    All of the basis at once, which reads it half as often as one row after the other. What rounding leaves in W is of
+    the size that W had: where little of W remains, this is done once more (`_settled`).
+    """
+    spans = [slice(at, at + SPAN) for at in range(0, W.shape[1], SPAN)]
+
+    def coefficients(span: slice) -> Float:
+        return np.vstack([_times(rows[:, span], W[:, span]) for rows in dual])
+
+    def take(span: slice) -> None:
+        at = 0
+        for rows, of_dual in zip(basis, dual, strict=True):
+            part = taken[at : at + len(rows)].T
+            _subtract(W[:, span], part, rows[:, span])
+            if Z is not W:
+                _subtract(Z[:, span], part, of_dual[:, span])
+            at += len(rows)
+
+    if not basis:
+        return np.zeros((0, len(W)))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the spans, and the order of their sum, do not depend on it
+        taken = np.add.reduce(list(pool.map(coefficients, spans)))
+        list(pool.map(take, spans))
+    return np.asarray(taken, dtype=np.float64)
+
+
+def _times(rows: Float, W: Float) -> Float:
+    """rows @ W.T"""
+    result = np.zeros((len(W), len(rows)))
+    return result.T if skinny.add_products(rows, None, W, result, None) else rows @ W.T
+
+
+def _subtract(W: Float, part: Float, rows: Float) -> None:
+    """W -= part @ rows"""
+    if not skinny.add_products(rows, np.ascontiguousarray(-part), None, None, W):
+        W -= part @ rows
+
+
+def _shelved(shelves: list[Float], rows: Float) -> None:
+    """Put rows behind those that are there; where there are enough, into one array: few large products, not many."""
+    shelves.append(rows)
+    loose = [shelf for shelf in shelves if len(shelf) < SHELF]
+    if sum(len(shelf) for shelf in loose) >= SHELF:
+        shelves[-len(loose) :] = [np.vstack(loose)]
 
 
 def _orthonormal(W: Float, Z: Float, *, smallest: float, most: int) -> tuple[Float, Float]:
@@ -343,29 +404,27 @@ def _orthonormal(W: Float, Z: Float, *, smallest: float, most: int) -> tuple[Flo
     same = Z is W
     W = W.copy()
     Z = W if same else Z.copy()
-    kept: list[int] = []
-    left = list(range(len(W)))
-    while left and len(kept) < most:
-        lengths = np.sqrt(np.maximum(np.einsum("ij,ij->i", W[left], Z[left]), 0.0))
+    kept = 0
+    while kept < min(len(W), most):
+        lengths = np.sqrt(np.maximum(np.einsum("ij,ij->i", W[kept:], Z[kept:]), 0.0))
         longest = int(np.argmax(lengths))
         if lengths[longest] <= smallest:
             break
-        at = left.pop(longest)
-        W[at] /= lengths[longest]
-        if not same:
-            Z[at] /= lengths[longest]
-        kept.append(at)
-        part = W[left] @ Z[at]
-        W[left] -= part[:, None] * W[at]
-        if not same:
-            Z[left] -= part[:, None] * Z[at]
-    W = W[kept]
-    return W, W if same else Z[kept]
+        for X in (W,) if same else (W, Z):
+            X[[kept, kept + longest]] = X[[kept + longest, kept]]
+            X[kept] /= lengths[longest]
+        left = slice(kept + 1, len(W))
+        part = W[left] @ Z[kept]
+        for X in (W,) if same else (W, Z):
+            X[left] -= part[:, None] * X[kept]
+        kept += 1
+    W = W[:kept]
+    return W, W if same else Z[:kept]
 
 
 def _settled(W: Float, Z: Float, state: State, metric: Metric | None) -> tuple[Float, Float]:
     """Once more: rows that were short have grown by orders of magnitude, and with them what rounding left in them."""
-    _project(W, Z, state)
+    _project(W, Z, state.basis, state.dual)
     W, Z = _orthonormal(W, Z, smallest=0.1, most=len(W))
     return W, Z if metric is None else _rows(metric.product, W)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -26,8 +26,10 @@ KNOWN = {
 }  # fmt: skip
 """Names of the columns of well-known lists that have no header, by their number."""
 
+MISSING = "".join(f"{word}\n" for word in spool.MISSING).encode()
+
 Coded = tuple[list[bytes | str], Array]
-"""The different names of a column, and for each row which one it has."""
+"""The different names of a column (it may be of both), and for each row which one it has."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Part:
     second: Coded
     values: Array
     where: Callable[[int], str]
-    """Says where in the file a row is, such as "line 7"."""
+    """Says where in the file a row is, such as "line 7"; until the next part is asked for."""
+    memory: Array | None = None
+    """What the codes and values lie in, where it may be used again."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,15 @@ class Lines:
     """Some lines of a text."""
 
     number: int
-    text: bytes
+    raw: Array
+    """Their bytes, the last of them a newline."""
+    count: int
+    """How many they are, at most."""
+
+    @property
+    def text(self) -> bytes:
+        """With plain newlines."""
+        return spool.plain(self.raw.tobytes())
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """The lines that hold a pair, with their numbers."""
@@ -75,11 +87,14 @@ class Lines:
         return f"line {next(islice(self.rows(), row, None))[0]}"
 
 
-def parts(path: Path, stream: spool.Stream | None, reading: Reading) -> Iterator[Part]:
-    """The rows of a list: of a text if there is a stream, else of a Parquet file."""
+def parts(path: Path, stream: spool.Stream | None, reading: Reading, spare: spool.Spare) -> Iterator[Part]:
+    """The rows of a list: of a text if there is a stream, else of a Parquet file.
+
+    Memory of a part comes from `spare`, and may be given back to it.
+    """
     if stream is None:
         return _parquet_parts(path, reading)
-    return _text_parts(path, stream, reading)
+    return _text_parts(path, stream, reading, spare)
 
 
 def is_parquet(path: Path) -> bool:
@@ -88,34 +103,46 @@ def is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
-def _text_parts(path: Path, stream: spool.Stream, reading: Reading) -> Iterator[Part]:
+def _text_parts(path: Path, stream: spool.Stream, reading: Reading, spare: spool.Spare) -> Iterator[Part]:
+    texts = spool.Spare()
     # A large list is taken in larger parts, for each is a run in the spool and many runs are slow to gather from.
-    chunks = stream.chunks(min(max(CHUNK, path.stat().st_size // 1024), 4 * CHUNK))
+    blocks = stream.blocks(min(max(CHUNK, path.stat().st_size // 1024), 4 * CHUNK), texts)
     comment = None
-    for number, text in chunks:
-        start = list(islice(Lines(number, text).rows(), 2))
-        for here, line in enumerate(text.split(b"\n"), number):
-            if start and here >= start[0][0]:
-                break
-            if line.startswith(b"#"):
+    start: list[tuple[int, bytes]] = []
+    for lines in (Lines(*block) for block in blocks):
+        for here, line in _lines(lines.number, lines.raw.tobytes()):
+            if line.startswith(b"#") and not start:
                 comment = line  # the last one above the pairs may name the columns
+            elif line.strip() and not line.startswith(b"#"):
+                start.append((here, line))
+            if len(start) == 2:
+                break
         if start:
             break
     else:
         raise InputError(f"{spool.place(path)}: there are no pairs in it (n = 0)")
     layout, has_header = _layout(path, start, comment, reading)
-    begin = number
     if has_header:
         begin = start[0][0] + 1
-        text = text.split(b"\n", begin - number)[-1]
+        left = lines.raw.tobytes().split(b"\n", begin - lines.number)[-1]
+        lines = replace(lines, number=begin, raw=lines.raw[lines.raw.size - len(left) :])
 
-    def work(lines: Lines) -> Part | None:
-        return _parse(layout, lines)
+    def work(some: Lines) -> tuple[Lines, Part | None]:
+        return some, _parse(layout, some, spare)
 
-    rest = (Lines(*chunk) for chunk in chunks)
-    for part in spool.in_order(work, chain([Lines(begin, text)], rest)):
+    for done, part in spool.in_order(work, chain([lines], (Lines(*block) for block in blocks))):
         if part is not None:
             yield part
+        if done.raw.base is not None:
+            texts.give(done.raw.base)
+
+
+def _lines(number: int, text: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of a text and their numbers, one at a time, for those who look at the first few only."""
+    begin = 0
+    while (end := text.find(b"\n", begin)) >= 0:
+        yield number, text[begin:end].removesuffix(b"\r")
+        number, begin = number + 1, end + 1
 
 
 def _layout(path: Path, start: list[tuple[int, bytes]], comment: bytes | None, reading: Reading) -> tuple[Layout, bool]:
@@ -164,7 +191,10 @@ def _as_number(column: str | int) -> int | None:
     return column if isinstance(column, int) else int(column) if column.isdecimal() else None
 
 
-def _parse(layout: Layout, lines: Lines) -> Part | None:
+def _parse(layout: Layout, lines: Lines, spare: spool.Spare) -> Part | None:
+    plain = _parse_plain(layout, lines, spare)
+    if plain is not None:
+        return plain
     text = lines.text
     if layout.delimiter is None or (b"#" in text and (text.startswith(b"#") or b"\n#" in text)):
         rows = (line for _, line in lines.rows())
@@ -190,7 +220,37 @@ def _parse(layout: Layout, lines: Lines) -> Part | None:
         return _parse_slowly(layout, lines)
     names = [table.column(k).combine_chunks() for k in (0, 1)]
     a, b = ((each.dictionary.to_pylist(), each.indices.to_numpy()) for each in names)
+    if not all(raw.strip() for raw in chain(a[0], b[0])):  # of a line that is blank, which is none, or of a wrong one
+        return _parse_slowly(layout, lines)
     return Part(a, b, table.column(2).to_numpy(), lines.where)
+
+
+def _parse_plain(layout: Layout, lines: Lines, spare: spool.Spare) -> Part | None:
+    """Lines as they mostly are, by the compiled reader, to the same result; None if one is not, or without the reader.
+
+    Measured on one core for lines of 34 bytes: two to four times as fast as Arrow.
+    """
+    library, raw = spool.library(), lines.raw
+    if library is None or layout.delimiter is None or not raw.size:
+        return None
+    room = lines.count
+    memory = spare.take(32 * room)
+    values, first, second = memory[: 8 * room], memory[8 * room : 12 * room], memory[12 * room : 16 * room]
+    spans, found = memory[16 * room : 32 * room].view(np.int32), np.empty(2, np.int64)
+    columns = np.array([layout.delimiter[0], layout.width, *layout.chosen], np.int64)
+    done = library.dasrel_read_pairs(
+        raw.ctypes.data, raw.size, columns.ctypes.data, MISSING, room, first.ctypes.data, second.ctypes.data,
+        values.ctypes.data, spans.ctypes.data, found.ctypes.data,
+    )  # fmt: skip
+    if not done:
+        spare.give(memory)
+        return None
+    rows, count = found.tolist()
+    begins, ends = spans[: 2 * count : 2], spans[1 : 2 * count : 2]
+    text = raw[: ends.max(initial=0)].tobytes()
+    names: list[bytes | str] = [text[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    one, other = (names, first.view(np.int32)[:rows]), (names, second.view(np.int32)[:rows])
+    return Part(one, other, values.view(np.float64)[:rows], lines.where, memory)
 
 
 def _parse_slowly(layout: Layout, lines: Lines) -> Part:

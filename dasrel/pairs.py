@@ -7,8 +7,9 @@ the file.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dasrel import spool
+from dasrel.compiled import ADDRESS, NUMBER
 from dasrel.errors import InputError, shown, some
 from dasrel.intake import Array, Names, Policy
 from dasrel.pairlist import Part, is_parquet, parts
@@ -34,43 +36,31 @@ class Objects:
     path: Path
     given: bool
     numbers: dict[str, int] = field(default_factory=dict)
-    has_self: set[int] = field(default_factory=set)
-    above: bool = False
-    """Whether a pair was met whose second object comes later than its first."""
-    below: bool = False
 
     _known: dict[bytes | str, int] = field(default_factory=dict)
     """The number of each name as the list spells it."""
 
-    def records(self, part: Part) -> Array:
-        """The pairs of a part by the numbers of their objects, without those that have no value."""
-        columns = (part.first, part.second)
+    def numbered(self, part: Part) -> tuple[Array, Array]:
+        """The objects' numbers by the codes of the part's first and second column."""
         try:
-            numbers = [[self._known[raw] for raw in names] for names, _ in columns]
+            return self._numbers(part)
         except KeyError:
             self._meet(part)
-            numbers = [[self._known[raw] for raw in names] for names, _ in columns]
-        first, second = (
-            np.array(known, np.int32).take(codes) for known, (_, codes) in zip(numbers, columns, strict=True)
-        )
-        records = np.empty(first.size, RECORD)
-        records["row"], records["column"], records["value"] = first, second, part.values
-        absent = np.isnan(part.values)
-        if absent.any():
-            records = records[~absent]
-            first, second = records["row"], records["column"]
-        self.has_self.update(first[first == second].tolist())
-        self.above = self.above or bool((first < second).any())
-        self.below = self.below or bool((first > second).any())
-        return records
+            return self._numbers(part)
+
+    def _numbers(self, part: Part) -> tuple[Array, Array]:
+        (names, _), (others, _) = part.first, part.second
+        first = np.array([self._known[raw] for raw in names], np.int32)
+        return first, first if others is names else np.array([self._known[raw] for raw in others], np.int32)
 
     def _meet(self, part: Part) -> None:
         """Give numbers to the names that are new, in the order in which a reader of the list meets them."""
         new: list[tuple[int, bytes | str]] = []
         for which, (names, codes) in enumerate((part.first, part.second)):
-            place = np.empty(len(names), np.int64)
+            place = np.full(len(names), -1)
             place[codes[::-1]] = np.arange(codes.size - 1, -1, -1)  # the last to be written is the first row
-            new.extend((2 * int(place[code]) + which, raw) for code, raw in enumerate(names) if raw not in self._known)
+            met_here = zip(names, place.tolist(), strict=True)
+            new.extend((2 * k + which, raw) for raw, k in met_here if k >= 0 and raw not in self._known)
         for met, raw in sorted(new):
             name = self._decoded(raw, part, met)
             if self.given and name not in self.numbers:
@@ -119,10 +109,11 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
         if len(objects.numbers) < len(given) or "" in objects.numbers:
             raise InputError("the given ids have an empty or a repeated name; give each object its own")
     stream = None if is_parquet(path) else spool.Stream(path)
-    runs = _Runs(scratch)
+    spare = spool.Spare()
+    runs = _Runs(scratch, spare)
     try:
-        for part in parts(path, stream, reading):
-            runs.add(objects.records(part))
+        for part in parts(path, stream, reading, spare):
+            runs.add(part, objects.numbered(part))
         bounds = runs.finish()
         checksum = None if stream is None else stream.checksum()
     finally:
@@ -132,58 +123,119 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
     n = len(objects.numbers)
     if n == 0:
         raise InputError(f"{name}: there are no pairs in it (n = 0)")
-    if kind in ("similarity", "kernel") and len(objects.has_self) < n:
-        without = [shown(found) for found, k in objects.numbers.items() if k not in objects.has_self]
+    if kind in ("similarity", "kernel") and len(runs.has_self) < n:
+        without = [shown(found) for found, k in objects.numbers.items() if k not in runs.has_self]
         raise InputError(
             f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none;"
             " add a pair of each object with itself"
         )
     facts = {"ids": list(objects.numbers), "bounds": bounds, "checksum": checksum, "mirrored": False}
-    if objects.above and objects.below:
+    if runs.above and runs.below:
         facts["mirrored"] = _has_both_ways(_Records(scratch, bounds), n)
     return facts
+
+
+class _Coded(ctypes.Structure):
+    """Pairs as `pairs.c` takes them: codes and values, numbers and blocks of the objects."""
+
+    _fields_ = (
+        ("first", ADDRESS), ("second", ADDRESS), ("values", ADDRESS), ("rows", NUMBER),
+        ("numbers", ADDRESS * 2), ("blocks", ADDRESS * 2), ("a_side", NUMBER),
+    )  # fmt: skip
+
+
+_Sorted = tuple[Array, Array, Array, int]
+"""Records by block; the codes of the blocks that have some (row * a side + column) and how many; blocks a side."""
 
 
 class _Runs:
     """Records on their way to disk: each part is a run, sorted by block, and an index of the blocks is kept."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, spare: spool.Spare) -> None:
+        self._spare = spare
+        self._room = np.empty(0, np.uint8)  # for sorted records, used again from part to part
         self._records = (scratch / RECORDS).open("wb", buffering=0)
         self._index = (scratch / INDEX).open("wb")
         self._pool = ThreadPoolExecutor(1)
         self._waiting: deque[Future[None]] = deque()
         self._written = 0
         self._bounds = [0]
+        self.has_self: set[int] = set()
+        """Objects that have a value with themselves; to be looked at when all is written, as are the next two."""
+        self.above = False
+        """Whether a pair was met whose second object comes later than its first."""
+        self.below = False
 
-    def add(self, records: Array) -> None:
-        """Hand over a part; it is sorted and written by another thread."""
-        self._waiting.append(self._pool.submit(self._write, records))
+    def add(self, part: Part, numbers: tuple[Array, Array]) -> None:
+        """Hand over a part with the numbers of its objects; it is sorted and written by another thread."""
+        self._waiting.append(self._pool.submit(self._write, part, numbers))
         if len(self._waiting) > 2:
             self._waiting.popleft().result()
 
-    def _write(self, records: Array) -> None:
-        if not records.size:
-            return
-        rows, columns = records["row"] // SIDE, records["column"] // SIDE
-        a_side = int(max(rows.max(), columns.max())) + 1
+    def _write(self, part: Part, numbers: tuple[Array, Array]) -> None:
+        records, codes, counts, a_side = self._sorted_quickly(part, numbers) or self._sorted(part, numbers)
+        if part.memory is not None:
+            self._spare.give(part.memory)
+        ends = np.cumsum(counts)
+        index = np.empty((codes.size, 3), np.int64)
+        index[:, 0] = _block_key(codes // a_side, codes % a_side)
+        index[:, 1] = self._written + ends - counts
+        index[:, 2] = self._written + ends
+        left = records.view(np.uint8).data
+        while left:
+            left = left[self._records.write(left) or 0 :]
+        self._index.write(index.tobytes())
+        self._written += records.size
+        if codes.size:
+            self._bounds.append(self._bounds[-1] + codes.size)
+
+    def _sorted_quickly(self, part: Part, numbers: tuple[Array, Array]) -> _Sorted | None:
+        """By the compiled counting of blocks; None if there is none, or there are too many blocks for it."""
+        library = spool.library()
+        n = max(int(known.max(initial=0)) for known in numbers) + 1
+        a_side = (n - 1) // SIDE + 1
+        if library is None or a_side > 256:
+            return None
+        values = np.ascontiguousarray(part.values, np.float64)
+        first, second = (np.ascontiguousarray(codes, np.int32) for _, codes in (part.first, part.second))
+        blocks = [known // SIDE for known in numbers]
+        columns = first.ctypes.data, second.ctypes.data, values.ctypes.data
+        coded = _Coded(*columns, values.size, _two(numbers), _two(blocks), a_side)
+        counts, own, ways = np.zeros(a_side * a_side, np.int64), np.zeros(n, bool), np.zeros(2, bool)
+        library.dasrel_count_pairs(ctypes.byref(coded), counts.ctypes.data, own.ctypes.data, ways.ctypes.data)
+        self.has_self.update(np.flatnonzero(own).tolist())
+        self.above, self.below = self.above or bool(ways[0]), self.below or bool(ways[1])
+        size = RECORD.itemsize * int(counts.sum())
+        if self._room.size < size:
+            self._room = np.empty(size + size // 4, np.uint8)
+        records, places = self._room[:size], np.cumsum(counts) - counts
+        library.dasrel_place_pairs(ctypes.byref(coded), places.ctypes.data, records.ctypes.data)
+        found = np.flatnonzero(counts)
+        return records.view(RECORD), found, counts[found], a_side
+
+    def _sorted(self, part: Part, numbers: tuple[Array, Array]) -> _Sorted:
+        first, second = (
+            known.take(codes) for known, (_, codes) in zip(numbers, (part.first, part.second), strict=True)
+        )
+        records = np.empty(first.size, RECORD)
+        records["row"], records["column"], records["value"] = first, second, part.values
+        absent = np.isnan(part.values)
+        if absent.any():
+            records = records[~absent]
+            first, second = records["row"], records["column"]
+        self.has_self.update(first[first == second].tolist())
+        self.above = self.above or bool((first < second).any())
+        self.below = self.below or bool((first > second).any())
+        rows, columns = first // SIDE, second // SIDE
+        a_side = int(max(rows.max(initial=0), columns.max(initial=0))) + 1
         # Stable, so that the pairs of a block stay in the order of the list; NumPy is quickest with 16 bits.
         code: Array = rows.astype(np.uint16 if a_side <= 256 else np.int64)
         code *= code.dtype.type(a_side)
         code += columns.astype(code.dtype)
         order = np.argsort(code, kind="stable")
-        code = code.take(order).astype(np.int64)
-        records = records.view(np.complex128).take(order)  # 16 bytes each, which NumPy moves faster than fields
-        starts = np.flatnonzero(np.diff(code, prepend=-1))
-        index = np.empty((starts.size, 3), np.int64)
-        index[:, 0] = _block_key(code[starts] // a_side, code[starts] % a_side)
-        index[:, 1] = self._written + starts
-        index[:, 2] = self._written + np.append(starts[1:], code.size)
-        left = records.view(np.uint8).data
-        while left:
-            left = left[self._records.write(left) or 0 :]
-        self._index.write(index.tobytes())
-        self._written += code.size
-        self._bounds.append(self._bounds[-1] + starts.size)
+        moved: Array = records.view(np.complex128).take(order)  # 16 bytes each, which NumPy moves faster than fields
+        codes, counts = np.unique(code.astype(np.int64), return_counts=True)
+        return moved, codes, counts, a_side
 
     def finish(self) -> list[int]:
         """Write what is left; the places in the index where the runs begin and end."""
@@ -196,6 +248,10 @@ class _Runs:
         self._pool.shutdown()
         self._records.close()
         self._index.close()
+
+
+def _two(arrays: Sequence[Array]) -> Any:
+    return (ADDRESS * 2)(*(array.ctypes.data for array in arrays))
 
 
 def _block_key(row: Any, column: Any) -> Any:
@@ -223,15 +279,15 @@ class _Records:
                 for here in range(start, stop, SIDE * SIDE):
                     yield self.records[here : min(stop, here + SIDE * SIDE)]
 
-    def cells(self, row: int, column: int) -> Iterator[tuple[Array, Array]]:
-        """The same as places within the block, and values; gathered, for each heap costs a pass over the block."""
+    def cells(self, row: int, column: int, *, gathered: bool = True) -> Iterator[tuple[Array, Array]]:
+        """The same as places within the block, and values; gathered where each heap costs a pass over the block."""
         heap: list[tuple[Array, Array]] = []
         size = 0
         for piece in self.pieces(row, column):
             places = (piece["row"].astype(np.int64) - row * SIDE) * SIDE + (piece["column"] - column * SIDE)
             heap.append((places, piece["value"]))
             size += places.size
-            if size >= SIDE * SIDE:
+            if size >= SIDE * SIDE or not gathered:
                 yield _joined(heap)
                 heap, size = [], 0
         if heap:
@@ -249,18 +305,18 @@ def _has_both_ways(records: _Records, n: int) -> bool:
     a_side = -(-n // SIDE)
     for row in range(a_side):
         for column in range(row, a_side):
-            seen = [np.zeros(SIDE * SIDE, bool), np.zeros(SIDE * SIDE, bool)]
-            for present, place in zip(seen, ((row, column), (column, row)), strict=True):
-                for cells, _ in records.cells(*place):
+            present = np.zeros(SIDE * SIDE, bool)
+            if row != column:
+                for cells, _ in records.cells(row, column, gathered=False):
                     present[cells] = True
                 if not present.any():
-                    break
-            else:
-                here, there = (present.reshape(SIDE, SIDE) for present in seen)
-                both = here & there.T
-                if row == column:
-                    np.fill_diagonal(both, False)
-                if both.any():
+                    continue
+            for cells, _ in records.cells(column, row, gathered=False):
+                here, there = cells // SIDE, cells % SIDE
+                if row == column:  # the later one of the two finds the other
+                    present[cells] = True
+                    here, there = here[here != there], there[here != there]
+                if present[there * SIDE + here].any():
                     return True
     return False
 

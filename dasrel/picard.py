@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from dasrel import meter, tasks
 from dasrel.checkpoint import Keeper
 from dasrel.errors import InputError, MemoryLimitError
+from dasrel.graph import Plan
 from dasrel.motion import Motion, Outcome, Surroundings
 from dasrel.products import product_consumer
 from dasrel.relation import Relation, left_products
 from dasrel.runs import Run
-from dasrel.scan import needed_memory
+from dasrel.scan import brought_here, needed_memory
 from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts, largest_gram_eigenvalue
 
 Float = NDArray[np.float64]
@@ -256,8 +257,8 @@ def split_by_memory(
         )
 
     def needed(columns: int, held: int) -> tuple[int, int]:
-        fixed, task, there = of_scan(columns)
-        return held + fixed + (0 if client is not None else task), there
+        fixed, task, there, brought = of_scan(columns)
+        return held + fixed + (task if client is None else brought), there
 
     def fits(columns: int, held: int) -> bool:
         here, there = needed(columns, held)
@@ -298,12 +299,15 @@ def split_by_memory(
     return bundles, limit - most_held
 
 
-def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int]]:
-    """What a scan of so many columns takes, in bytes: in the caller, in one task here, in one task of a worker."""
+def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int, int]]:
+    """What a scan of so many columns takes, in bytes.
+
+    In the caller; in one task here; in one task of a worker; in the caller for what workers send.
+    """
     source: Any = relation.matrix
     one, two = (product_consumer(source, [(relation.view, np.zeros((k, relation.n_objects)))]) for k in (1, 2))
 
-    def needed(columns: int) -> tuple[int, int, int]:
+    def needed(columns: int) -> tuple[int, int, int, int]:
         wide = replace(
             one,
             part_bytes=one.part_bytes * columns,
@@ -311,6 +315,6 @@ def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int]]:
             fixed_memory=one.fixed_memory * columns,
         )
         fixed, task = needed_memory(source, [wide])
-        return fixed, task, task + 4 * wide.part_bytes
+        return fixed, task, task + 4 * wide.part_bytes, brought_here(Plan(source.layout), [wide])
 
     return needed

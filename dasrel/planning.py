@@ -13,19 +13,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dasrel import probe, tasks
+from dasrel.ahead import buffer_bytes
 from dasrel.errors import InputError, MemoryLimitError, shown
 from dasrel.euclidean import FITS, METHODS, Euclideanized
+from dasrel.graph import Plan
 from dasrel.picard import split_by_memory
 from dasrel.probe import Speed
 from dasrel.products import product_consumer
 from dasrel.relation import Relation
 from dasrel.relation import relation as as_relation
 from dasrel.runs import Run, checked_runs
-from dasrel.scan import HERE_BYTES, Plan, needed_memory
+from dasrel.scan import HERE_BYTES, needed_memory
 from dasrel.starts import BLOCK, LANCZOS_SCANS
 from dasrel.store import Matrix, location
 from dasrel.workers import PINNED_SHARE, Pins
@@ -196,11 +199,13 @@ def plan_clustering(
     starts = _start_reads(listed)
 
     speed = probe.measure(relation, listed, max(columns), seconds=probe_seconds)
-    cached = bool(getattr(source.files, "mapped", True)) and source.layout.total_bytes <= _free_memory() - here
+    kept = float(source.files.kept_share) if getattr(source.files, "mapped", True) else 0.0
+    buffers = buffer_bytes(source.files, int(CPU_COUNT)) if 0 < kept < 1 else 0
+    here += buffers if here + buffers <= limit else 0
     total = source.layout.total_bytes
     product = total / speed.product + speed.update
     reading = max(total / speed.read + speed.update, product)
-    later = product if cached else reading
+    later = max((1 - kept) * total / speed.read + speed.update, product)
     plan, before = Plan(source.layout), first + changing
     return ClusteringPlan(
         store=location(source.store) if isinstance(source, Matrix) else None,
@@ -208,7 +213,7 @@ def plan_clustering(
         tiles=len(source.layout.tiles()), tasks=len(plan.groups()), bytes_per_scan=total, runs=len(listed),
         settings=len({run.setting for run in listed}), columns=max(columns), bundles=len(bundles), scans=scans,
         iterations=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
-        memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=cached, first_scan_seconds=reading,
+        memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=kept == 1, first_scan_seconds=reading,
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
         workers=tuple(_on_workers(relation, listed, limit, before, speed, fleet, count) for count in fleet.counts),
     )  # fmt: skip
@@ -324,16 +329,6 @@ def _start_reads(runs: Sequence[Run]) -> int:
 def _seconds(scans: Range, starts: int, first: float, later: float) -> Range:
     values = [first + (count - 1) * later for count in (scans.least, scans.typical, scans.most)]
     return Range(values[0], values[1] + starts * later, values[2] + starts * later)
-
-
-def _free_memory() -> int:
-    """Memory that is free, or that the system would free for files."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        free = tasks.machine_memory()
-    return min(free, tasks.machine_memory())
 
 
 def imagined(count: int, memory: int, threads: int) -> Any:

@@ -22,11 +22,11 @@ from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from dasrel import tasks
+from dasrel.graph import Plan
 from dasrel.motion import Motion, Surroundings
 from dasrel.products import product_consumer
 from dasrel.relation import Relation
 from dasrel.runs import Run
-from dasrel.scan import Plan
 from dasrel.starts import from_memberships
 from dasrel.store import Matrix, local_path
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dasrel import skinny, tiles
 from dasrel.errors import InputError
-from dasrel.scan import Consumer, Plan, TileSource, scan
+from dasrel.graph import Consumer, Plan
+from dasrel.scan import TileSource, scan
 from dasrel.tiles import Strips, View
 
 Array = NDArray[Any]

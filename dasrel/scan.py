@@ -2,66 +2,40 @@
 
     tile -> partial results -> combined in a fixed order -> one result per consumer
 
-Tiles are grouped into squares of `group_side` by `group_side` tiles, one task each. The grouping follows from the
-store alone, and so does the order in which partial results are combined; hence the same bits come out whatever the
-number of threads or workers and whoever finishes first.
-
-What travels. A group of g x g tiles of side t and item size s yields, for k columns, sums for its g t rows and g t
-columns, in the tiles' precision: 2 g t k s bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one
-that adds up the rows' strip and the one that adds up the columns': a fraction of at most 4 k / (g t). At n = 10^6,
-t = 4,096, k = 150 the plan has g = 4: 3.7 %.
-
-This module alone builds Dask graphs: plain dictionaries handed to the threaded scheduler or to the client, because
-delayed objects cost as much as a scan of a small matrix.
+It runs the graph that `graph` builds, on local threads or on a cluster whose workers keep what they can of the tiles in
+memory (see `workers`), within a budget of memory that is checked before the first tile is read.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import dask
 import dask.threaded
-from dask.sizeof import sizeof
+from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
+from dasrel import graph as graphs
 from dasrel import meter, tasks, workers
+from dasrel.ahead import Ahead, buffer_bytes
 from dasrel.errors import MemoryLimitError
+from dasrel.graph import FOLDS, GROUPS, Consumer, Given, Plan, build_graph, keys_of, tile_order
 from dasrel.store import Layout
-from dasrel.workers import Group, Held
 
 Array = NDArray[Any]
 
-MOST_GROUPS_A_SIDE = 63  # 2,016 groups at most: task counts stay in the thousands
-AHEAD = 4  # groups that the operating system is asked to read ahead: tiles that are not in memory then come in time
-FOLD_BYTES = 16 * 2**20  # partial results that may wait to be combined together: fewer tasks, bounded memory
 HERE_BYTES = 128 * 2**20
 """Partial results of a cluster's workers that are combined by the caller: sums on the workers would cost more than
 they spare. Measured with two workers on one machine at n = 20,480 and 64 columns: 25 MB of them, 30 ms here, 120 ms
 there, of which most is the scheduler's."""
 LOSSES = 9  # of workers, in one scan
 SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: tasks would cost more
-
-
-SHARES, GROUPS, FOLDS = "dasrel-share", "dasrel-tiles", "dasrel-sum"
-"""How the tasks of a graph are named."""
-
-
-class Reader(Protocol):
-    """Whatever gives tiles: the files of a store, or an array cut up."""
-
-    def read_checked(self, i: int, j: int) -> Array:
-        """Tile (i, j), i <= j, without padding."""
-
-    def prefetch(self, i: int, j: int) -> None:
-        """A hint that tile (i, j) is next."""
 
 
 class TileSource(Protocol):
@@ -83,90 +57,6 @@ class TileSource(Protocol):
         """What the workers of a cluster hold of it, by client; kept here so that it lives as long as the matrix."""
 
 
-class Kernel(Protocol):
-    """The part of a consumer that goes to the tiles: small, and the same for every task."""
-
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        """An empty partial result for one group, given the consumer's shares of its rows and columns."""
-
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        """The partial result with one more tile."""
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        """The finished partial result by key: the strip it belongs to, or 0 where there is one result for all."""
-
-    def combine(self, first: Any, second: Any) -> Any:
-        """Two partial results of the same key, in the order of the plan; both stay as they are.
-
-        A kernel may have `accumulate` as well: the same bits, but `first` came from `combine` and may be overwritten.
-        """
-
-
-@dataclass(frozen=True)
-class Consumer:
-    """Somebody who wants something from every tile."""
-
-    kernel: Kernel
-    finish: Callable[[dict[int, Any]], Any]
-    """Makes the result from the combined partial results by key, which it may use up."""
-    share: Callable[[slice], Any] = lambda span: None
-    """What the kernel needs for a strip of objects; it travels to the tasks of that strip."""
-    in_strips: bool = False
-    """Whether there is one key per strip; such results are summed along a chain, others along a tree."""
-    part_bytes: int = 0
-    """Size of the partial result of one group."""
-    task_memory: int = 0
-    """Bytes that one task takes for this consumer at its peak."""
-    fixed_memory: int = 0
-    """Bytes that the caller holds for this consumer while the scan runs."""
-    share_bytes: int = 0
-    """Bytes of the shares of all strips: a worker may come to hold them all."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which tiles make a task. Follows from the layout alone."""
-
-    layout: Layout
-
-    @property
-    def group_side(self) -> int:
-        """Tiles on a side of a group."""
-        a_side = self.layout.a_side
-        return max(math.ceil(a_side / MOST_GROUPS_A_SIDE), 2 if a_side >= 12 else 1)
-
-    @property
-    def strips(self) -> int:
-        """Groups on a side of the matrix."""
-        return math.ceil(self.layout.a_side / self.group_side)
-
-    def groups(self) -> list[tuple[int, int]]:
-        """The groups of the upper triangle, row by row: the order of all combining."""
-        return [(a, b) for a in range(self.strips) for b in range(a, self.strips)]
-
-    def tiles(self, group: tuple[int, int]) -> list[tuple[int, int]]:
-        """The stored tiles of a group, in order."""
-        g, last = self.group_side, self.layout.a_side
-        rows, columns = (range(k * g, min((k + 1) * g, last)) for k in group)
-        return [(i, j) for i in rows for j in columns if i <= j]
-
-    def span(self, strip: int) -> slice:
-        """The objects of a strip of groups."""
-        width = self.group_side * self.layout.tile
-        return slice(strip * width, min((strip + 1) * width, self.layout.n_objects))
-
-    def inside(self, i: int) -> slice:
-        """The objects of tile row i, counted from the start of its strip of groups."""
-        whole, start = self.layout.span(i), self.span(i // self.group_side).start
-        return slice(whole.start - start, whole.stop - start)
-
-    def travel_fraction(self, columns: int) -> float:
-        """Largest bytes of partial results that travel, for `columns` columns, over the bytes of the tiles."""
-        width = [self.span(a).stop - self.span(a).start for a in range(self.strips)]
-        sums = sum(width[a] if a == b else 2 * (width[a] + width[b]) for a, b in self.groups())
-        return float(sums * columns * self.layout.dtype.itemsize / self.layout.total_bytes)
-
-
 def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> list[Any]:
     """Read every tile once, let every consumer take part, and return their results in order.
 
@@ -183,16 +73,16 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
     plan = Plan(source.layout)
     client = tasks.active_client()
     of_workers = None if client is None else tasks.worker_memory(client)
-    threads = _check_memory(plan, source, consumers, memory, of_workers)
+    threads, ahead = _check_memory(plan, source, consumers, memory, of_workers)
     with _one_at_a_time, tasks.single_threaded_blas():
         counted = meter.current()
         if client is None or of_workers is None:
-            results = _scan_here(source, plan, consumers, counted, threads)
+            results = _scan_here(source, plan, consumers, counted, threads, ahead)
         else:
-            results = _scan_again_if_lost(source, plan, consumers, counted, client, of_workers)
+            results = _scan_again_if_lost(source, plan, consumers, counted, client, of_workers, ahead)
     finished = []
     for consumer in consumers:
-        parts = dict(zip(_keys(plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
+        parts = dict(zip(keys_of(plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
         finished.append(consumer.finish(parts))
     return finished
 
@@ -202,14 +92,16 @@ _one_at_a_time = threading.Lock()
 
 
 def _scan_here(
-    source: TileSource, plan: Plan, consumers: Sequence[Consumer], counted: meter.Meter, threads: int
+    source: TileSource, plan: Plan, consumers: Sequence[Consumer], counted: meter.Meter, threads: int, ahead: bool
 ) -> list[Any]:
     size = source.layout.total_bytes
     step = counted.begin("scan", tiles=len(source.layout.tiles()), bytes=size, scan=True)
-    graph, wanted = build_graph(plan, source.files, {}, consumers, _Count(step))
-    if size <= SMALL:
-        return list(dask.get(graph, wanted))
-    return list(dask.threaded.get(graph, wanted, num_workers=threads))
+    reader = Ahead(source.files, threads) if ahead else source.files
+    graph, wanted = build_graph(plan, reader, {}, consumers, _Count(step))
+    with reader.reading(tile_order(graph, plan)) if ahead else nullcontext():
+        if size <= SMALL:
+            return list(dask.get(graph, wanted))
+        return list(dask.threaded.get(graph, wanted, num_workers=threads))
 
 
 def _scan_again_if_lost(
@@ -219,11 +111,12 @@ def _scan_again_if_lost(
     counted: meter.Meter,
     client: Any,
     memory: dict[str, tuple[int, int]],
+    ahead: bool,
 ) -> list[Any]:
     """Tiles that nobody can make again when a worker dies are sent again, and the scan is begun anew."""
     for losses in range(LOSSES + 1):
         try:
-            return _scan_on_cluster(source, plan, consumers, counted, client, memory, again=losses > 0)
+            return _scan_on_cluster(source, plan, consumers, counted, client, memory, ahead, again=losses > 0)
         except CancelledError:
             if client.status != "running" or losses == LOSSES:
                 raise
@@ -238,6 +131,7 @@ def _scan_on_cluster(
     counted: meter.Meter,
     client: Any,
     memory: dict[str, tuple[int, int]],
+    ahead: bool,
     *,
     again: bool,
 ) -> list[Any]:
@@ -248,19 +142,20 @@ def _scan_on_cluster(
     task_memory = sum(consumer.task_memory for consumer in consumers)
     held, read = pins.place(source.files, groups, source.layout.tile_bytes, task_memory, memory)
     part_bytes = sum(consumer.part_bytes for consumer in consumers)
-    here = _brought_here(plan, consumers)
+    here = brought_here(plan, consumers)
     batches = pins.batches(
-        list(groups), memory, most=max(1, 2 * FOLD_BYTES // max(1, part_bytes)) if not here else None
+        list(groups), memory, most=max(1, 2 * graphs.FOLD_BYTES // max(1, part_bytes)) if not here else None
     )
     inline = bool(here) and len(batches) * sum(consumer.share_bytes for consumer in consumers) <= HERE_BYTES
     reader = source.files if source.files.travels else None
+    ahead = ahead and plan.group_side > 1  # the tiles of a task are read ahead, those of the next one are not
     with pins.watched(), workers.listening(client, step, n_tiles, size, watched=counted.is_watched) as tell:
-        graph, wanted = build_graph(plan, reader, held, consumers, tell, batches=batches, inline=inline)
+        graph, wanted = build_graph(plan, reader, held, consumers, tell, batches=batches, inline=inline, ahead=ahead)
         if here:
             folds = {key: graph.pop(key) for key in list(graph) if key[0].startswith(FOLDS)}
             parts = [key for key in graph if key[0].startswith(GROUPS)]
             brought = zip(parts, workers.get(client, graph, parts), strict=True)
-            folds.update({key: (_Given(part),) for key, part in brought})
+            folds.update({key: (Given(part),) for key, part in brought})
             results = list(dask.threaded.get(folds, wanted))
         else:
             results = workers.get(client, graph, wanted)
@@ -308,186 +203,7 @@ class _Count:
         self.step.add(tiles=tiles, bytes=bytes)
 
 
-@dataclass(frozen=True)
-class _GroupTask:
-    """What a task does: the tiles of a group, one after the other, through every kernel."""
-
-    plan: Plan
-    reader: Reader | None
-    kernels: tuple[Kernel, ...]
-    count: Callable[[int, int], None]
-    token: str
-    home: int
-    """The caller's process, whose BLAS threads the caller limits."""
-
-    def __dask_tokenize__(self) -> str:
-        return self.token
-
-    def __call__(
-        self, groups: tuple[Group, ...], held: list[Held | None], ahead: Group, strips: tuple[int, ...], *shares: Any
-    ) -> list[list[dict[int, Any]]]:
-        """The partial results of each group; `shares` are those of every strip, for one consumer after the other."""
-        if os.getpid() != self.home:
-            tasks.limit_worker_blas()
-        by_strip = [
-            dict(zip(strips, shares[k : k + len(strips)], strict=True)) for k in range(0, len(shares), len(strips))
-        ]
-        return [
-            self._group(group, tiles, ahead, [(of[group[0]], of[group[1]]) for of in by_strip])
-            for group, tiles in zip(groups, held, strict=True)
-        ]
-
-    def _group(
-        self, group: Group, held: Held | None, ahead: Group, shares: list[tuple[Any, Any]]
-    ) -> list[dict[int, Any]]:
-        states = [kernel.begin(self.plan, group, pair) for kernel, pair in zip(self.kernels, shares, strict=True)]
-        wanted = self.plan.tiles(group)
-        for place, (i, j) in enumerate(wanted):
-            if held is None:
-                assert self.reader is not None
-                for near in (*wanted[place : place + 2], ahead):
-                    self.reader.prefetch(*near)
-                tile = self.reader.read_checked(i, j)
-            else:
-                tile = held.tiles[i, j]
-            states = [kernel.add(state, tile, i, j) for kernel, state in zip(self.kernels, states, strict=True)]
-            self.count(1, self.plan.layout.tile_bytes)
-        return [kernel.parts(state) for kernel, state in zip(self.kernels, states, strict=True)]
-
-
-@dataclass(frozen=True)
-class _Fold:
-    """Combines partial results of one key, in the order given; what is combined already may come first."""
-
-    consumer: int
-    key: int
-    kernel: Kernel
-
-    def __call__(self, picks: tuple[int, ...], *parts: Any) -> Any:
-        """`picks` says which group of each task's result is meant."""
-        values = (
-            part.value if isinstance(part, _Folded) else part[pick][self.consumer][self.key]
-            for pick, part in zip(picks, parts, strict=True)
-        )
-        whole = next(values)
-        combine = self.kernel.combine
-        for value in values:
-            whole = combine(whole, value)
-            combine = getattr(self.kernel, "accumulate", combine)
-        return _Folded(whole)
-
-
-@dataclass(frozen=True)
-class _Folded:
-    """Marks a partial result that is combined already."""
-
-    value: Any
-
-    def __sizeof__(self) -> int:
-        return int(sizeof(self.value))
-
-
-@dataclass(frozen=True)
-class _Given:
-    """A task that has its result already."""
-
-    value: Any
-
-    def __call__(self) -> Any:
-        return self.value
-
-
-def _keys(plan: Plan, consumer: Consumer) -> list[int]:
-    return list(range(plan.strips)) if consumer.in_strips else [0]
-
-
-def build_graph(
-    plan: Plan,
-    reader: Any,
-    held: dict[tuple[int, int], Any],
-    consumers: Sequence[Consumer],
-    count: Callable[[int, int], None],
-    *,
-    batches: Sequence[Sequence[Group]] | None = None,
-    inline: bool = False,
-) -> tuple[dict[Any, Any], list[list[Any]]]:
-    """The scan as a Dask graph, and the keys of each consumer's results. Reads nothing.
-
-    `held` has the groups that are in memory already, or futures of them; the others are read by their tasks. `batches`
-    says which groups share a task, each its own by default; it changes nothing in the order of combining. `inline` puts
-    the shares into the tasks that need them, instead of tasks of their own.
-    """
-    token = uuid.uuid4().hex
-    graph: dict[Any, Any] = {}
-    share: dict[tuple[int, int], Any] = {}
-    for q, consumer in enumerate(consumers):
-        for strip in range(plan.strips):
-            share[q, strip] = consumer.share(plan.span(strip))
-            if not inline:
-                graph[f"{SHARES}-{token}", q, strip] = share[q, strip]
-                share[q, strip] = (f"{SHARES}-{token}", q, strip)
-    work = _GroupTask(plan, reader, tuple(consumer.kernel for consumer in consumers), count, token, os.getpid())
-    groups = plan.groups()
-    number = {group: k for k, group in enumerate(groups)}
-    made: dict[Group, tuple[Any, int]] = {}  # the task of each group, and its place there
-    for batch in [[group] for group in groups] if batches is None else batches:
-        key = (f"{GROUPS}-{token}", *batch[0])
-        ahead = plan.tiles(groups[min(number[batch[-1]] + AHEAD, len(groups) - 1)])[0]
-        strips = tuple(sorted({strip for group in batch for strip in group}))
-        shares = [share[q, strip] for q in range(len(consumers)) for strip in strips]
-        graph[key] = (work, tuple(batch), [held.get(group) for group in batch], ahead, strips, *shares)
-        made.update({group: (key, k) for k, group in enumerate(batch)})
-    ends: list[dict[int, list[tuple[Any, int]]]] = [{} for _ in consumers]
-    for group in groups:
-        for q, consumer in enumerate(consumers):
-            for part in dict.fromkeys(group) if consumer.in_strips else (0,):
-                ends[q].setdefault(part, []).append(made[group])
-    wanted = []
-    for q, consumer in enumerate(consumers):
-        results = []
-        at_once = max(1, FOLD_BYTES // max(1, consumer.part_bytes * plan.strips))
-        for part in _keys(plan, consumer):
-            fold = _Fold(q, part, consumer.kernel)
-            name = (f"{FOLDS}-{token}", q, part)
-            if consumer.in_strips:
-                results.append(_chain(graph, ends[q][part], fold, name, at_once))
-            else:
-                results.append(_tree(graph, ends[q][part], fold, name))
-        wanted.append(results)
-    return graph, wanted
-
-
-Ends = list[tuple[Any, int]]
-"""Keys of tasks, and which of the groups of each is meant."""
-
-
-def _folding(fold: _Fold, parts: Ends) -> tuple[Any, ...]:
-    return fold, tuple(pick for _, pick in parts), *(key for key, _ in parts)
-
-
-def _chain(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...], at_once: int) -> Any:
-    """Combine one after the other, `at_once` in a task. The order, and so the bits, do not depend on `at_once`."""
-    whole: Ends = []
-    for k in range(0, len(parts), at_once):
-        graph[(*name, k)] = _folding(fold, [*whole, *parts[k : k + at_once]])
-        whole = [((*name, k), 0)]
-    return whole[0][0]
-
-
-def _tree(graph: dict[Any, Any], parts: Ends, fold: _Fold, name: tuple[Any, ...]) -> Any:
-    """Combine neighbours, then their results: for partial results that grow as they are combined."""
-    level = 0
-    while len(parts) > 1 or level == 0:
-        merged: Ends = []
-        for k in range(0, len(parts), 4):
-            graph[(*name, level, k)] = _folding(fold, parts[k : k + 4])
-            merged.append(((*name, level, k), 0))
-        parts = merged
-        level += 1
-    return parts[0][0]
-
-
-def _brought_here(plan: Plan, consumers: Sequence[Consumer]) -> int:
+def brought_here(plan: Plan, consumers: Sequence[Consumer]) -> int:
     """Bytes of the partial results of all groups, where a cluster's are combined by the caller, else 0."""
     size = len(plan.groups()) * sum(consumer.part_bytes for consumer in consumers)
     return max(1, size) if size <= HERE_BYTES else 0
@@ -496,7 +212,7 @@ def _brought_here(plan: Plan, consumers: Sequence[Consumer]) -> int:
 def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
     """Anonymous memory of a scan in bytes: what the caller holds, and what each task takes besides."""
     groups = len(Plan(source.layout).groups())
-    waiting = sum(min(consumer.part_bytes * groups, FOLD_BYTES) for consumer in consumers)
+    waiting = sum(min(consumer.part_bytes * groups, graphs.FOLD_BYTES) for consumer in consumers)
     fixed = waiting + sum(consumer.fixed_memory for consumer in consumers)
     task = source.files.read_memory + sum(consumer.task_memory for consumer in consumers)
     return fixed, task
@@ -508,11 +224,12 @@ def _check_memory(
     consumers: Sequence[Consumer],
     memory: int | str | None,
     of_workers: dict[str, tuple[int, int]] | None,
-) -> int:
-    """How many local threads may work; refuses what cannot fit before anything is read."""
+) -> tuple[int, bool]:
+    """How many local threads may work, and whether there is room to read ahead; refuses what cannot fit."""
     fixed, task = needed_memory(source, consumers)
+    past = source.files.kept_share < 1
     limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
-    here = fixed + (task if of_workers is None else _brought_here(plan, consumers))
+    here = fixed + (task if of_workers is None else brought_here(plan, consumers))
     if here > limit:
         raise MemoryLimitError(
             f"a scan needs {format_bytes(here)} ({format_bytes(fixed)} for the columns and"
@@ -522,7 +239,11 @@ def _check_memory(
     if of_workers is not None:
         # Besides its tasks a worker keeps the shares, and partial results that others still need: those of four groups.
         kept = sum(consumer.share_bytes + 4 * consumer.part_bytes for consumer in consumers)
-        kept = max(kept, _brought_here(plan, consumers))
+        kept = max(kept, brought_here(plan, consumers))
         tasks.check_workers(of_workers, task, "a scan", kept=kept)
-        return 0
-    return min(tasks.thread_count(), int((limit - fixed) // task)) if task else tasks.thread_count()
+        each = task + (buffer_bytes(source.files, 1) if source.files.travels else 0)
+        return 0, past and all(not most or each * threads + kept <= most for most, threads in of_workers.values())
+    threads = min(tasks.thread_count(), int((limit - fixed) // task)) if task else tasks.thread_count()
+    cores = min(threads, int(CPU_COUNT))  # whoever reads ahead is nobody's to wait for
+    ahead = past and fixed + cores * task + buffer_bytes(source.files, cores) <= limit
+    return cores if ahead else threads, ahead

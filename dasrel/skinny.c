@@ -1,33 +1,42 @@
 /* Products of one tile with a few columns, both ways, for processors with AVX2 and FMA.
 
    BLAS copies a tile into an order of its own before it multiplies, which is most of its time when there are few
-   columns. Here the tile is used where it lies. It is worked on in blocks that stay in the second cache; a block is
-   multiplied down (for its rows) and across (for its columns) by up to four columns at a time, with twelve vectors of
-   sums or factors kept in registers: as many multiplications as the processor can begin, for half as many loads.
+   columns. Here the tile is used where it lies. A few rows at a time, 1,024 numbers long (a page of memory: shorter
+   pieces cost a search for the page each), are multiplied down (for themselves) and across (for the columns) while they
+   are in the first cache and the next ones are on their way, by up to six columns at a time: as many sums or factors as
+   there are registers, so that there are as many multiplications as the processor can begin, for half as many loads.
 
-   Sums within a block are in the tile's precision, sums of blocks in double. The order of all sums follows from the
-   shape alone. Compiled without Python by `hatch_build.py`; `skinny.py` calls it. */
+   Sums of 1,024 numbers of a row and of 192 of a column are in the tile's precision, all others in double. The order of
+   all sums follows from the shape alone. Compiled without Python by `hatch_build.py`; `skinny.py` calls it. */
 
 /* Raised with every change of what the functions below take. */
-#define VERSION 1
+#define VERSION 2
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-#define ROWS 96      /* of a block: a multiple of 3 and 4 */
-#define WIDTH 1024   /* columns of a block: with four columns of factors, half of the first cache */
-#define MOST 4       /* columns of factors at a time */
+#include <immintrin.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROUP 12     /* rows between two turns of all columns: a multiple of 2, 3 and 4 */
+#define BLOCK 192    /* rows whose sums across are in the tile's precision: a multiple of GROUP */
+#define WIDTH 1024   /* numbers of a row at a time */
+#define MOST 6       /* columns of factors at a time */
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
-#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+#define EACH(i, n) _Pragma("GCC unroll 12") for (int i = 0; i < (n); i++)
 
 #define REAL float
+#define BROADCAST _mm256_broadcast_ss
 #define LANES 8
 #define NAME(x) x##_f32
 #include "skinny.h"
 #undef REAL
+#undef BROADCAST
 #undef LANES
 #undef NAME
 
 #define REAL double
+#define BROADCAST _mm256_broadcast_sd
 #define LANES 4
 #define NAME(x) x##_f64
 #include "skinny.h"

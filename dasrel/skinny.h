@@ -1,4 +1,4 @@
-/* Included by skinny.c once for each precision: REAL, LANES numbers of it in a vector, NAME(x). */
+/* Included by skinny.c once for each precision: REAL, LANES numbers of it in a vector, BROADCAST, NAME(x). */
 
 typedef REAL NAME(vector) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 #define VECTOR NAME(vector)
@@ -13,16 +13,16 @@ INLINE REAL NAME(total)(VECTOR x)
 }
 
 /* down[k][r] += sum_c tile[r][c] factors[c][k] for `rows` rows and `k` columns, both known when this is compiled.
-   `ahead`: rows that are asked for from memory meanwhile, or 0. */
+   `ahead`: rows that are asked for from memory meanwhile, or null. */
 INLINE void NAME(down)(const int rows, const int k, const REAL *tile, long stride, long vectors, const VECTOR *factors,
-                       double *down, long down_stride, const long ahead)
+                       double *down, long down_stride, const REAL *ahead)
 {
     VECTOR sum[4][MOST];
     EACH(r, rows) EACH(j, k) sum[r][j] = (VECTOR){0};
     for (long c = 0; c < vectors; c++, factors += k) {
         VECTOR x[4];
         EACH(r, rows) x[r] = *(const VECTOR *)(tile + r * stride + c * LANES);
-        if (ahead) EACH(r, rows) __builtin_prefetch(tile + (r + ahead) * stride + c * LANES, 0, 2);
+        if (ahead) EACH(r, rows) __builtin_prefetch(ahead + r * stride + c * LANES);
         EACH(j, k) {
             VECTOR factor = factors[j];
             EACH(r, rows) sum[r][j] += x[r] * factor;
@@ -31,12 +31,12 @@ INLINE void NAME(down)(const int rows, const int k, const REAL *tile, long strid
     EACH(r, rows) EACH(j, k) down[j * down_stride + r] += NAME(total)(sum[r][j]);
 }
 
-/* across[c][k] += sum_r tile[r][c] factors[r][k], likewise. */
-INLINE void NAME(across)(const int rows, const int k, const REAL *tile, long stride, long vectors, const REAL *factors,
-                         VECTOR *across)
+/* across[c][k] += sum_r tile[r][c] u[k][r], likewise. */
+INLINE void NAME(across)(const int rows, const int k, const REAL *tile, long stride, long vectors, const REAL *u,
+                         long u_stride, VECTOR *across)
 {
     VECTOR factor[4][MOST];
-    EACH(r, rows) EACH(j, k) factor[r][j] = (VECTOR){0} + factors[r * k + j];
+    EACH(r, rows) EACH(j, k) factor[r][j] = (VECTOR)BROADCAST(u + j * u_stride + r);
     for (long c = 0; c < vectors; c++, across += k) {
         VECTOR x[4];
         EACH(r, rows) x[r] = *(const VECTOR *)(tile + r * stride + c * LANES);
@@ -48,67 +48,80 @@ INLINE void NAME(across)(const int rows, const int k, const REAL *tile, long str
     }
 }
 
-/* One block, `high` rows by `wide` columns, with k columns of factors: u (k, high) and v (k, wide). */
-INLINE void NAME(block)(const int k, const REAL *tile, long stride, long high, long wide, const REAL *u, long u_stride,
-                        const REAL *v, long v_stride, double *down, long down_stride, double *across,
-                        long across_stride, int first)
+/* `high` rows of the tile with k columns of factors: while a few rows are in the first cache, each way that is asked
+   for (down and across may be null). */
+INLINE void NAME(band)(const int k, const REAL *tile, long stride, long high, long vectors, const VECTOR *factors,
+                       const REAL *u, long u_stride, double *down, long down_stride, VECTOR *across, const REAL *ahead)
 {
-    const int at_once = k == 4 ? 3 : 4;
-    const long vectors = wide / LANES, whole = vectors * LANES, groups = high / at_once * at_once;
-    VECTOR columns[WIDTH / LANES * MOST];
-    for (long c = 0; c < vectors; c++)
-        EACH(j, k) columns[c * k + j] = *(const VECTOR *)(v + j * v_stride + c * LANES);
-    if (first)
-        for (long r = 0; r < groups; r += at_once)
-            NAME(down)(at_once, k, tile + r * stride, stride, vectors, columns, down + r, down_stride, 6);
-    else
-        for (long r = 0; r < groups; r += at_once)
-            NAME(down)(at_once, k, tile + r * stride, stride, vectors, columns, down + r, down_stride, 0);
-    for (long r = groups; r < high; r++)
-        NAME(down)(1, k, tile + r * stride, stride, vectors, columns, down + r, down_stride, 0);
-    if (across) {
-        REAL rows[ROWS * MOST];
-        for (long r = 0; r < high; r++)
-            EACH(j, k) rows[r * k + j] = u[j * u_stride + r];
-        for (long c = 0; c < vectors * k; c++) columns[c] = (VECTOR){0};
-        for (long r = 0; r < groups; r += at_once)
-            NAME(across)(at_once, k, tile + r * stride, stride, vectors, rows + r * k, columns);
-        for (long r = groups; r < high; r++)
-            NAME(across)(1, k, tile + r * stride, stride, vectors, rows + r * k, columns);
-        EACH(j, k)
-            for (long c = 0; c < vectors; c++)
-                for (int i = 0; i < LANES; i++) across[j * across_stride + c * LANES + i] += columns[c * k + j][i];
-    }
-    for (long c = whole; c < wide; c++) /* fewer than a vector: at the edge of a matrix */
-        for (long r = 0; r < high; r++) {
-            REAL x = tile[r * stride + c];
-            EACH(j, k) {
-                down[j * down_stride + r] += x * v[j * v_stride + c];
-                if (across) across[j * across_stride + c] += x * u[j * u_stride + r];
-            }
-        }
+    const int at_once = k > 4 ? 2 : k == 4 ? 3 : 4;
+    long r = 0;
+#define ROWS(rows, ahead)                                                                                             \
+    if (down) NAME(down)(rows, k, tile + r * stride, stride, vectors, factors, down + r, down_stride, ahead);         \
+    if (across) NAME(across)(rows, k, tile + r * stride, stride, vectors, u + r, u_stride, across);
+    if (ahead)
+        for (; r + at_once <= high; r += at_once) { ROWS(at_once, ahead + r * stride) }
+    for (; r + at_once <= high; r += at_once) { ROWS(at_once, 0) }
+    for (; r < high; r++) { ROWS(1, 0) }
+#undef ROWS
 }
 
-/* down (k, rows) += v tile' and, unless across is null, across (k, columns) += u tile; strides in numbers. */
-__attribute__((target("avx2,fma"))) void NAME(dasrel_products)(
+/* How many of the columns that are left are taken at once. */
+static inline long NAME(taken)(long left) { return left <= MOST ? left : left == 9 ? 5 : 4; }
+
+/* down (k, rows) += v tile' and across (k, columns) += u tile, each unless it is null; strides in numbers.
+   1 if it is done, 0 if there was no memory for it. */
+__attribute__((target("avx2,fma"))) int NAME(dasrel_products)(
     const REAL *tile, long stride, long rows, long columns, long k, const REAL *u, long u_stride, const REAL *v,
     long v_stride, double *down, long down_stride, double *across, long across_stride)
 {
-    for (long c = 0; c < columns; c += WIDTH)
-        for (long r = 0; r < rows; r += ROWS)
-            for (long j = 0; j < k; j += MOST) {
-                long wide = columns - c < WIDTH ? columns - c : WIDTH, high = rows - r < ROWS ? rows - r : ROWS;
-#define BLOCK(width)                                                                                                  \
-    NAME(block)(width, tile + r * stride + c, stride, high, wide, u + j * u_stride + r, u_stride,                     \
-                v + j * v_stride + c, v_stride, down + j * down_stride + r, down_stride,                              \
-                across ? across + j * across_stride + c : 0, across_stride, j == 0)
-                switch (k - j) {
-                case 1: BLOCK(1); break;
-                case 2: BLOCK(2); break;
-                case 3: BLOCK(3); break;
-                default: BLOCK(4);
+    VECTOR *factors = aligned_alloc(64, 2 * WIDTH * k * sizeof(REAL)), *sums = factors + WIDTH / LANES * k;
+    if (!factors) return 0;
+    for (long c0 = 0; c0 < columns; c0 += WIDTH) {
+        long wide = columns - c0 < WIDTH ? columns - c0 : WIDTH, vectors = wide / LANES, whole = vectors * LANES;
+        for (long j = 0, m; down && j < k; j += m) {
+            m = NAME(taken)(k - j);
+            for (long c = 0; c < vectors; c++)
+                for (long i = 0; i < m; i++)
+                    factors[vectors * j + c * m + i] = *(const VECTOR *)(v + (j + i) * v_stride + c0 + c * LANES);
+        }
+        for (long r = 0; r < rows; r += GROUP) {
+            if (across && r % BLOCK == 0) memset(sums, 0, vectors * k * sizeof(VECTOR));
+            long high = rows - r < GROUP ? rows - r : GROUP;
+            const REAL *here = tile + r * stride + c0, *ahead = r + 2 * GROUP <= rows ? here + GROUP * stride : 0;
+            for (long j = 0, m; j < k; j += m) {
+                m = NAME(taken)(k - j);
+#define BAND(m)                                                                                                       \
+    NAME(band)(m, here, stride, high, vectors, factors + vectors * j, across ? u + j * u_stride + r : 0, u_stride,    \
+               down ? down + j * down_stride + r : 0, down_stride, across ? sums + vectors * j : 0, j ? 0 : ahead)
+                switch (m) {
+                case 1: BAND(1); break;
+                case 2: BAND(2); break;
+                case 3: BAND(3); break;
+                case 4: BAND(4); break;
+                case 5: BAND(5); break;
+                default: BAND(6);
                 }
-#undef BLOCK
+#undef BAND
             }
+            if (across && ((r + GROUP) % BLOCK == 0 || r + GROUP >= rows))
+                for (long j = 0, m; j < k; j += m) {
+                    m = NAME(taken)(k - j);
+                    for (long i = 0; i < m; i++)
+                        for (long c = 0; c < vectors; c++)
+                            EACH(l, LANES)
+                                across[(j + i) * across_stride + c0 + c * LANES + l] += sums[vectors * j + c * m + i][l];
+                }
+        }
+        for (long c = c0 + whole; c < c0 + wide; c++) /* fewer than a vector: at the edge of a matrix */
+            for (long r = 0; r < rows; r++) {
+                REAL x = tile[r * stride + c];
+                for (long j = 0; j < k; j++) {
+                    if (down) down[j * down_stride + r] += x * v[j * v_stride + c];
+                    if (across) across[j * across_stride + c] += x * u[j * u_stride + r];
+                }
+            }
+    }
+    free(factors);
+    return 1;
 }
 #undef VECTOR

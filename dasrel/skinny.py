@@ -12,36 +12,32 @@ for a tile of 4,096 x 4,096 float32 (both products, ms; a read of it alone takes
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dasrel import compiled
+from dasrel.compiled import ADDRESS, NUMBER
+
 Array = NDArray[Any]
 
-VERSION = 1
-MOST_COLUMNS = 64
+VERSION = 2
+MOST_COLUMNS = 32
 """Above these BLAS is as good, and it knows more processors."""
 
 
 @cache
 def _library() -> Any | None:
     """The compiled kernel, or None where it was not built or cannot run."""
-    try:
-        library = ctypes.CDLL(str(Path(__file__).with_name("_skinny.so")))
-        if library.dasrel_skinny() != VERSION:
-            return None
-    except (OSError, AttributeError):
-        return None
-    number, address = ctypes.c_long, ctypes.c_void_p
-    for name in ("dasrel_products_f32", "dasrel_products_f64"):
-        function = getattr(library, name)
-        function.restype = None
-        function.argtypes = [
-            address, number, number, number, number, address, number, address, number, address, number, address, number,
-        ]  # fmt: skip
+    library = compiled.part("dasrel_skinny", VERSION)
+    if library is not None:
+        many = (NUMBER,) * 4
+        pairs = (ADDRESS, NUMBER) * 4
+        for name in ("dasrel_products_f32", "dasrel_products_f64"):
+            compiled.declare(library, name, ctypes.c_int, ADDRESS, *many, *pairs)
     return library
 
 
@@ -50,30 +46,32 @@ def available() -> bool:
     return _library() is not None
 
 
-def add_products(panel: Array, rows: Array, columns: Array, row_sums: Array, column_sums: Array | None) -> bool:
-    """`row_sums += columns @ panel.T` and, unless it is None, `column_sums += rows @ panel`; False if BLAS must do it.
+def add_products(
+    panel: Array, rows: Array | None, columns: Array | None, row_sums: Array | None, column_sums: Array | None
+) -> bool:
+    """`row_sums += columns @ panel.T` and `column_sums += rows @ panel`; False if BLAS must do it.
 
-    `rows` (k, height) and `columns` (k, width) have the panel's type; the sums are float64.
+    Either is left out where its factors or its sums are None. `rows` (k, height) and `columns` (k, width) have the
+    panel's type; the sums are float64.
     """
     library = _library()
-    arrays = [panel, rows, columns, row_sums] + ([] if column_sums is None else [column_sums])
-    if library is None or len(columns) > MOST_COLUMNS or not all(_in_rows(array) for array in arrays):
+    down = (columns, row_sums) if columns is not None and row_sums is not None else ()
+    across = (rows, column_sums) if rows is not None and column_sums is not None else ()
+    arrays = [panel, *down, *across]
+    if library is None or len(arrays) == 1 or not all(compiled.in_rows(array) for array in arrays):
         return False
     names = {np.dtype(np.float32): "dasrel_products_f32", np.dtype(np.float64): "dasrel_products_f64"}
-    name = names.get(panel.dtype)
-    if name is None or rows.dtype != panel.dtype or columns.dtype != panel.dtype:
+    name, wide = names.get(panel.dtype), len(arrays[1])
+    if name is None or wide > MOST_COLUMNS or any(factors.dtype != panel.dtype for factors in arrays[1::2]):
         return False
     size = panel.itemsize
-    getattr(library, name)(
-        panel.ctypes.data, panel.strides[0] // size, *panel.shape, len(columns),
-        rows.ctypes.data, rows.strides[0] // size, columns.ctypes.data, columns.strides[0] // size,
-        row_sums.ctypes.data, row_sums.strides[0] // 8,
-        None if column_sums is None else column_sums.ctypes.data,
-        0 if column_sums is None else column_sums.strides[0] // 8,
+    done = getattr(library, name)(
+        panel.ctypes.data, panel.strides[0] // size, *panel.shape, wide,
+        *_place(across[:1], size), *_place(down[:1], size), *_place(down[1:], 8), *_place(across[1:], 8),
     )  # fmt: skip
-    return True
+    return bool(done)
 
 
-def _in_rows(array: Array) -> bool:
-    """Whether numbers of a row lie side by side, and rows after each other at any whole distance."""
-    return array.strides[1] == array.itemsize and array.strides[0] >= 0 and array.strides[0] % array.itemsize == 0
+def _place(array: Sequence[Array], size: int) -> tuple[int | None, int]:
+    """Where an array begins, and the distance between its rows."""
+    return (array[0].ctypes.data, array[0].strides[0] // size) if array else (None, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import json
 import os
@@ -10,15 +11,23 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import google_crc32c
+import numpy as np
 
+from dasrel import compiled
+from dasrel.compiled import ADDRESS, NUMBER
 from dasrel.errors import InputError, shown
+from dasrel.intake import Array
 from dasrel.source import Reading
 
+VERSION = 1
+"""Of the compiled reader of pairs."""
 CHUNK = 1 << 20
+BOM = b"\xef\xbb\xbf"
 LONGEST_LINE = 256 << 20
 MISSING = ("", "nan", "NaN", "NAN", "-nan", "-NaN", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none")
 """Fields that mean: there is no value here."""
@@ -41,8 +50,35 @@ class _Summed:
         self.sum = google_crc32c.extend(self.sum, block)
         return block
 
+    def readinto(self, room: Array) -> int:
+        count = self._file.readinto(room.data) or 0
+        block = room[:count]
+        block.flags.writeable = False  # the checksum takes read-only bytes only
+        self.sum = google_crc32c.extend(self.sum, block)
+        return count
+
     def close(self) -> None:
         self._file.close()
+
+
+class Spare:
+    """Memory to be used again: what is freed in large blocks goes back to the system, and fresh memory costs more than
+    the reading of a text into it."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Array] = []
+
+    def take(self, size: int) -> Array:
+        """At least so many bytes."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = np.empty(0, np.uint8)
+        return block if block.size >= size else np.empty(size + size // 4, np.uint8)
+
+    def give(self, block: Array) -> None:
+        """Memory that nobody looks at any more."""
+        self._blocks.append(block)
 
 
 class Stream:
@@ -82,19 +118,53 @@ class Stream:
             if not cut:
                 pieces.append(block)
                 length += len(block)
-                if length > LONGEST_LINE:
-                    raise InputError(
-                        f"{place(self.path)}: line {number} is longer than {LONGEST_LINE >> 20} MiB: this is not a"
-                        " matrix in text; name its --format"
-                    )
+                self._check_length(length, number)
                 continue
-            text = b"".join([*pieces, block[:cut]])
+            text = b"".join([*pieces, memoryview(block)[:cut]])
             pieces, length = [block[cut:]], len(block) - cut
-            count = text.count(b"\n")
-            yield number, _plain(text, number)
+            count = line_count(text)
+            yield number, plain(text, number)
             number += count
         if rest := b"".join(pieces):
-            yield number, _plain(rest + b"\n", number)
+            yield number, plain(rest + b"\n", number)
+
+    def blocks(self, size: int, spare: Spare) -> Iterator[tuple[int, Array, int]]:
+        """The same as arrays of bytes, with the number of lines in each; the lines end as they do in the file.
+
+        Memory comes from `spare`. Whoever is done with an array gives its `base` back.
+        """
+        number, rest, more = 1, np.empty(0, np.uint8), True
+        while more:
+            room = spare.take(max(size, 2 * rest.size, 16))
+            filled, cut = rest.size, 0
+            room[:filled] = rest
+            while more and not cut:
+                with self._told():
+                    count = self._text.readinto(room[filled:-1])  # one place is kept for a newline at the very end
+                filled, more = filled + count, count > 0
+                if filled + 1 == room.size:
+                    cut = _after_last_line(room[:filled])
+                    if not cut:
+                        self._check_length(filled, number)
+                        room = np.concatenate([room, np.empty_like(room)])
+            if not more:
+                if filled and room[filled - 1] != ord("\n"):
+                    room[filled] = ord("\n")
+                    filled += 1
+                cut = filled
+            rest = room[cut:filled].copy()
+            text = room[3:cut] if number == 1 and room[:3].tobytes() == BOM else room[:cut]
+            if text.size:
+                count = line_count(text)
+                yield number, text, count
+                number += count
+
+    def _check_length(self, length: int, number: int) -> None:
+        if length > LONGEST_LINE:
+            raise InputError(
+                f"{place(self.path)}: line {number} is longer than {LONGEST_LINE >> 20} MiB: this is not a"
+                " matrix in text; name its --format"
+            )
 
     def checksum(self) -> str | None:
         """Of the file's bytes, packed as they are. None for a member of a zip, which is not read in order."""
@@ -134,10 +204,40 @@ class _Told:
             raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
 
 
-def _plain(text: bytes, number: int) -> bytes:
-    if number == 1 and text.startswith(b"\xef\xbb\xbf"):
+def _after_last_line(text: Array) -> int:
+    """Where the last newline ends; 0 if there is none."""
+    step = 1 << 12
+    while (cut := text[-step:].tobytes().rfind(b"\n") + 1) == 0 and step < text.size:
+        step *= 16
+    return cut and max(0, text.size - step) + cut
+
+
+def plain(text: bytes, number: int = 0) -> bytes:
+    """The lines of a text with plain newlines; of those that begin with line 1, without a byte order mark."""
+    if number == 1 and text.startswith(BOM):
         text = text[3:]
     return text.replace(b"\r\n", b"\n") if b"\r" in text else text
+
+
+@cache
+def library() -> Any | None:
+    """The compiled reader of pairs (`pairs.c`), or None where it was not built or cannot run."""
+    found = compiled.part("dasrel_pairs", VERSION)
+    if found is not None:
+        text, some = (ADDRESS, NUMBER), (ADDRESS,) * 3
+        compiled.declare(found, "dasrel_lines", NUMBER, *text)
+        compiled.declare(found, "dasrel_read_pairs", ctypes.c_int, *text, ADDRESS, ADDRESS, NUMBER, *some, *some[:2])
+        compiled.declare(found, "dasrel_count_pairs", None, ADDRESS, *some)
+        compiled.declare(found, "dasrel_place_pairs", None, *some)
+    return found
+
+
+def line_count(text: bytes | Array) -> int:
+    """How many newlines there are."""
+    found = library()
+    if found is None:
+        return bytes(text).count(b"\n")
+    return int(found.dasrel_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS) -> Iterator[Result]:

@@ -24,7 +24,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +44,8 @@ StoreLike = str | os.PathLike[str] | Any
 """A local path, a URL that Zarr opens, or a Zarr store object."""
 
 FORMAT_VERSION = 1
+CACHE_SHARE = 0.8
+"""Of the memory that is free for files, what a matrix may fill; beyond that its tiles would only drop each other."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,22 @@ class TileFiles:
     fifth of a scan of few columns. Only where all tiles fit into a quarter of the memory, so that a larger matrix does
     not make the kernel unmap pages; they go with the object, and do not travel."""
 
+    buffers: list[Any] = field(default_factory=list, compare=False, repr=False)
+    """What `ahead` reads into, kept from scan to scan: making it anew costs a tenth of a scan of a few GB."""
+    cached: int | None = None
+    """Bytes of tiles that the operating system is trusted to keep in memory from scan to scan; by default what it has
+    free for files when this is first asked. The other tiles are read past its cache (see `ahead`)."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return TileFiles, (self.store, self.layout, self.mapped)
+
+    @cached_property
+    def kept_share(self) -> float:
+        """The share of the tiles that is read through the operating system's cache."""
+        if not self.mapped:
+            return 1.0
+        room = CACHE_SHARE * tasks.free_memory() if self.cached is None else self.cached
+        return min(1.0, room / self.layout.total_bytes)
 
     def file(self, i: int, j: int) -> str:
         """Where tile (i, j) lies, for messages and for the operating system."""
@@ -134,15 +150,19 @@ class TileFiles:
             return self.read(i, j)
         path = self.file(i, j)
         try:
-            found = os.stat(path)
-            seen = (path, found.st_ino, found.st_mtime_ns)
+            seen = _identity(path, os.stat(path))
         except OSError:
             return self.read(i, j)  # which says what is wrong
-        if seen in _verified:
-            return self.read(i, j)
-        tile = self.read(i, j, verify=True)
+        tile = self.read(i, j, verify=seen not in _verified)
         _verified.add(seen)
         return tile
+
+    def verify_once(self, whole: Array, i: int, j: int, found: os.stat_result) -> None:
+        """The same for the bytes of a tile that somebody else has read from its file."""
+        seen = _identity(self.file(i, j), found)
+        if seen not in _verified:
+            self._verify(whole, i, j)
+            _verified.add(seen)
 
     @property
     def read_memory(self) -> int:
@@ -169,6 +189,9 @@ class TileFiles:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(descriptor)
+
+    def done(self, i: int, j: int) -> None:
+        """Tile (i, j) is not looked at any more: the operating system's business."""
 
     def write(self, i: int, j: int, tile: Array, record: Record) -> None:
         """Write tile (i, j), then its record. Safe to do again, and to be killed at any moment.
@@ -248,7 +271,13 @@ class TileFiles:
 
 
 _verified: set[tuple[str, int, int]] = set()
-"""Tile files whose checksum this process has seen to be right: path, inode, time of the last change."""
+"""Tile files whose checksum this process has seen to be right."""
+
+
+def _identity(path: str, found: os.stat_result) -> tuple[str, int, int]:
+    """What changes when a file does: path, inode, time of the last change."""
+    return path, found.st_ino, found.st_mtime_ns
+
 
 _ADVICE = "`dasrel audit STORE --verify` lists every bad tile"
 

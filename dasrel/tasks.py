@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import dask
@@ -76,14 +77,40 @@ def thread_count() -> int:
 
 @cache
 def machine_memory() -> int:
-    """Memory of this machine in bytes, or what the container may use if that is less."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Memory of this machine in bytes, or what the container or the job may use if that is less."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *group_limits()])
+
+
+def group_limits(root: Path = Path("/")) -> list[int]:
+    """Memory limits of the control groups that this process is in, the groups around them included.
+
+    A container sees its own group as the root; a Slurm job is in a group of its own below it. Both versions.
+    """
     try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            limit = min(limit, int(file.read()))
-    except (OSError, ValueError):
-        pass  # no control group, or no limit ("max")
-    return limit
+        mine = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    limits = []
+    for line in mine:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base, name = ("", "memory.max") if not controllers else ("memory", "memory.limit_in_bytes")
+        inner = Path(path.lstrip("/"))
+        for folder in (inner, *inner.parents):
+            with suppress(OSError, ValueError):  # no such group here, or no limit ("max")
+                limits.append(int((root / "sys/fs/cgroup" / base / folder / name).read_text(encoding="ascii")))
+    return limits
+
+
+def free_memory() -> int:
+    """Memory of this machine that is free, or that the system would free for files, in bytes."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        free = machine_memory()
+    return min(free, machine_memory())
 
 
 @contextmanager

@@ -26,8 +26,9 @@ from dasrel._version import __version__
 from dasrel.direct import as_matrix
 from dasrel.errors import InputError, StoreError, shown
 from dasrel.forest import Forest
+from dasrel.graph import Consumer, Plan
 from dasrel.intake import KINDS
-from dasrel.scan import Consumer, Plan, TileSource, scan
+from dasrel.scan import TileSource, scan
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]

@@ -13,11 +13,12 @@ HERE = Path(dasrel.__file__).parent
 # Each module may import only those that stand before it.
 ORDER = [
     *("_version", "errors", "words", "stopping", "meter", "statefile", "checkpoint"),
-    *("tasks", "workers", "intake", "skinny", "tiles", "forest", "rules"),
+    *("tasks", "workers", "compiled", "intake", "skinny", "tiles", "forest", "rules"),
     *("source", "store", "writer", "claim", "growing", "parts"),
     *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
     *("features", "metrics", "pairwise", "additions", "append", "audit"),
-    *("scan", "direct", "products", "relation", "identity", "tree", "ultrametric", "images", "lanczos", "spectrum"),
+    *("ahead", "graph", "scan", "direct", "products", "relation", "identity"),
+    *("tree", "ultrametric", "images", "lanczos", "spectrum"),
     *("distortion", "pencil", "shifts", "euclidean", "export"),
     *("model", "runs", "starts", "motion", "picard", "delivered", "results", "outputs", "matching"),
     *("asked", "orders", "estimators"),

@@ -136,7 +136,7 @@ def client(workers: Any) -> Iterator[Any]:
 def test_workers_that_die_while_they_pin_tiles(client: Any, tmp_path: Path, store: Path, whole: Any) -> None:
     matrix = dasrel.open_matrix(store)
     tokens = Tokens.made(tmp_path / "tokens", "0-0", "1-4", "5-5")
-    matrix.files = DeadlyTiles(matrix.files.store, matrix.layout, True, {}, tokens, os.getpid())
+    matrix.files = DeadlyTiles(matrix.files.store, matrix.layout, True, tokens=tokens, home=os.getpid())
     assert bits(dasrel.cluster(matrix, RUNS)) == whole
     assert tokens.left() == []
 

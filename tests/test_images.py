@@ -14,8 +14,8 @@ from scipy.spatial.distance import pdist, squareform
 import dasrel
 from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError
+from dasrel.graph import Plan
 from dasrel.images import image_consumer, induced_image, ivat_image, matrix_image, write_image
-from dasrel.scan import Plan
 from dasrel.tree import minimum_spanning_tree
 from tests.test_scan import squared, symmetric, write
 

@@ -225,3 +225,99 @@ def test_policies_without_meaning_for_a_kind():
     with pytest.raises(InputError, match="negative"):
         Policy(missing=-1.0).check_kind("distance")
     Policy(missing=-1.0).check_kind("similarity")
+
+
+needs_compiled = pytest.mark.skipif(
+    intake._library() is None, reason="no C compiler when dasrel was installed, or a processor without AVX2"
+)
+
+
+def both_ways(monkeypatch, upper, lower, kind="similarity", policy=None):
+    """What the check of a tile off the diagonal comes to, with the compiled pass and without: bytes, or a message."""
+    ids = [f"o{k}" for k in range(sum(upper.shape))]
+    found = []
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr(intake, "_library", lambda: None)
+            try:
+                tile, record = intake.check_tile(
+                    upper, lower, place=(0, upper.shape[0]), kind=kind, dtype=upper.dtype, policy=policy or Policy(),
+                    ids=ids,
+                )  # fmt: skip
+                found.append((tile.tobytes(), record.to_row().tobytes()))
+            except InputError as error:
+                found.append(str(error))
+    assert found[0] == found[1]
+    return found[0]
+
+
+# The compiled pass works on blocks of 256 rows and 64 columns, in vectors of 8 or 4: shapes on both sides of each.
+SHAPES = [(1, 1), (1, 9), (9, 1), (3, 5), (8, 8), (33, 64), (255, 300), (256, 65), (257, 63), (600, 70)]
+
+
+@needs_compiled
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_with_and_without_the_compiled_pass(shape, dtype, monkeypatch):
+    rng = np.random.default_rng(shape[0])
+    wide = (rng.standard_normal((shape[0], shape[1] + 5)) * 10.0 ** rng.integers(-9, 9, (shape[0], 1))).astype(dtype)
+    upper = wide[:, 2 : 2 + shape[1]]  # rows that do not follow each other closely, or begin anywhere
+    lower = np.ascontiguousarray(upper.T)
+    for mirror in (lower, None):
+        tile, row = both_ways(monkeypatch, upper, mirror)
+        assert tile == upper.tobytes()
+        record = Record.from_row(np.frombuffer(row))
+        assert (record.minimum, record.maximum, record.pairs) == (upper.min(), upper.max(), upper.size)
+        exact = np.abs(upper).sum(dtype=np.float64)
+        assert record.total == pytest.approx(upper.sum(dtype=np.float64), abs=1e-12 * exact)
+    both_ways(monkeypatch, np.asfortranarray(upper), lower)
+    assert "negative" in both_ways(monkeypatch, upper - abs(upper.max()) - 1, None, kind="distance")
+
+
+@needs_compiled
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("shape", [(9, 9), (257, 67)])
+def test_every_flaw_is_seen_by_the_compiled_pass(shape, dtype, monkeypatch):
+    """In the middle, in what is left over of blocks and vectors, and on either side of the diagonal."""
+    good = np.random.default_rng(2).random(shape).astype(dtype) + dtype.type(1)
+    rows, columns = {0, 3, shape[0] // 2, shape[0] - 1}, {0, 5, shape[1] // 2, shape[1] - 1}
+    words = {"asymmetric": 7, "one direction": np.nan, "infinite": np.inf}
+    for r in rows:
+        for c in columns:
+            for word, value in words.items():
+                upper, lower = good.copy(), good.T.copy()
+                upper[r, c] = value
+                assert word in both_ways(monkeypatch, upper, lower)
+                upper[r, c], lower[c, r] = good[r, c], value
+                assert word in both_ways(monkeypatch, upper, lower)
+            upper = good.copy()
+            upper[r, c] = np.nan
+            assert "missing" in both_ways(monkeypatch, upper, upper.T.copy())
+            _, row = both_ways(monkeypatch, upper, upper.T.copy(), "distance", Policy(missing="max"))
+            record = Record.from_row(np.frombuffer(row))
+            assert (record.pairs, record.missing) == (good.size - 1, 1)
+            assert record.total == pytest.approx(np.nansum(upper, dtype=np.float64), rel=1e-12)
+
+
+@needs_compiled
+def test_the_sign_of_zero_is_not_kept_in_records(monkeypatch):
+    for zeros in ([0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]):
+        upper = np.tile(np.array(zeros, np.float32), (20, 40))
+        tile, row = both_ways(monkeypatch, upper, None)
+        assert tile == upper.tobytes()
+        assert not np.signbit(np.frombuffer(row)[:3]).any()
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 20_000])
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_columns_are_summed_row_by_row(width, dtype):
+    rng = np.random.default_rng(width)
+    band = (rng.random((256, width)) * 10.0 ** rng.integers(-12, 12, (256, width))).astype(dtype)
+    sums = np.zeros(width)
+    for row in band:
+        sums += row
+    np.testing.assert_array_equal(intake._column_sums(band), sums)
+    taken = intake._taken(band, None, np.empty_like(band))
+    if taken is not None:
+        np.testing.assert_array_equal(taken[3], sums)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dasrel import pairlist, pairs
+from dasrel import pairlist, pairs, spool
 from dasrel.errors import InputError
 from dasrel.intake import Policy
 from dasrel.pairs import open_pairs
@@ -21,6 +21,17 @@ from dasrel.source import Reading, Source
 
 EVERYTHING = slice(None)
 NAN = np.nan
+
+
+needs_compiled = pytest.mark.skipif(
+    spool.library() is None, reason="no C compiler when dasrel was installed: Arrow reads all lists"
+)
+
+
+@pytest.fixture(params=["compiled", "not compiled"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "not compiled":
+        monkeypatch.setattr(spool, "library", lambda: None)
 
 
 def opened(path: Path, kind: str = "distance", duplicates: str = "error", **reading: object) -> Source:
@@ -245,6 +256,7 @@ def test_parquet(tmp_path: Path) -> None:
         (b"a\tb\t1\n#\na\t\xff\t1\n", "line 3: the id of the second object is not UTF-8"),
     ],
 )
+@pytest.mark.usefixtures("either_way")
 def test_errors(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         opened(write(tmp_path, text))
@@ -283,3 +295,168 @@ def test_a_finished_spool_is_used_again(tmp_path: Path, monkeypatch: pytest.Monk
 def test_memory_is_said(tmp_path: Path) -> None:
     source = opened(write(tmp_path, "a\tb\t1\n"))
     assert source.block_memory(1000, 1000) > 8_000_000
+
+
+def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)) -> pairlist.Part | None:
+    """Lines as the compiled reader sees them; None if it leaves them to Arrow."""
+    layout = pairlist.Layout(Path("list"), b"\t", None, width, chosen)
+    raw = np.frombuffer(bytearray(text), np.uint8)
+    return pairlist._parse_plain(layout, pairlist.Lines(1, raw, text.count(b"\n")), spool.Spare())
+
+
+def random_rows(random: np.random.Generator, count: int) -> list[Triple]:
+    names = [("ab cd-\u00e9x." * 9)[: random.integers(1, 90)].strip() + str(k) for k in range(60)]
+    names += [str(k) for k in range(40)] + ["NA", "nan", "x" * 300]
+    chosen = random.integers(0, len(names), (count, 2))
+    values = random.random(count) * 10.0 ** random.integers(-30, 30, count)
+    return [(names[a], names[b], x) for (a, b), x in zip(chosen.tolist(), values.tolist(), strict=True)]
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_lists_have_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delimiter: str, end: str) -> None:
+    """Comments, empty lines, absent values, other columns, long and short names, decimals of all kinds."""
+    random = np.random.default_rng(len(delimiter + end) + ord(delimiter))
+    rows = random_rows(random, 400)
+    formats = ["{!r}", "{:.6g}", "{:.3f}", "{:.0f}", "{:.25e}", "{:+.9g}"]
+    lines, expected = ["# first", ""], []
+    for a, b, x in rows:
+        told = (
+            formats[random.integers(6)].format(x) if random.random() < 0.95 else str(random.choice(["NA", "", "nan"]))
+        )
+        lines += [delimiter.join((told, "9", b, "q", a))] + ["# more", ""] * (random.random() < 0.02)
+        expected.append((a, b, float(told) if told not in ("NA", "") else NAN))
+    monkeypatch.setattr(pairlist, "CHUNK", 700)
+    text = "\ufeff" + end.join(lines) + end * int(random.integers(2))
+    source = opened(write(tmp_path, text), duplicates="last", columns=(5, 3, 1))
+    ids = appearance(rows)
+    assert list(source.ids or ()) == ids
+    values = reference(expected, ids, "last")
+    if not source.mirrored:
+        values = np.where(np.isnan(values), values.T, values)
+    own = np.diagonal(values)
+    np.fill_diagonal(values, np.where(np.isnan(own), 0, own))
+    np.testing.assert_array_equal(whole(source), values)
+
+
+@needs_compiled
+def test_decimals_are_the_nearest_doubles() -> None:
+    """As Python reads them; among them those that lie half way between two, or need more than 64 bits to be told."""
+    random = np.random.default_rng(5)
+    texts = ["0", "-0", "0.0", "00012.50", "1.", ".5", "-.5e1", "+7", "1e22", "1e23", "1E-22", "4.35", "0.1", "5e-324",
+             "2.4703282292062327e-324", "2.2250738585072011e-308", "1.7976931348623157e308", "9007199254740993",
+             "9007199254740992.5", "1.00000000000000011102230246251565", "1.00000000000000011102230246251566",
+             "9223372036854775808", "18446744073709551615", "18446744073709551616", "99999999999999999999",
+             "0.000000000000000000000000001", "123456789.123456789", "0.12345678", "0.123456789", "1e-400",
+             "9007199254740993e5", "9007199254740993e-5", "1234567890123456789e27",
+             "1234567890123456789e-27"]  # fmt: skip
+    for value in (random.random(3000) * 10.0 ** random.integers(-40, 40, 3000)).tolist():
+        texts += [repr(value), f"{value:.17g}", f"{value:.{int(random.integers(0, 20))}e}", f"{-value:.6g}"]
+    for low in random.integers(2**53, 2**54, 500, dtype=np.int64).tolist():
+        texts += [str(low), f"{low}.5", f"{low}e-7", f"{low | 1}e3"]  # of the odd ones half are ties
+    part = parsed("".join(f"a\tb\t{text}\n" for text in texts).encode())
+    assert part is not None
+    expected = np.array([float(text) for text in texts])
+    np.testing.assert_array_equal(part.values.view(np.int64), expected.view(np.int64))
+    for words in (" 1.5 ", "1.5 ", " 1.5"):
+        part = parsed(f"a\tb\t{words}\n".encode())
+        assert part is not None
+        assert part.values == [1.5]
+    part = parsed("".join(f"a\tb\t{word}\n" for word in spool.MISSING).encode())
+    assert part is not None
+    assert np.isnan(part.values).all()
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "text",
+    [b"a\tb\t1", b"a\tb\n", b"a\tb\t1\t2\n", b"\tb\t1\n", b"a\t \t1\n", b" \t\t\n", b"a\tb\t1\n \n", b'"a"\tb\t1\n',
+     b"a\tb\0\t1\n", b"a\tb\t1\r", b"a\rc\tb\t1\n", b"a\tb\t1\r\r\n", b"a\tb\tinf\n", b"a\tb\t1e999\n", b"a\tb\t1_0\n",
+     b"a\tb\t0x1\n", b"a\tb\t1e\n", b"a\tb\t-\n", b"a\tb\t.\n", b"a\tb\t1.2.3\n", b"a\tb\t1,5\n", b"a\tb\t--1\n",
+     b"a\tb\t0.1234x6\n", b"a\tb\t1.\xd9\xa1\n", b"a\tb\t" + b"1" * 200 + b"\n"],
+)  # fmt: skip
+def test_what_is_not_plain_is_left_to_others(text: bytes) -> None:
+    assert parsed(b"x\ty\t2\n") is not None
+    assert parsed(b"x\ty\t2\n" + text) is None
+
+
+@needs_compiled
+def test_any_bytes_are_survived() -> None:
+    """Of random bytes and damaged lists, what is understood is what Python understands."""
+    random = np.random.default_rng(7)
+    good = "".join(f"{a}\t{b}\t{x!r}\n" for a, b, x in random_rows(random, 30)).encode()
+    marks = np.frombuffer(b'\t\n\r"#.e- \0N1a', np.uint8)
+    understood = 0
+    for _ in range(2000):
+        start = good.find(b"\n", int(random.integers(len(good) - 1))) + 1
+        piece = good[start : start + int(random.integers(400))]
+        cut = piece.rfind(b"\n") + 1 if random.random() < 0.8 else len(piece)
+        text = np.frombuffer(bytearray(piece[:cut]), np.uint8)
+        where = random.random(text.size) < random.choice([0, 0.005, 0.1])
+        text[where] = random.choice(marks, int(where.sum()))
+        part = parsed(text.tobytes())
+        if part is not None:
+            lines = text.tobytes().replace(b"\r\n", b"\n").split(b"\n")
+            rows = [line.split(b"\t") for line in lines if line and not line.startswith(b"#")]
+            first, second = ([names[k] for k in codes.tolist()] for names, codes in (part.first, part.second))
+            assert [row[:2] for row in rows] == [list(pair) for pair in zip(first, second, strict=True)]
+            values = [NAN if row[2].strip() in (b"", b"NA") else float(row[2]) for row in rows]
+            np.testing.assert_array_equal(part.values, values)
+            assert part.first[0] == list(dict.fromkeys(name for row in rows for name in row[:2]))
+            understood += len(rows) > 0
+    assert understood > 100
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("text", [b"", b"\n", b"a\nbb\n", b"a\r\nbb", b"\xef\xbb\xbfa\n\n\n" + b"c" * 99 + b"\nd"])
+def test_a_stream_in_blocks(tmp_path: Path, size: int, text: bytes) -> None:
+    """The same lines and numbers as in the file, whatever the size of the blocks."""
+    stream, spare = spool.Stream(write(tmp_path, text)), spool.Spare()
+    found, number = b"", 1
+    for first, block, count in stream.blocks(size, spare):
+        assert (first, count) == (number, block.tobytes().count(b"\n"))
+        assert block[-1] == ord("\n")
+        number += count
+        found += block.tobytes()
+        spare.give(block.base)
+    plain = text.removeprefix(spool.BOM)
+    assert found == plain + b"\n" * (plain != b"" and not plain.endswith(b"\n"))
+    assert stream.checksum() == f"crc32c: {google_crc32c.value(text):08x}"
+    stream.close()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_lines_of_blanks_are_no_pairs(tmp_path: Path) -> None:
+    source = opened(write(tmp_path, "a\tb\t1\n\t\t\n \t \t \n\t\t\n"))
+    np.testing.assert_array_equal(whole(source), [[0, 1], [1, 0]])
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(pairlist, "CHUNK", 100)
+    with pytest.raises(InputError, match="line 2 is longer than"):
+        opened(write(tmp_path, "a\tb\t1\n" + "x" * 5000))
+
+
+@needs_compiled
+@pytest.mark.parametrize("side", [1, 3, 1024])
+def test_records_are_sorted_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int) -> None:
+    """With blocks of one object there are more of them than the compiled way takes."""
+    random = np.random.default_rng(side)
+    names = random.integers(0, 400, (3000, 2)).tolist()
+    text = "".join(f"{a}\t{b}\t{'NA' if (a * b) % 7 == 1 else a + b / 1000}\n" for a, b in names)
+    monkeypatch.setattr(pairs, "SIDE", side)
+    monkeypatch.setattr(pairlist, "CHUNK", 9000)
+    found = []
+    for way in ("a", "b"):
+        opened(write(tmp_path, text, way)).close()
+        found.append([(tmp_path / f"scratch {way}" / name).read_bytes() for name in (pairs.RECORDS, pairs.INDEX)])
+        monkeypatch.setattr(spool, "library", lambda: None)
+    assert found[0] == found[1]
+    records = np.frombuffer(found[0][0], pairs.RECORD)
+    ids = list(dict.fromkeys(name for pair in names for name in pair))
+    expected = [(ids.index(a), ids.index(b), a + b / 1000) for a, b in names if (a * b) % 7 != 1]
+    assert sorted(records.tolist()) == sorted(expected)

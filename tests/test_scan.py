@@ -16,10 +16,11 @@ import dasrel
 from dasrel import tiles
 from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
+from dasrel.graph import FOLD_BYTES, Plan, build_graph
 from dasrel.intake import Record
 from dasrel.products import product_consumer
 from dasrel.relation import left_products, relation
-from dasrel.scan import FOLD_BYTES, Plan, build_graph, reduction, scan
+from dasrel.scan import reduction, scan
 from dasrel.store import Layout
 from dasrel.tiles import View
 from dasrel.writer import Writing, create_store
@@ -151,7 +152,7 @@ def test_the_number_of_parts_folded_in_a_task_does_not_change_bits(tmp_path, mon
     seen = relation(write(tmp_path / "d.zarr", symmetric(300, 2), tile=20))
     U = np.random.default_rng(0).random((7, 300))
     plain = seen.left(U)
-    monkeypatch.setattr("dasrel.scan.FOLD_BYTES", 1)
+    monkeypatch.setattr("dasrel.graph.FOLD_BYTES", 1)
     assert FOLD_BYTES > 1
     assert (seen.left(U) == plain).all()
 

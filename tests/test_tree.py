@@ -17,7 +17,7 @@ import dasrel
 from dasrel import forest
 from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.scan import Plan
+from dasrel.graph import Plan
 from dasrel.tree import Tree, forest_consumer, minimum_spanning_tree
 from tests.test_scan import symmetric, write
 

@@ -11,8 +11,8 @@ from distributed import Client, LocalCluster, wait
 import dasrel
 from dasrel import workers as holders
 from dasrel.errors import MemoryLimitError, StoreError
+from dasrel.graph import Plan
 from dasrel.relation import left_products, relation
-from dasrel.scan import Plan
 from tests.test_scan import symmetric, write
 
 N, TILE = 500, 64

@@ -1,0 +1,196 @@
+"""Tiles read ahead of their use and past the operating system's cache, for a matrix that is larger than memory.
+
+Such a matrix passes through the cache without ever being found there again, and pays for it: the processor copies every
+page, looks for pages to drop, and drops what others need. Here a few threads read straight from the disk into buffers
+that are used over and over, in the order in which the scan will ask for the tiles. Measured on 2 cores: 3.5 GB/s for a
+tenth of a core, where reading through the cache came to 1.3 to 2.4 GB/s and took a core or two; and the buffers lie in
+large pages, which the products like better than a mapped file's small ones.
+
+A tile that cannot be had this way (a file system without direct reading, a file that is short or gone, a scan that asks
+in another order) is read by the store itself, which says what is wrong if anything is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel.store import TileFiles
+
+Array = NDArray[Any]
+Place = tuple[int, int]
+
+STREAMS = 2  # threads that read; more of them are slower on the disks that were measured
+CHUNK = 16 * 2**20  # bytes read at a time
+PAGE = 4096  # reads past the cache begin and end at whole pages
+SPARE = 2  # buffers besides those that are being worked on: one that is ready, one that is being read
+
+
+@dataclass
+class _Tile:
+    """A tile that is being read, or is ready."""
+
+    buffer: mmap.mmap
+    descriptor: int
+    stat: os.stat_result
+    begun: int = 0
+    """Bytes that somebody has begun to read."""
+    left: int = 0
+    """Chunks that are not read yet."""
+    failed: bool = False
+    claimed: bool = False
+    """Somebody waits for it or works on it, and will say when it is done."""
+
+
+class Ahead:
+    """A reader of tiles for one scan, in which as many threads as `at_once` says ask for them."""
+
+    def __init__(self, files: TileFiles, at_once: int) -> None:
+        self._files = files
+        self._size = files.layout.tile_bytes + 4
+        self._mine: set[Place] = set()
+        self._waiting: list[Place] = []
+        self._tiles: dict[Place, _Tile] = {}
+        self._next: Place | None = None
+        self._free: list[mmap.mmap] = files.buffers
+        self._unmade = max(0, at_once + SPARE - len(self._free))
+        self._changed = threading.Condition()
+        self._open = True
+
+    @contextmanager
+    def reading(self, order: Sequence[Place]) -> Iterator[None]:
+        """Inside, tiles are read in this order, save those that the system is trusted to keep in its cache."""
+        share, number = self._files.kept_share, {place: k for k, place in enumerate(self._files.layout.tiles())}
+        # Kept tiles are spread evenly among the others, so that these can be read while those are worked on.
+        mine = [place for place in order if int((number[place] + 1) * share) == int(number[place] * share)]
+        self._mine, self._waiting = set(mine), mine[::-1]
+        threads = [threading.Thread(target=self._read_all, daemon=True) for _ in range(STREAMS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open = False
+                self._changed.notify_all()
+            for thread in threads:
+                thread.join()
+            with self._changed:
+                for tile in self._tiles.values():  # what a task still works on, after an error, is its own from now on
+                    os.close(tile.descriptor)
+                self._tiles.clear()
+
+    def read_checked(self, i: int, j: int) -> Array:
+        """Tile (i, j), its checksum verified if this is its first read in this process; good until `done`."""
+        with self._changed:
+            tile = self._claim((i, j))
+            if tile is not None:
+                self._changed.wait_for(lambda: tile.left == 0 or not self._open)
+        if tile is None or tile.failed or tile.left:
+            return self._files.read_checked(i, j)
+        whole = np.frombuffer(tile.buffer, dtype=np.uint8, count=self._size)
+        self._files.verify_once(whole, i, j, tile.stat)
+        side, (rows, columns) = self._files.layout.tile, self._files.layout.shape(i, j)
+        values = np.frombuffer(tile.buffer, dtype=self._files.layout.dtype, count=side * side)
+        return values.reshape(side, side)[:rows, :columns]
+
+    def _claim(self, place: Place) -> _Tile | None:
+        """The tile, as soon as it is being read; None if the store must read it."""
+        while place in self._waiting and self._open:
+            if self._waiting[-1] != place:
+                self._waiting.remove(place)
+                self._waiting.append(place)
+            if not (self._free or self._unmade or any(tile.claimed for tile in self._tiles.values())):
+                self._waiting.remove(place)  # all buffers hold what nobody has asked for yet: none would come free
+                break
+            self._changed.wait()
+        tile = self._tiles.get(place)
+        if tile is not None:
+            tile.claimed = True
+        return tile
+
+    def prefetch(self, i: int, j: int) -> None:
+        """A hint for the tiles that are read through the cache; for the others the order is known."""
+        if (i, j) not in self._mine:
+            self._files.prefetch(i, j)
+
+    def done(self, i: int, j: int) -> None:
+        """Tile (i, j) is not looked at any more."""
+        with self._changed:
+            tile = self._tiles.pop((i, j), None)
+            if tile is not None:
+                os.close(tile.descriptor)
+                self._free.append(tile.buffer)
+                self._changed.notify_all()
+
+    def _read_all(self) -> None:
+        """What each of the reading threads does."""
+        while (job := self._take()) is not None:
+            tile, start = job
+            try:
+                done = os.preadv(tile.descriptor, [memoryview(tile.buffer)[start : start + CHUNK]], start)
+                whole = done == min(CHUNK, self._size - start)
+            except OSError:
+                whole = False
+            with self._changed:
+                tile.left -= 1
+                tile.failed = tile.failed or not whole
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[_Tile, int] | None:
+        """The next chunk to read; None when there is none left."""
+        with self._changed:
+            while True:
+                if not self._open:
+                    return None
+                tile = None if self._next is None else self._tiles.get(self._next)
+                if tile is not None and tile.begun < self._size:
+                    start, tile.begun = tile.begun, tile.begun + CHUNK
+                    return tile, start
+                self._next = None
+                if not self._waiting:
+                    return None
+                if self._free or self._unmade:
+                    self._begin()
+                else:
+                    self._changed.wait()
+
+    def _begin(self) -> None:
+        """Open the next tile's file and give it a buffer; one that cannot be opened is left to the store."""
+        place = self._waiting.pop()
+        try:
+            descriptor = os.open(self._files.file(*place), os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+        except OSError:
+            self._changed.notify_all()
+            return
+        stat = os.fstat(descriptor)
+        if stat.st_size != self._size:
+            os.close(descriptor)
+            self._changed.notify_all()
+            return
+        self._tiles[place] = _Tile(self._buffer(), descriptor, stat, left=-(-self._size // CHUNK))
+        self._next = place
+        self._changed.notify_all()
+
+    def _buffer(self) -> mmap.mmap:
+        with suppress(IndexError):
+            return self._free.pop()
+        self._unmade -= 1
+        buffer = mmap.mmap(-1, -(-self._size // PAGE) * PAGE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):
+                buffer.madvise(mmap.MADV_HUGEPAGE)
+        return buffer
+
+
+def buffer_bytes(files: Any, at_once: int) -> int:
+    """Anonymous memory that reading ahead takes, for as many threads as `at_once` says."""
+    return int((at_once + SPARE) * (files.layout.tile_bytes + PAGE))

@@ -1,0 +1,186 @@
+"""Tiles read past the operating system's cache: the same values and the same complaints, in few buffers, no hanging."""
+
+import os
+import threading
+from dataclasses import replace
+
+import dask
+import numpy as np
+import pytest
+from dask.system import CPU_COUNT
+from test_scan import symmetric, write
+
+from dasrel import ahead, tasks, tree, watch
+from dasrel.ahead import SPARE, Ahead
+from dasrel.errors import StoreError
+from dasrel.graph import Plan, build_graph
+from dasrel.products import product_consumer
+from dasrel.relation import relation
+from dasrel.scan import reduction, scan
+from dasrel.tiles import View
+from dasrel.workers import quiet
+
+
+def past(matrix, kept=0.0):
+    """The matrix, with this share of it trusted to the operating system's cache."""
+    matrix.files = replace(matrix.files, cached=int(kept * matrix.layout.total_bytes))
+    return matrix
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The tiles that were read ahead."""
+    seen = []
+    begin = Ahead._begin
+
+    def begin_and_tell(self):
+        seen.append(self._waiting[-1])
+        begin(self)
+
+    monkeypatch.setattr(Ahead, "_begin", begin_and_tell)
+    return seen
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize(("n", "tile"), [(2, 16), (50, 16), (128, 32), (300, 20)])
+def test_the_same_bits_as_through_the_cache(tmp_path, used, n, tile, kept):
+    values = symmetric(n, seed=n)
+    matrix = write(tmp_path / "m.zarr", values, tile=tile)
+    U = np.random.default_rng(1).random((3, n))
+    through = relation(matrix).left(U)
+    with watch() as meter:
+        beside = relation(past(matrix, kept)).left(U)
+    assert np.array_equal(through, beside)
+    np.testing.assert_allclose(beside, U @ values**2, rtol=1e-5)
+    everything = matrix.layout.tiles()
+    assert (meter.scans, meter.tiles) == (1, len(everything))
+    assert len(set(used)) == len(used)
+    assert abs(len(used) - (1 - kept) * len(everything)) <= 1
+
+
+def test_all_that_is_free_is_trusted_by_default(tmp_path, used, monkeypatch):
+    matrix = write(tmp_path / "m.zarr", symmetric(64), tile=16)
+    relation(matrix).row_sums()
+    assert not used
+    matrix.files = replace(matrix.files)
+    monkeypatch.setattr(tasks, "free_memory", lambda: matrix.layout.total_bytes / 2)
+    relation(matrix).row_sums()
+    assert len(used) == 6  # of ten tiles, 0.8 times a half are kept
+
+
+def test_other_consumers_keep_nothing_of_a_buffer(tmp_path, used):
+    values = symmetric(90, seed=4)
+    matrix = write(tmp_path / "m.zarr", values, tile=16)
+    through = tree.minimum_spanning_tree(matrix)
+    beside = tree.minimum_spanning_tree(past(matrix))
+    assert used
+    for name in ("weights", "edges", "largest"):
+        assert np.array_equal(getattr(through, name), getattr(beside, name))
+
+
+def test_buffers_are_few_and_used_again(tmp_path, monkeypatch):
+    matrix = past(write(tmp_path / "m.zarr", symmetric(200), tile=16))
+    monkeypatch.setattr("dasrel.scan.SMALL", 0)
+    for _ in range(3):
+        relation(matrix).row_sums()
+        assert 0 < len(matrix.files.buffers) <= CPU_COUNT + SPARE
+    assert ahead.buffer_bytes(matrix.files, CPU_COUNT) >= sum(len(buffer) for buffer in matrix.files.buffers)
+
+
+def test_without_room_for_buffers_the_cache_is_used(tmp_path, used):
+    matrix = past(write(tmp_path / "m.zarr", symmetric(256, seed=2), tile=128))
+    consumer = reduction(_largest, max)
+    scan(matrix, [consumer], memory=ahead.buffer_bytes(matrix.files, CPU_COUNT) - 1)
+    assert not used
+    scan(matrix, [consumer], memory=ahead.buffer_bytes(matrix.files, CPU_COUNT) + 1)
+    assert used
+
+
+def _largest(tile, on_diagonal):
+    return float(tile.max())
+
+
+def test_any_other_order_of_asking_works(tmp_path):
+    values = symmetric(160, seed=3).astype(np.float32)
+    matrix = past(write(tmp_path / "m.zarr", values, tile=16))
+    order = matrix.layout.tiles()
+    for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda place: hash((place, 7)))):
+        reader = Ahead(matrix.files, 1)
+        with reader.reading(order):
+            for i, j in asked:
+                tile = reader.read_checked(i, j)
+                assert np.array_equal(tile, values[matrix.layout.span(i), matrix.layout.span(j)])
+                del tile
+                reader.done(i, j)
+
+
+def _flip(path):
+    with open(path, "r+b") as file:
+        file.seek(100)
+        byte = file.read(1)
+        file.seek(100)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_flip, r"tile \(1, 2\) of .*c/1/2.* is corrupt"),
+        (os.unlink, r"tile \(1, 2\) of .*c/1/2.* is missing"),
+        (lambda path: os.truncate(path, 500), r"tile \(1, 2\) of .*c/1/2.* has 500 bytes instead of"),
+    ],
+)
+def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil, message):
+    monkeypatch.setattr("dasrel.scan.SMALL", 0)
+    matrix = past(write(tmp_path / "m.zarr", symmetric(80), tile=16))
+    spoil(matrix.files.file(1, 2))
+    before = threading.active_count()
+    with dask.config.set(num_workers=2), pytest.raises(StoreError, match=message):
+        relation(matrix).row_sums()
+    assert not [thread for thread in threading.enumerate() if "_read_all" in thread.name]
+    assert threading.active_count() <= before + 2  # Dask's own
+
+
+def test_where_files_cannot_be_read_past_the_cache_the_store_reads_them(tmp_path, monkeypatch, used):
+    values = symmetric(80)
+    matrix = past(write(tmp_path / "m.zarr", values, tile=16))
+    plain = os.open
+
+    def refuse(path, flags, *more, **named):
+        if flags & os.O_DIRECT:
+            raise OSError(22, "Invalid argument")
+        return plain(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    np.testing.assert_allclose(relation(matrix).row_sums(), (values**2).sum(axis=1), rtol=1e-5)
+    assert used
+
+
+def test_a_task_of_a_cluster_reads_its_own_tiles_ahead(tmp_path, used):
+    matrix = past(write(tmp_path / "m.zarr", symmetric(200), tile=16))
+    plan = Plan(matrix.layout)
+    assert plan.group_side == 2
+    U = np.random.default_rng(0).random((2, 200))
+    consumer = product_consumer(matrix, [(View("distance"), U)])
+    graph, wanted = build_graph(plan, matrix.files, {}, [consumer], quiet, ahead=True)
+    folded = dask.get(graph, wanted)[0]
+    (product,) = consumer.finish({k: part.value for k, part in enumerate(folded)})
+    assert np.array_equal(product, relation(matrix).left(U))
+    assert len(set(used)) == len(matrix.layout.tiles())
+
+
+def test_memory_limits_of_control_groups(tmp_path):
+    def put(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    assert tasks.group_limits(tmp_path) == []
+    put("proc/self/cgroup", "0::/slurm/job_7/step_0\n")
+    put("sys/fs/cgroup/memory.max", "max\n")
+    put("sys/fs/cgroup/slurm/job_7/memory.max", "2000\n")
+    put("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n")
+    assert tasks.group_limits(tmp_path) == [2000]
+    put("proc/self/cgroup", "5:memory:/slurm/job_8\n4:cpu,cpuacct:/\n")
+    put("sys/fs/cgroup/memory/slurm/job_8/memory.limit_in_bytes", "3000\n")
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert tasks.group_limits(tmp_path) == [3000, 9223372036854771712]
