@@ -28,6 +28,7 @@ from dasrel.audit import FACTS, audit_store
 from dasrel.growing import growth
 from dasrel.intake import Record
 from dasrel.store import open_matrix
+from tests.test_import_faults import s3  # noqa: F401 - a fixture
 
 
 def distances(n: int, dtype: str = "float64", seed: int = 0) -> Any:
@@ -625,35 +626,19 @@ def test_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3fs = pytest.importorskip("s3fs")
-    server_of = pytest.importorskip("moto.server")
-    server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        system = s3fs.S3FileSystem()
-        system.mkdir("appended")  # a name of its own: the server keeps its buckets as long as the process lives
-        square = distances(40, "float32")
-        url, whole = "s3://appended/d.zarr", tmp_path / "whole"
-        dasrel.import_matrix(square, whole, kind="distance", writing=Writing(tile=16))
-        dasrel.import_matrix(square[:30, :30], url, kind="distance", writing=Writing(tile=16))
-        reader = open_matrix(url)
-        done = append(url, square[30:])
-        assert (done.tiles_written, done.tiles_grown) == (3, 2)
-        assert done.bytes_written == 5 * (16 * 16 * 4 + 4)
-        for i, j in done.matrix.layout.tiles():
-            assert system.cat(f"appended/d.zarr/values/c/{i}/{j}") == (whole / f"values/c/{i}/{j}").read_bytes()
-        assert facts(url) == facts(whole)
-        np.testing.assert_array_equal(reader.rows(["3", "29"]), square[[3, 29], :30])
-    finally:
-        s3fs.S3FileSystem.clear_instance_cache()
-        server.stop()
+def test_s3(tmp_path: Path, s3: Any) -> None:  # noqa: F811
+    square = distances(40, "float32")
+    url, whole = "s3://matrices/d.zarr", tmp_path / "whole"
+    dasrel.import_matrix(square, whole, kind="distance", writing=Writing(tile=16))
+    dasrel.import_matrix(square[:30, :30], url, kind="distance", writing=Writing(tile=16))
+    reader = open_matrix(url)
+    done = append(url, square[30:])
+    assert (done.tiles_written, done.tiles_grown) == (3, 2)
+    assert done.bytes_written == 5 * (16 * 16 * 4 + 4)
+    for i, j in done.matrix.layout.tiles():
+        assert s3.cat(f"matrices/d.zarr/values/c/{i}/{j}") == (whole / f"values/c/{i}/{j}").read_bytes()
+    assert facts(url) == facts(whole)
+    np.testing.assert_array_equal(reader.rows(["3", "29"]), square[[3, 29], :30])
 
 
 def test_on_a_cluster(tmp_path: Path) -> None:

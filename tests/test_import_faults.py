@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import dask.array as da
@@ -409,15 +412,22 @@ def test_a_limit_on_file_size_leaves_no_half_tile(tmp_path):
     assert not [p for p in (tmp_path / "s.zarr" / "values").rglob("*") if p.is_file() and p.name != "zarr.json"]
 
 
-@pytest.fixture
-def s3(monkeypatch):
-    """A bucket on a real S3-speaking server on loopback."""
+@cache
+def s3_server() -> str:
+    """The URL of a real S3-speaking server on loopback, one for the whole process: what is open holds on to it."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    atexit.register(server.stop)
     host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    return f"http://{host}:{port}"
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """The file system of that server, with an empty bucket, `matrices`."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server())
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -427,8 +437,10 @@ def s3(monkeypatch):
     system = s3fs.S3FileSystem()
     system.mkdir("matrices")
     yield system
+    system.rm("matrices", recursive=True)
     s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: None)
+    gc.collect()  # open sessions complain when they are collected, now or in another test
 
 
 def test_s3(tmp_path, s3):
