@@ -46,6 +46,11 @@ class ArrayTiles:
     kept_share = 1.0
     """Nothing is read past the operating system's cache."""
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether no tile has to be waited for."""
+        return isinstance(self.array, np.ndarray) and not isinstance(self.array, np.memmap)
+
     def prefetch(self, i: int, j: int) -> None:
         """Nothing to hint at."""
 

@@ -174,7 +174,7 @@ def run_bundle(
     around = Surroundings(n, base.largest(), min(n, base.matrix.layout.tile), dtype)
     moving = bundle.moving
     wants_mean = any(motion.run.eta == "overall" for motion in moving)
-    with ThreadPoolExecutor(tasks.thread_count()) as pool:
+    with ThreadPoolExecutor(tasks.thread_count(waiting=False)) as pool:
         while moving:
             bundle.iteration += 1
             meter.current().say(f"iteration {bundle.iteration}, {len(moving)} runs moving")
@@ -248,7 +248,7 @@ def split_by_memory(
     keeping = [run.n_clusters for run in (runs if keep_all else {run.setting: run for run in runs}.values())]
     kept = 24 * n * sum(keeping)
     widest = max(run.n_clusters for run in runs)
-    update = 4 * 8 * n * widest * min(tasks.thread_count(), len(runs))
+    update = 4 * 8 * n * widest * min(tasks.thread_count(waiting=False), len(runs))
     client = tasks.active_client() if client is None else client
     task_limit = np.inf
     if client is not None:

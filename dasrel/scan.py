@@ -154,11 +154,11 @@ def _scan_on_cluster(
         if here:
             folds = {key: graph.pop(key) for key in list(graph) if key[0].startswith(FOLDS)}
             parts = [key for key in graph if key[0].startswith(GROUPS)]
-            brought = zip(parts, workers.get(client, graph, parts), strict=True)
+            brought = zip(parts, workers.get(client, memory, graph, parts), strict=True)
             folds.update({key: (Given(part),) for key, part in brought})
-            results = list(dask.threaded.get(folds, wanted))
+            results = list((dask.get if here <= SMALL else dask.threaded.get)(folds, wanted))
         else:
-            results = workers.get(client, graph, wanted)
+            results = workers.get(client, memory, graph, wanted)
     tiles_read = sum(len(groups[group]) for group in read)
     counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes)
     return results
@@ -243,7 +243,8 @@ def _check_memory(
         tasks.check_workers(of_workers, task, "a scan", kept=kept)
         each = task + (buffer_bytes(source.files, 1) if source.files.travels else 0)
         return 0, past and all(not most or each * threads + kept <= most for most, threads in of_workers.values())
-    threads = min(tasks.thread_count(), int((limit - fixed) // task)) if task else tasks.thread_count()
+    threads = tasks.thread_count(waiting=not source.files.in_memory)
+    threads = min(threads, int((limit - fixed) // task)) if task else threads
     cores = min(threads, int(CPU_COUNT))  # whoever reads ahead is nobody's to wait for
     ahead = past and fixed + cores * task + buffer_bytes(source.files, cores) <= limit
     return cores if ahead else threads, ahead

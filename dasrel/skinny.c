@@ -1,13 +1,16 @@
 /* Products of one tile with a few columns, both ways, for processors with AVX2 and FMA.
 
    BLAS copies a tile into an order of its own before it multiplies, which is most of its time when there are few
-   columns. Here the tile is used where it lies. A few rows at a time, 1,024 numbers long (a page of memory: shorter
-   pieces cost a search for the page each), are multiplied down (for themselves) and across (for the columns) while they
-   are in the first cache and the next ones are on their way, by up to six columns at a time: as many sums or factors as
-   there are registers, so that there are as many multiplications as the processor can begin, for half as many loads.
+   columns. Here the tile is used where it lies, and in the order in which it lies: a few whole rows at a time, while the
+   next ones are fetched into the second cache (into the first they would push out what is being used; rows in parts
+   would cost a search for the page each). Pieces of these rows, short enough for the first cache with all that meets
+   them, are multiplied down (for themselves) and across (for the columns), by up to six columns at a time: as many sums
+   or factors as there are registers, so that there are as many multiplications as the processor can begin, for half as
+   many loads.
 
-   Sums of 1,024 numbers of a row and of 192 of a column are in the tile's precision, all others in double. The order of
-   all sums follows from the shape alone. Compiled without Python by `hatch_build.py`; `skinny.py` calls it. */
+   Sums of 4,096 numbers of a row, eight or four side by side, and of 192 of a column are in the tile's precision, all
+   others in double. The order of all sums follows from the shape alone. Compiled without Python by `hatch_build.py`;
+   `skinny.py` calls it. */
 
 /* Raised with every change of what the functions below take. */
 #define VERSION 2
@@ -20,8 +23,9 @@
 
 #define GROUP 12     /* rows between two turns of all columns: a multiple of 2, 3 and 4 */
 #define BLOCK 192    /* rows whose sums across are in the tile's precision: a multiple of GROUP */
-#define WIDTH 1024   /* numbers of a row at a time */
+#define PIECE 256    /* numbers of a row at a time: divides all widths */
 #define MOST 6       /* columns of factors at a time */
+#define SECOND_CACHE 2 /* the locality that GCC calls so */
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
 #define EACH(i, n) _Pragma("GCC unroll 12") for (int i = 0; i < (n); i++)
 

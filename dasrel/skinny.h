@@ -12,23 +12,23 @@ INLINE REAL NAME(total)(VECTOR x)
     return sum[0];
 }
 
-/* down[k][r] += sum_c tile[r][c] factors[c][k] for `rows` rows and `k` columns, both known when this is compiled.
-   `ahead`: rows that are asked for from memory meanwhile, or null. */
+/* totals[r][k] += tile[r][c] factors[c][k], summed over c, for `rows` rows and `k` columns, both known when this is
+   compiled. `ahead`: rows that are asked for from memory meanwhile, or null; `ahead` and `tile` have the same stride. */
 INLINE void NAME(down)(const int rows, const int k, const REAL *tile, long stride, long vectors, const VECTOR *factors,
-                       double *down, long down_stride, const REAL *ahead)
+                       VECTOR *totals, long totals_stride, const REAL *ahead)
 {
     VECTOR sum[4][MOST];
-    EACH(r, rows) EACH(j, k) sum[r][j] = (VECTOR){0};
+    EACH(r, rows) EACH(j, k) sum[r][j] = totals[r * totals_stride + j];
     for (long c = 0; c < vectors; c++, factors += k) {
         VECTOR x[4];
         EACH(r, rows) x[r] = *(const VECTOR *)(tile + r * stride + c * LANES);
-        if (ahead) EACH(r, rows) __builtin_prefetch(ahead + r * stride + c * LANES);
+        if (ahead && c % 2 == 0) EACH(r, rows) __builtin_prefetch(ahead + r * stride + c * LANES, 0, SECOND_CACHE);
         EACH(j, k) {
             VECTOR factor = factors[j];
             EACH(r, rows) sum[r][j] += x[r] * factor;
         }
     }
-    EACH(r, rows) EACH(j, k) down[j * down_stride + r] += NAME(total)(sum[r][j]);
+    EACH(r, rows) EACH(j, k) totals[r * totals_stride + j] = sum[r][j];
 }
 
 /* across[c][k] += sum_r tile[r][c] u[k][r], likewise. */
@@ -48,15 +48,18 @@ INLINE void NAME(across)(const int rows, const int k, const REAL *tile, long str
     }
 }
 
-/* `high` rows of the tile with k columns of factors: while a few rows are in the first cache, each way that is asked
-   for (down and across may be null). */
+/* `high` rows of a piece of the tile with k columns of factors: while a few rows are in the first cache, each way that
+   is asked for (totals and across may be null). */
 INLINE void NAME(band)(const int k, const REAL *tile, long stride, long high, long vectors, const VECTOR *factors,
-                       const REAL *u, long u_stride, double *down, long down_stride, VECTOR *across, const REAL *ahead)
+                       const REAL *u, long u_stride, VECTOR *totals, long totals_stride, VECTOR *across,
+                       const REAL *ahead)
 {
     const int at_once = k > 4 ? 2 : k == 4 ? 3 : 4;
     long r = 0;
 #define ROWS(rows, ahead)                                                                                             \
-    if (down) NAME(down)(rows, k, tile + r * stride, stride, vectors, factors, down + r, down_stride, ahead);         \
+    if (totals)                                                                                                       \
+        NAME(down)(rows, k, tile + r * stride, stride, vectors, factors, totals + r * totals_stride, totals_stride,   \
+                   ahead);                                                                                            \
     if (across) NAME(across)(rows, k, tile + r * stride, stride, vectors, u + r, u_stride, across);
     if (ahead)
         for (; r + at_once <= high; r += at_once) { ROWS(at_once, ahead + r * stride) }
@@ -74,25 +77,31 @@ __attribute__((target("avx2,fma"))) int NAME(dasrel_products)(
     const REAL *tile, long stride, long rows, long columns, long k, const REAL *u, long u_stride, const REAL *v,
     long v_stride, double *down, long down_stride, double *across, long across_stride)
 {
-    VECTOR *factors = aligned_alloc(64, 2 * WIDTH * k * sizeof(REAL)), *sums = factors + WIDTH / LANES * k;
+    const long width = k <= 16 ? 4096 : k <= 32 ? 2048 : 1024; /* factors and sums stay in the second cache */
+    VECTOR *factors = aligned_alloc(64, (2 * width + GROUP * LANES) * k * sizeof(REAL));
+    VECTOR *sums = factors + width / LANES * k, *totals = sums + width / LANES * k;
     if (!factors) return 0;
-    for (long c0 = 0; c0 < columns; c0 += WIDTH) {
-        long wide = columns - c0 < WIDTH ? columns - c0 : WIDTH, vectors = wide / LANES, whole = vectors * LANES;
-        for (long j = 0, m; down && j < k; j += m) {
-            m = NAME(taken)(k - j);
-            for (long c = 0; c < vectors; c++)
-                for (long i = 0; i < m; i++)
-                    factors[vectors * j + c * m + i] = *(const VECTOR *)(v + (j + i) * v_stride + c0 + c * LANES);
-        }
+    /* Factors and sums lie by pieces of the width, in these by the columns that are taken at once. */
+#define EACH_PIECE                                                                                                    \
+    for (long p = 0, vectors, m; vectors = (whole - p < PIECE ? whole - p : PIECE) / LANES, p < whole; p += PIECE)
+#define EACH_TAKEN for (long j = 0; m = NAME(taken)(k - j), j < k; j += m)
+#define AT(lists, p) ((lists) + (p) / LANES * k + vectors * j)
+    for (long c0 = 0; c0 < columns; c0 += width) {
+        long wide = columns - c0 < width ? columns - c0 : width, whole = wide / LANES * LANES;
+        if (down)
+            EACH_PIECE EACH_TAKEN
+                for (long c = 0; c < vectors; c++)
+                    for (long i = 0; i < m; i++)
+                        AT(factors, p)[c * m + i] = *(const VECTOR *)(v + (j + i) * v_stride + c0 + p + c * LANES);
         for (long r = 0; r < rows; r += GROUP) {
-            if (across && r % BLOCK == 0) memset(sums, 0, vectors * k * sizeof(VECTOR));
             long high = rows - r < GROUP ? rows - r : GROUP;
             const REAL *here = tile + r * stride + c0, *ahead = r + 2 * GROUP <= rows ? here + GROUP * stride : 0;
-            for (long j = 0, m; j < k; j += m) {
-                m = NAME(taken)(k - j);
+            if (across && r % BLOCK == 0) memset(sums, 0, whole / LANES * k * sizeof(VECTOR));
+            if (down) memset(totals, 0, high * k * sizeof(VECTOR));
+            EACH_PIECE EACH_TAKEN {
 #define BAND(m)                                                                                                       \
-    NAME(band)(m, here, stride, high, vectors, factors + vectors * j, across ? u + j * u_stride + r : 0, u_stride,    \
-               down ? down + j * down_stride + r : 0, down_stride, across ? sums + vectors * j : 0, j ? 0 : ahead)
+    NAME(band)(m, here + p, stride, high, vectors, AT(factors, p), across ? u + j * u_stride + r : 0, u_stride,       \
+               down ? totals + j : 0, k, across ? AT(sums, p) : 0, j || !ahead ? 0 : ahead + p)
                 switch (m) {
                 case 1: BAND(1); break;
                 case 2: BAND(2); break;
@@ -103,14 +112,14 @@ __attribute__((target("avx2,fma"))) int NAME(dasrel_products)(
                 }
 #undef BAND
             }
+            for (long i = 0; down && i < high; i++)
+                for (long j = 0; j < k; j++) down[j * down_stride + r + i] += NAME(total)(totals[i * k + j]);
             if (across && ((r + GROUP) % BLOCK == 0 || r + GROUP >= rows))
-                for (long j = 0, m; j < k; j += m) {
-                    m = NAME(taken)(k - j);
+                EACH_PIECE EACH_TAKEN
                     for (long i = 0; i < m; i++)
                         for (long c = 0; c < vectors; c++)
                             EACH(l, LANES)
-                                across[(j + i) * across_stride + c0 + c * LANES + l] += sums[vectors * j + c * m + i][l];
-                }
+                                across[(j + i) * across_stride + c0 + p + c * LANES + l] += AT(sums, p)[c * m + i][l];
         }
         for (long c = c0 + whole; c < c0 + wide; c++) /* fewer than a vector: at the edge of a matrix */
             for (long r = 0; r < rows; r++) {
@@ -123,5 +132,8 @@ __attribute__((target("avx2,fma"))) int NAME(dasrel_products)(
     }
     free(factors);
     return 1;
+#undef EACH_PIECE
+#undef EACH_TAKEN
+#undef AT
 }
 #undef VECTOR

@@ -2,11 +2,11 @@
 
 `skinny.c` is compiled when dasrel is installed on a machine that has a C compiler; it runs on processors with AVX2 and
 FMA. Everywhere else `tiles` multiplies by BLAS, as it always does when there are many columns. Measured on one core
-for a tile of 4,096 x 4,096 float32 (both products, ms; a read of it alone takes 3.3):
+for a tile of 4,096 x 4,096 float32 (both products, ms; a read of it alone takes 3.0):
 
-    columns    1     2     3     4     5     8    16    32    64
-    BLAS     5.0  14.8  20.3  12.8  17.9  16.0  22.0  36.5  66
-    here     4.2   4.8   4.9   5.6   7.8   9.3  16.9  31.7  62
+    columns    1     2     3     4     5     8    16    32
+    BLAS     5.7  14.6  20.2  12.7  18.5  15.9  22.3  34.9
+    here     3.8   4.8   5.3   5.3   6.2   8.8  16.3  33.7
 """
 
 from __future__ import annotations

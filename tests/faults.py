@@ -59,7 +59,7 @@ class DeadlyTiles(TileFiles):
     home: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DeadlyTiles, (self.store, self.layout, self.mapped, {}, [], None, self.tokens, self.home)
+        return DeadlyTiles, (self.store, self.layout, self.mapped, {}, [], None, set(), self.tokens, self.home)
 
     def read_checked(self, i: int, j: int) -> Any:
         assert self.tokens is not None

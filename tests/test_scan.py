@@ -6,9 +6,11 @@ import shutil
 
 import dask
 import dask.array as da
+import dask.threaded
 import numpy as np
 import pytest
 import zarr
+from dask.system import CPU_COUNT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,6 +137,32 @@ def test_permuting_objects_permutes_results():
     plain = relation(DirectMatrix(values, "distance", tile=32)).matmat(V)
     mixed = relation(DirectMatrix(values[np.ix_(order, order)], "distance", tile=32)).matmat(V[order])
     np.testing.assert_allclose(mixed, plain[order], rtol=1e-12)
+
+
+def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monkeypatch):
+    asked = []
+    plain = dask.threaded.get
+    monkeypatch.setattr("dasrel.scan.SMALL", 0)
+    monkeypatch.setattr(
+        dask.threaded, "get", lambda *given, num_workers: asked.append(num_workers) or plain(*given, num_workers=2)
+    )
+    values = symmetric(100)
+    matrix = write(tmp_path / "d.zarr", values, tile=32)
+    hinted = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: hinted.append(given))
+    for sums in (relation(matrix).row_sums() for _ in range(2)):
+        np.testing.assert_allclose(sums, (values**2).sum(axis=1), rtol=1e-5)
+    assert asked == [CPU_COUNT + 2, CPU_COUNT]
+    once = len(hinted)
+    assert once > 0
+    relation(matrix).row_sums()
+    assert len(hinted) == once  # nothing is asked for that is there
+    relation(values, kind="distance").row_sums()
+    np.save(tmp_path / "d.npy", values)
+    relation(np.load(tmp_path / "d.npy", mmap_mode="r"), kind="distance").row_sums()
+    with dask.config.set(num_workers=5):
+        relation(matrix).row_sums()
+    assert asked[2:] == [CPU_COUNT, CPU_COUNT, CPU_COUNT + 2, 5]
 
 
 def test_the_same_bits_for_any_number_of_threads(tmp_path, monkeypatch):

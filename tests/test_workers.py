@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 
 import dask.array as da
 import numpy as np
@@ -52,6 +53,27 @@ def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix):
     for a, b, c in zip(first, second, local, strict=True):
         assert (a == c).all()
         assert (b == c).all()
+
+
+def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matrix, client, monkeypatch):
+    direct = relation(matrix).left(U)
+    asked = []
+    plain = client.get
+    monkeypatch.setattr(client, "get", lambda *given, direct: asked.append(direct) or plain(*given, direct=direct))
+    assert (relation(matrix).left(U) == direct).all()
+    monkeypatch.setattr(holders, "_reachable", lambda address: False)
+    assert (relation(matrix).left(U) == direct).all()
+    assert asked == [True, None]
+
+
+def test_which_workers_can_be_reached():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert holders._reachable(f"tcp://127.0.0.1:{port}")
+        assert holders._reachable(f"tls://127.0.0.1:{port}")
+    holders._reachable.cache_clear()
+    for address in (f"tcp://127.0.0.1:{port}", "inproc://127.0.0.1/4711/1", "tcp://worker-7.invalid:8786"):
+        assert not holders._reachable(address)
 
 
 def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
