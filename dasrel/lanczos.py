@@ -127,7 +127,7 @@ class State:
 
     block: int
     basis: list[Float]
-    """Orthonormal rows, in arrays of n columns: blocks, and `SHELF` rows or more where they are many."""
+    """Orthonormal rows, in arrays of n columns, `SHELF` rows or more in all but the last."""
     dual: list[Float]
     """B times the basis; the basis itself where there is no metric."""
     fresh: Float
@@ -389,11 +389,11 @@ def _subtract(W: Float, part: Float, rows: Float) -> None:
 
 
 def _shelved(shelves: list[Float], rows: Float) -> None:
-    """Put rows behind those that are there; where there are enough, into one array: few large products, not many."""
-    shelves.append(rows)
-    loose = [shelf for shelf in shelves if len(shelf) < SHELF]
-    if sum(len(shelf) for shelf in loose) >= SHELF:
-        shelves[-len(loose) :] = [np.vstack(loose)]
+    """Put rows behind those that are there, into the last array until it is full: few large products, not many."""
+    if shelves and len(shelves[-1]) < SHELF:
+        shelves[-1] = np.vstack([shelves[-1], rows])
+    else:
+        shelves.append(rows)
 
 
 def _orthonormal(W: Float, Z: Float, *, smallest: float, most: int) -> tuple[Float, Float]:
