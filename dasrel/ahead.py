@@ -29,7 +29,7 @@ Array = NDArray[Any]
 Place = tuple[int, int]
 
 STREAMS = 2  # threads that read; more of them are slower on the disks that were measured
-CHUNK = 16 * 2**20  # bytes read at a time
+CHUNK = 16 * 2**20  # bytes read at a time; what is left over at the end, such as a checksum, is read with the last
 PAGE = 4096  # reads past the cache begin and end at whole pages
 SPARE = 2  # buffers besides those that are being worked on: one that is ready, one that is being read
 
@@ -42,7 +42,7 @@ class _Tile:
     descriptor: int
     stat: os.stat_result
     begun: int = 0
-    """Bytes that somebody has begun to read."""
+    """Chunks that somebody has begun to read."""
     left: int = 0
     """Chunks that are not read yet."""
     failed: bool = False
@@ -56,6 +56,7 @@ class Ahead:
     def __init__(self, files: TileFiles, at_once: int) -> None:
         self._files = files
         self._size = files.layout.tile_bytes + 4
+        self._chunks = range(0, max(1, self._size // CHUNK * CHUNK), CHUNK)
         self._mine: set[Place] = set()
         self._waiting: list[Place] = []
         self._tiles: dict[Place, _Tile] = {}
@@ -136,8 +137,10 @@ class Ahead:
         while (job := self._take()) is not None:
             tile, start = job
             try:
-                done = os.preadv(tile.descriptor, [memoryview(tile.buffer)[start : start + CHUNK]], start)
-                whole = done == min(CHUNK, self._size - start)
+                # Past the end there is nothing to read: what is asked for beyond are whole pages of the buffer.
+                stop = len(tile.buffer) if start == self._chunks[-1] else start + CHUNK
+                done = os.preadv(tile.descriptor, [memoryview(tile.buffer)[start:stop]], start)
+                whole = done == min(stop, self._size) - start
             except OSError:
                 whole = False
             with self._changed:
@@ -152,9 +155,9 @@ class Ahead:
                 if not self._open:
                     return None
                 tile = None if self._next is None else self._tiles.get(self._next)
-                if tile is not None and tile.begun < self._size:
-                    start, tile.begun = tile.begun, tile.begun + CHUNK
-                    return tile, start
+                if tile is not None and tile.begun < len(self._chunks):
+                    tile.begun += 1
+                    return tile, self._chunks[tile.begun - 1]
                 self._next = None
                 if not self._waiting:
                     return None
@@ -176,7 +179,7 @@ class Ahead:
             os.close(descriptor)
             self._changed.notify_all()
             return
-        self._tiles[place] = _Tile(self._buffer(), descriptor, stat, left=-(-self._size // CHUNK))
+        self._tiles[place] = _Tile(self._buffer(), descriptor, stat, left=len(self._chunks))
         self._next = place
         self._changed.notify_all()
 

@@ -58,6 +58,21 @@ def test_the_same_bits_as_through_the_cache(tmp_path, used, n, tile, kept):
     assert abs(len(used) - (1 - kept) * len(everything)) <= 1
 
 
+@pytest.mark.parametrize("tile", [30, 64, 80])
+def test_tiles_that_are_read_in_chunks(tmp_path, used, monkeypatch, tile):
+    """Less than a chunk, whole chunks and a checksum, some more than that; the checksum is no read of its own."""
+    values = symmetric(200, seed=5)
+    matrix = past(write(tmp_path / "m.zarr", values, tile=tile))
+    monkeypatch.setattr(ahead, "CHUNK", 4096)
+    reads = []
+    plain = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *asked: reads.append(asked[2]) or plain(*asked))
+    np.testing.assert_allclose(relation(matrix).row_sums(), (values**2).sum(axis=1), rtol=1e-5)
+    everything = len(matrix.layout.tiles())
+    assert len(used) == everything
+    assert len(reads) == everything * max(1, tile * tile * 4 // 4096)
+
+
 def test_all_that_is_free_is_trusted_by_default(tmp_path, used, monkeypatch):
     matrix = write(tmp_path / "m.zarr", symmetric(64), tile=16)
     relation(matrix).row_sums()
