@@ -28,8 +28,8 @@ from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_file
 
 from dasrel import open_matrix, watch
 from dasrel.errors import DasrelWarning
-from dasrel.intake import Record
 from dasrel.meter import Progress
+from dasrel.record import Record
 from dasrel.results import Clustering, cluster
 from dasrel.runs import Run, grid
 from dasrel.store import Matrix

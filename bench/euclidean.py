@@ -25,8 +25,8 @@ from sklearn.datasets import load_digits
 
 from dasrel import watch
 from dasrel.euclidean import euclideanize
-from dasrel.intake import Record
 from dasrel.lanczos import Search, lanczos
+from dasrel.record import Record
 from dasrel.relation import Relation, relation
 from dasrel.store import Matrix
 from dasrel.writer import Writing, create_store

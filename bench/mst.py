@@ -24,7 +24,7 @@ from scan import random_store  # the bench next to this one
 from scipy.spatial.distance import cdist
 
 from dasrel import watch
-from dasrel.intake import Record
+from dasrel.record import Record
 from dasrel.store import Matrix
 from dasrel.tree import Tree, minimum_spanning_tree
 from dasrel.ultrametric import ultrametric

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from dasrel import open_matrix, tasks
-from dasrel.intake import Record
+from dasrel.record import Record
 from dasrel.relation import relation
 from dasrel.store import Matrix
 from dasrel.writer import Writing, create_store

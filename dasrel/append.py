@@ -17,8 +17,9 @@ from dasrel import intake, tasks
 from dasrel.additions import Giver, open_features, open_rows
 from dasrel.errors import InputError
 from dasrel.growing import Growth, Tile, grown_record, growth
-from dasrel.intake import Array, Names, Policy, Record
+from dasrel.intake import Array, Names, Policy
 from dasrel.readers import SMALL, block_checksum
+from dasrel.record import Record
 from dasrel.source import Reading
 from dasrel.spool import given_ids
 from dasrel.store import Matrix, StoredNames, StoreLike, TileFiles, local_path, location, open_matrix

@@ -11,7 +11,8 @@ import numpy as np
 
 from dasrel import tasks
 from dasrel.errors import StoreError, shown
-from dasrel.intake import KINDS, Record
+from dasrel.intake import KINDS
+from dasrel.record import Record
 from dasrel.store import Array, Layout, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
 
 STRIP = 512  # rows looked at together: a few MB, whatever the tile

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from dasrel import intake, tasks, workers
 from dasrel.errors import InputError
-from dasrel.intake import KINDS, Policy, Record
+from dasrel.intake import KINDS, Policy
+from dasrel.record import Record, audit_of
 from dasrel.store import Layout, Matrix, open_matrix, rows_of
 from dasrel.writer import checked_ids, default_tile
 
@@ -151,7 +152,7 @@ class DirectMatrix:
         )
         for record in self._records:
             total = total.merged(record)
-        return intake.audit(total, self.ids), diagonal
+        return audit_of(total, self.ids), diagonal
 
 
 def as_matrix(matrix: Any, *, kind: str | None = None, ids: intake.Names | None = None) -> Matrix | DirectMatrix:

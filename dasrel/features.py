@@ -18,7 +18,8 @@ import numpy as np
 import scipy.sparse
 
 from dasrel.errors import InputError, shown, some
-from dasrel.intake import EXAMPLES, Array, Names
+from dasrel.intake import Array, Names
+from dasrel.record import EXAMPLES
 
 SUFFIXES = ".npy, .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
 ID_HEADERS = ("", "id", "ids")

@@ -29,10 +29,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from dasrel import intake
 from dasrel._version import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, redacted, shown, some
-from dasrel.intake import BLOCK, EXAMPLES, Array, Names, Record
+from dasrel.intake import BLOCK, Array, Names
+from dasrel.record import EXAMPLES, RECORD_LENGTH, Record, audit_of
 from dasrel.store import Layout, Matrix, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
 
 Tile = tuple[int, int]
@@ -101,7 +101,7 @@ class Growth:
         else:
             side = self.layout.a_side
             self._group.create_array(
-                "progress", shape=(side, side, intake.RECORD_LENGTH), chunks=(1, 1, intake.RECORD_LENGTH),
+                "progress", shape=(side, side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
                 dtype="float64", fill_value=float("nan"), compressors=None, overwrite=True,
                 attributes={"append": wanted, "owner": self._owner},
             )  # fmt: skip
@@ -113,7 +113,7 @@ class Growth:
         if missing := self.missing():
             raise StoreError(f"{len(missing)} tiles are not written: {some(missing)}; run the same append again")
         old_side, side = self.old.layout.a_side, self.layout.a_side
-        rows = np.full((side, side, intake.RECORD_LENGTH), np.nan)
+        rows = np.full((side, side, RECORD_LENGTH), np.nan)
         rows[:old_side, :old_side] = self._before
         fresh = np.asarray(self._group["progress"][:, self.first :])
         for i, j in self.tiles():
@@ -140,7 +140,7 @@ class Growth:
         manifest = {
             **self.old.manifest,
             "n_objects": self.layout.n_objects,
-            "audit": intake.audit(total, self._all_names()),
+            "audit": audit_of(total, self._all_names()),
             "records": name,
             "provenance": {**provenance, "appends": [*provenance.get("appends", []), added]},
         }

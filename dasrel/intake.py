@@ -1,4 +1,4 @@
-"""What may enter a store: the checks and the named repairs of one tile, and the statistics that make up the audit.
+"""What may enter a store: the checks and the named repairs of one tile.
 
 Pure functions on NumPy arrays. A tile is checked in blocks that stay in the processor's cache, so that the dozen
 questions asked of each value cost one pass over memory. Rows without a flaw, which most are, are taken in by a compiled
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dasrel import compiled
 from dasrel.compiled import ADDRESS, NUMBER
 from dasrel.errors import InputError, shown, some
+from dasrel.record import EXAMPLES, Record, count_diagonal, counted, example_places, value_range
 
 Array = NDArray[Any]
 Names = Sequence[str] | Array
@@ -35,7 +36,6 @@ KINDS = {
 VERSION = 1
 """Of the compiled pass."""
 BLOCK = 256
-EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -79,112 +79,6 @@ class Policy:
                     )
         elif not isinstance(self.missing, str) and self.missing < 0:
             raise InputError(f"missing={self.missing}: kind {kind} takes no negative values")
-
-
-@dataclass
-class Record:
-    """The statistics of one tile, or of many added up: off-diagonal pairs unless said otherwise.
-
-    A record travels as a row of float64 numbers (`to_row`), so that the store can keep one per tile in a Zarr array.
-    Places are row and column of the whole matrix, -1 where there is none.
-    """
-
-    minimum: float = np.inf
-    maximum: float = -np.inf
-    total: float = 0.0
-    pairs: float = 0.0
-    zeros: float = 0.0
-    missing: float = 0.0
-    clipped: float = 0.0
-    lowest_clipped: float = 0.0
-    asymmetric: float = 0.0
-    """Pairs whose two values differ by more than the store can show."""
-    asymmetry: float = 0.0
-    """Largest difference of the two values of a pair, before any repair."""
-    asymmetry_row: float = -1.0
-    asymmetry_column: float = -1.0
-    diagonal_minimum: float = np.inf
-    diagonal_maximum: float = -np.inf
-    source_checksum: float = 0.0
-    """crc32c of the tile's bytes as they were read from the source."""
-    zero_places: tuple[float, ...] = (-1.0,) * (2 * EXAMPLES)
-    missing_places: tuple[float, ...] = (-1.0,) * (2 * EXAMPLES)
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether the values are surely those of the source, both directions of every pair alike to the last bit."""
-        no_diagonal = self.diagonal_minimum > self.diagonal_maximum
-        zero_diagonal = self.diagonal_minimum == self.diagonal_maximum == 0
-        return not (self.asymmetry or self.missing or self.clipped) and (no_diagonal or zero_diagonal)
-
-    def to_row(self) -> Array:
-        """As numbers."""
-        row: list[float] = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            row.extend(value if isinstance(value, tuple) else (value,))
-        return np.array(row, dtype=np.float64)
-
-    @classmethod
-    def from_row(cls, row: Array) -> Record:
-        """Back from numbers."""
-        values = [float(x) for x in row]
-        plain, places = values[: -4 * EXAMPLES], values[-4 * EXAMPLES :]
-        names = [field.name for field in fields(cls)][: len(plain)]
-        record = cls(**dict(zip(names, plain, strict=True)))  # type: ignore[arg-type]
-        record.zero_places = tuple(places[: 2 * EXAMPLES])
-        record.missing_places = tuple(places[2 * EXAMPLES :])
-        return record
-
-    def merged(self, other: Record) -> Record:
-        """The statistics of both; `self` comes first in the order of tiles."""
-        asymmetric = self if self.asymmetry >= other.asymmetry else other
-        return Record(
-            minimum=min(self.minimum, other.minimum),
-            maximum=max(self.maximum, other.maximum),
-            total=self.total + other.total,
-            pairs=self.pairs + other.pairs,
-            zeros=self.zeros + other.zeros,
-            missing=self.missing + other.missing,
-            clipped=self.clipped + other.clipped,
-            lowest_clipped=min(self.lowest_clipped, other.lowest_clipped),
-            asymmetric=self.asymmetric + other.asymmetric,
-            asymmetry=asymmetric.asymmetry,
-            asymmetry_row=asymmetric.asymmetry_row,
-            asymmetry_column=asymmetric.asymmetry_column,
-            diagonal_minimum=min(self.diagonal_minimum, other.diagonal_minimum),
-            diagonal_maximum=max(self.diagonal_maximum, other.diagonal_maximum),
-            source_checksum=0.0,
-            zero_places=_first_places(self.zero_places, other.zero_places),
-            missing_places=_first_places(self.missing_places, other.missing_places),
-        )
-
-
-RECORD_LENGTH = Record().to_row().size
-
-
-def audit(record: Record, ids: Names) -> dict[str, Any]:
-    """The audit that a store carries, from the statistics of all its tiles."""
-
-    def pairs(places: tuple[float, ...]) -> list[list[str]]:
-        flat = [int(p) for p in places if p >= 0]
-        return [[str(ids[flat[k]]), str(ids[flat[k + 1]])] for k in range(0, len(flat), 2)]
-
-    known = record.pairs > 0
-    asymmetry: dict[str, Any] = {"largest": record.asymmetry, "pairs": int(record.asymmetric)}
-    if record.asymmetry > 0:
-        asymmetry["where"] = pairs((record.asymmetry_row, record.asymmetry_column))[0]
-    return {
-        "pairs": int(record.pairs),
-        "minimum": record.minimum if known else None,
-        "maximum": record.maximum if known else None,
-        "mean": record.total / record.pairs if known else None,
-        "zeros": {"count": int(record.zeros), "examples": pairs(record.zero_places)},
-        "asymmetry": asymmetry,
-        "diagonal": {"minimum": record.diagonal_minimum, "maximum": record.diagonal_maximum},
-        "missing": {"count": int(record.missing), "examples": pairs(record.missing_places)},
-        "clipped": {"count": int(record.clipped), "lowest": record.lowest_clipped},
-    }
 
 
 def check_tile(
@@ -234,7 +128,7 @@ def check_tile(
         for c in range(first, upper.shape[1], BLOCK):
             here = (down, slice(c, c + BLOCK))
             record = record.merged(_long_way(upper, lower, result, here, place, kind, policy, ids, turn))
-        record = record.merged(_counted(result[down, right], (row0 + r, col0 + first)))
+        record = record.merged(counted(result[down, right], (row0 + r, col0 + first)))
     return result, record
 
 
@@ -293,7 +187,7 @@ def _plain_band(a: Array, b: Array | None, out: Array, place: tuple[int, int], k
     taken = _taken(a, b, out)
     if taken is None:
         out[:] = a
-        low, high = _range(out)
+        low, high = value_range(out)
         sums = None
     else:
         like, low, high, sums = taken
@@ -307,7 +201,7 @@ def _plain_band(a: Array, b: Array | None, out: Array, place: tuple[int, int], k
             differ = turn.differ[: mine.shape[0], : mine.shape[1]]
             if np.not_equal(mine, turn(b[c : c + BLOCK]), out=differ).any():
                 return None
-    return _counted(out, place, (low, high), sums)
+    return counted(out, place, (low, high), sums)
 
 
 @cache
@@ -364,13 +258,13 @@ def _check_block(
         values = a.astype(np.float32 if a.dtype == np.float32 else np.float64)
     record = Record()
     on_diagonal = place[0] == place[1]
-    low, high = _range(values)
+    low, high = value_range(values)
     if b is not None:
         b = b.astype(values.dtype, copy=False)
         if np.isfinite(low) and np.isfinite(high) and np.array_equal(values, b):
             b = None  # symmetric to the last bit, as most blocks are: nothing more to ask of the other half
         else:
-            low_b, high_b = _range(b)
+            low_b, high_b = value_range(b)
             low, high = float(np.minimum(low, low_b)), float(np.maximum(high, high_b))
     if np.isnan(low):
         values, b = _fill_missing(values, b, place, kind, policy, ids, record)
@@ -397,7 +291,7 @@ def _check_block(
         bad = np.isinf(block)
         raise InputError(f"values too large for {dtype}: {_places(bad, values, place, ids)}; use --dtype float64")
     if on_diagonal:
-        _count_diagonal(block, place, record)
+        count_diagonal(block, place, record)
     return block, record
 
 
@@ -436,7 +330,7 @@ def _fill_missing(
         a[np.isnan(a)] = fill
         b = None if b is None else np.where(np.isnan(b), fill, b).astype(b.dtype)
         record.missing = int(np.count_nonzero(absent))
-        record.missing_places = _example_places(absent, place)
+        record.missing_places = example_places(absent, place)
     return a, b
 
 
@@ -513,73 +407,6 @@ def _clip_negative(a: Array, place: tuple[int, int], kind: str, policy: Policy, 
     record.clipped = count
     record.lowest_clipped = min(0.0, float(np.nanmin(a)))
     a[clipped] = 0
-
-
-def _counted(
-    band: Array, place: tuple[int, int], extremes: tuple[float, float] | None = None, sums: Array | None = None
-) -> Record:
-    """Extremes, sum and zeros of rows off the diagonal, as they are stored; what is known of them already is given.
-
-    They follow from the stored values alone, whichever way these were checked, so that a tile that grows has the
-    statistics of one that was written at once. Pairs that wait for the maximum are left out.
-    """
-    if not band.size:
-        return Record()
-    low, high = _range(band) if extremes is None else extremes
-    pairs, values = band.size, band
-    if np.isnan(low):
-        known = ~np.isnan(band)
-        pairs = int(np.count_nonzero(known))
-        if not pairs:
-            return Record()
-        low, high = _range(band[known])
-        values = np.where(known, band, band.dtype.type(0))
-    sums = _column_sums(values) if sums is None else sums
-    record = Record(minimum=low, maximum=high, total=float(sums.sum()) + 0.0, pairs=pairs)
-    _count_zeros(band, place, record)
-    return record
-
-
-def _column_sums(band: Array) -> Array:
-    """The sum of each column in double, one row after the other: the order in which the compiled pass adds."""
-    if band.shape[1] == 1:  # which NumPy would add up in pairs
-        return np.asarray(np.add.accumulate(band, axis=0, dtype=np.float64)[-1])
-    return np.asarray(band.sum(axis=0, dtype=np.float64))
-
-
-def _count_diagonal(block: Array, place: tuple[int, int], record: Record) -> None:
-    """The same of a block on the diagonal: each unordered pair once, the diagonal itself left out."""
-    values = block[np.triu_indices(block.shape[0], 1)]
-    known = values[~np.isnan(values)]
-    record.pairs = known.size
-    if known.size:
-        record.minimum, record.maximum = _range(known)
-        record.total = float(known.sum(dtype=np.float64))
-        _count_zeros(np.where(np.tri(len(block), dtype=bool), 1, block), place, record)
-
-
-def _count_zeros(block: Array, place: tuple[int, int], record: Record) -> None:
-    if record.minimum <= 0 <= record.maximum:
-        record.zeros = block.size - int(np.count_nonzero(block))
-        if record.zeros:
-            record.zero_places = _example_places(block == 0, place)
-
-
-def _range(values: Array) -> tuple[float, float]:
-    """Smallest and largest; both NaN when a value is NaN. Zero has no sign here: which one is met first is chance."""
-    return float(values.min()) + 0.0, float(values.max()) + 0.0
-
-
-def _example_places(mask: Array, place: tuple[int, int]) -> tuple[float, ...]:
-    flat = np.flatnonzero(mask)[:EXAMPLES]
-    rows, columns = np.unravel_index(flat, mask.shape)
-    found = [float(x) for r, c in zip(rows, columns, strict=True) for x in (place[0] + r, place[1] + c)]
-    return tuple(found + [-1.0] * (2 * EXAMPLES - len(found)))
-
-
-def _first_places(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
-    found = [p for p in (*first, *second) if p >= 0][: 2 * EXAMPLES]
-    return tuple(found + [-1.0] * (2 * EXAMPLES - len(found)))
 
 
 def _name(index: int, ids: Names) -> str:

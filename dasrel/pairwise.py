@@ -18,9 +18,10 @@ from dasrel import stopping, tasks
 from dasrel.claim import claimed
 from dasrel.errors import DasrelError, InputError, shown, some
 from dasrel.features import Features, Mapped, array_checksum, check_values, read_features, row_block
-from dasrel.intake import BLOCK, EXAMPLES, Array, Names, Policy, check_tile
+from dasrel.intake import BLOCK, Array, Names, Policy, check_tile
 from dasrel.metrics import Metric, described, made_ready, needs, resolve, tile_values
 from dasrel.parts import PartDone, begin_store, check_part, write_part
+from dasrel.record import EXAMPLES
 from dasrel.source import Reading
 from dasrel.spool import given_ids
 from dasrel.store import Layout, Matrix, StoredNames, StoreLike, TileFiles

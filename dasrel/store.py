@@ -37,7 +37,7 @@ from zarr.storage import LocalStore
 
 from dasrel import tasks, workers
 from dasrel.errors import DasrelError, InputError, StoreError, shown, some
-from dasrel.intake import Record
+from dasrel.record import Record
 
 Array = NDArray[Any]
 StoreLike = str | os.PathLike[str] | Any

@@ -14,10 +14,10 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from dasrel import intake
 from dasrel._version import __version__
 from dasrel.errors import InputError, StoreError, redacted, shown, some
-from dasrel.intake import KINDS, Names, Policy, Record
+from dasrel.intake import KINDS, Names, Policy
+from dasrel.record import RECORD_LENGTH, Record, audit_of
 from dasrel.store import (
     FORMAT_VERSION,
     Array,
@@ -154,7 +154,7 @@ class Writer:
         kept[:] = rows
         self.manifest = {
             **self.manifest,
-            "audit": intake.audit(total, self.ids),
+            "audit": audit_of(total, self.ids),
             "provenance": {**self.manifest["provenance"], "checksum": checksum},
         }
         self._group.attrs["dasrel"] = self.manifest
@@ -373,7 +373,7 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
             compressors=None,
         )
     group.create_array(
-        "progress", shape=(a_side, a_side, intake.RECORD_LENGTH), chunks=(1, 1, intake.RECORD_LENGTH),
+        "progress", shape=(a_side, a_side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
         dtype="float64", fill_value=float("nan"), compressors=None,
     )  # fmt: skip
     group.attrs["dasrel"] = manifest

@@ -26,7 +26,7 @@ from dasrel import InputError, Policy, StoreError, Writing, cli, stopping
 from dasrel.append import append
 from dasrel.audit import FACTS, audit_store
 from dasrel.growing import growth
-from dasrel.intake import Record
+from dasrel.record import Record
 from dasrel.store import open_matrix
 from tests.test_import_faults import s3  # noqa: F401 - a fixture
 

@@ -19,8 +19,8 @@ from dasrel import tiles
 from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.graph import FOLD_BYTES, Plan, build_graph
-from dasrel.intake import Record
 from dasrel.products import product_consumer
+from dasrel.record import Record
 from dasrel.relation import left_products, relation
 from dasrel.scan import reduction, scan
 from dasrel.store import Layout

@@ -14,8 +14,8 @@ import zarr
 
 from dasrel import open_matrix
 from dasrel.errors import InputError, StoreError
-from dasrel.intake import Record
 from dasrel.readers import import_matrix
+from dasrel.record import Record
 from dasrel.source import Reading
 from dasrel.store import Layout, is_store, read_manifest
 from dasrel.writer import Writing, create_store, default_tile
