@@ -457,8 +457,10 @@ def search_memory(search: Search, n: int, dimension: int, metric: bool) -> tuple
     k = min(search.block, dimension)
     step = 8 * n * k * (2 if metric else 1)
     all_scans = min(search.max_scans, math.ceil(dimension / k))
-    # The block, its product and copies made on the way; H, its eigenvectors and their likes; the vectors asked for.
-    work = 8 * step + 6 * 8 * (k * all_scans) ** 2
+    # The block, its product and copies made on the way; the last array of the basis while it grows; H, its eigenvectors
+    # and their likes; what projecting takes; the vectors asked for.
+    work = 8 * step + step // k * min(SHELF, k * all_scans) + 6 * 8 * (k * all_scans) ** 2
+    work += (os.cpu_count() or 1) * skinny.scratch_memory(k, SPAN, 8)
     work += 8 * n * (search.lowest + search.highest) * search.vectors
     return work, step, all_scans
 

@@ -60,8 +60,9 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
     side = layout.tile
     panel = tiles.panel_rows((side, side), layout.dtype.itemsize, columns) * side * layout.dtype.itemsize
     panel *= max((view.panels for view in views), default=1)
+    scratch = max((skinny.scratch_memory(len(u), side, layout.dtype.itemsize) for _, u in wanted), default=0)
     # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
-    task_memory = 3 * strip * columns * 8 + layout.tile * columns * layout.dtype.itemsize + panel
+    task_memory = 3 * strip * columns * 8 + layout.tile * columns * layout.dtype.itemsize + panel + scratch
     fixed = layout.n_objects * columns * (layout.dtype.itemsize + 16)
     part = 2 * strip * columns * layout.dtype.itemsize
     shares = layout.n_objects * columns * layout.dtype.itemsize

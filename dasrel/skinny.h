@@ -77,7 +77,8 @@ __attribute__((target("avx2,fma"))) int NAME(dasrel_products)(
     const REAL *tile, long stride, long rows, long columns, long k, const REAL *u, long u_stride, const REAL *v,
     long v_stride, double *down, long down_stride, double *across, long across_stride)
 {
-    const long width = k <= 16 ? 4096 : k <= 32 ? 2048 : 1024; /* factors and sums stay in the second cache */
+    const long most = k <= 16 ? 4096 : k <= 32 ? 2048 : 1024; /* factors and sums stay in the second cache */
+    const long width = columns < most ? (columns + PIECE - 1) / PIECE * PIECE : most;
     VECTOR *factors = aligned_alloc(64, (2 * width + GROUP * LANES) * k * sizeof(REAL));
     VECTOR *sums = factors + width / LANES * k, *totals = sums + width / LANES * k;
     if (!factors) return 0;

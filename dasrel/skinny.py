@@ -72,6 +72,13 @@ def add_products(
     return bool(done)
 
 
+def scratch_memory(k: int, columns: int, itemsize: int) -> int:
+    """Bytes that one call takes for k columns of factors and a panel of so many columns; see `skinny.h`."""
+    if not available() or k > MOST_COLUMNS:
+        return 0
+    return (2 * min(-(-columns // 256) * 256, 4096) + 96) * k * itemsize
+
+
 def _place(array: Sequence[Array], size: int) -> tuple[int | None, int]:
     """Where an array begins, and the distance between its rows."""
     return (array[0].ctypes.data, array[0].strides[0] // size) if array else (None, 0)
