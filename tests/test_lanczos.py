@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 
 import dask
 import numpy as np
@@ -15,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import dasrel
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
-from dasrel.lanczos import Metric, Search, State, lanczos
+from dasrel.lanczos import Metric, Search, State, lanczos, search_memory
 from dasrel.relation import relation
 from dasrel.spectrum import spectrum
 from dasrel.statefile import read_state, write_state
@@ -256,13 +257,15 @@ def test_a_budget_that_is_too_small_gives_the_best_so_far():
 
 
 def test_memory_is_a_budget_too():
-    one = 8 * 400 * 8
-    found = search_of(noise(400), max_scans=40, memory=8 * one + 48 * 320**2 + 5 * one)
+    work, one, _ = search_memory(Search(max_scans=40), 400, 399, False)
+    assert one == 8 * 400 * 8
+    found = search_of(noise(400), max_scans=40, memory=work + 5 * one)
     assert (found.scans, found.stopped, found.converged) == (5, "memory", False)
     with pytest.raises(MemoryLimitError, match=r"eigenvalues of 400 objects need .* raise memory"):
         search_of(noise(400), memory="100kB")
+    work, one, _ = search_memory(Search(), 400, 399, False)
     with pytest.warns(DasrelWarning, match="memory for the basis ended after"):
-        spectrum(noise(400), kind="squared-distance", memory=2 * (8 * one + 48 * 399**2 + 5 * one), tol=1e-9)
+        spectrum(noise(400), kind="squared-distance", memory=2 * (work + 5 * one), tol=1e-9)
 
 
 @pytest.mark.parametrize("with_metric", [False, True])
@@ -270,9 +273,11 @@ def test_memory_is_predicted(with_metric):
     """With a limit just above what is predicted for ten scans, ten scans stay below the limit."""
     n, values = 20_000, np.linspace(-1, 1, 20_000)[:, None]
     metric = Metric(product=lambda V: V * 2, solve=lambda V: V / 2) if with_metric else None
-    step = 8 * n * 8 * (1 + with_metric)
-    limit = 18 * step + 48 * 80**2 + 8 * n
-    search = Search(max_scans=10, tol=1e-9, centre=False, vectors=True, memory=limit)
+    search = Search(max_scans=10, tol=1e-9, centre=False, vectors=True)
+    work, step, scans = search_memory(search, n, n, with_metric)
+    assert scans == 10
+    limit = work + 10 * step
+    search = replace(search, memory=limit)
     tracemalloc.start()
     try:
         found = lanczos(lambda V: values * V, n, search=search, metric=metric)
