@@ -20,7 +20,7 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
-from dasrel import meter, tasks
+from dasrel import meter, skinny, tasks
 from dasrel.checkpoint import Keeper
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.graph import Plan
@@ -306,12 +306,15 @@ def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int, int
     """
     source: Any = relation.matrix
     one, two = (product_consumer(source, [(relation.view, np.zeros((k, relation.n_objects)))]) for k in (1, 2))
+    tile, itemsize = source.layout.tile, source.layout.dtype.itemsize
 
     def needed(columns: int) -> tuple[int, int, int, int]:
+        # All grows with the columns but the compiled kernel's memory, which ends where BLAS takes over.
+        not_taken = columns * skinny.scratch_memory(1, tile, itemsize) - skinny.scratch_memory(columns, tile, itemsize)
         wide = replace(
             one,
             part_bytes=one.part_bytes * columns,
-            task_memory=one.task_memory + (two.task_memory - one.task_memory) * (columns - 1),
+            task_memory=one.task_memory + (two.task_memory - one.task_memory) * (columns - 1) - not_taken,
             fixed_memory=one.fixed_memory * columns,
         )
         fixed, task = needed_memory(source, [wide])

@@ -12,12 +12,14 @@ import oracle
 import pytest
 from scipy.spatial.distance import cdist
 
-from dasrel import meter
+from dasrel import meter, picard
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
 from dasrel.intake import Policy, check_tile
+from dasrel.products import product_consumer
 from dasrel.relation import relation
 from dasrel.results import cluster
 from dasrel.runs import Run, grid
+from dasrel.scan import needed_memory
 from dasrel.starts import LANCZOS_SCANS, largest_gram_eigenvalue
 from dasrel.writer import Writing, create_store
 
@@ -539,3 +541,11 @@ def test_grids_are_products():
             grid("fcm1", 3, **wrong)
     with pytest.raises(InputError, match="no run to make"):
         cluster(squared(), [], kind="squared-distance")
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 32, 33, 100])
+def test_memory_of_a_wide_bundle_is_reckoned_as_the_scan_does(columns: int) -> None:
+    """Without making the columns; on both sides of where the compiled kernel leaves off."""
+    seen = relation(np.abs(np.subtract.outer(np.arange(300.0), np.arange(300.0))), kind="distance")
+    consumer = product_consumer(seen.matrix, [(seen.view, np.zeros((columns, 300)))])
+    assert picard._scan_memory(seen)(columns)[:2] == needed_memory(seen.matrix, [consumer])
