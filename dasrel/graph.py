@@ -161,7 +161,7 @@ class _GroupTask:
     ) -> list[list[dict[int, Any]]]:
         """The partial results of each group; `shares` are those of every strip, for one consumer after the other."""
         if os.getpid() != self.home:
-            tasks.limit_worker_blas()
+            tasks.prepare_worker()
         by_strip = [
             dict(zip(strips, shares[k : k + len(strips)], strict=True)) for k in range(0, len(shares), len(strips))
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -131,9 +132,24 @@ def _blas() -> ThreadpoolController:
 
 
 @cache
-def limit_worker_blas() -> None:
-    """The same for a worker process, which computes nothing but tasks: once, and for good."""
+def prepare_worker() -> None:
+    """The same for a worker process, which computes nothing but tasks: once, and for good.
+
+    Memory too is given to it as to any other process. Dask starts workers with MALLOC_TRIM_THRESHOLD_ set, and then
+    glibc takes every array of 128 KB or more anew from the system and gives it back at once, page by page; left alone
+    it comes to keep some, up to these numbers, for the next task. Measured with two workers of one machine, n = 20,480:
+    10 ms of a scan that takes 80 (4 columns) or 180 (16).
+    """
     _blas().limit(limits=1, user_api="blas")
+    adjust = getattr(ctypes.CDLL(None), "mallopt", None)
+    if adjust is not None:  # glibc
+        adjust(M_MMAP_THRESHOLD, KEPT_BY_MALLOC // 2)
+        adjust(M_TRIM_THRESHOLD, KEPT_BY_MALLOC)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BY_MALLOC = 32 * 2**20
+"""Bytes of freed memory that a worker keeps for what comes next."""
 
 
 def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> int:
@@ -329,5 +345,5 @@ class _Limited:
 
     def __call__(self, item: Any) -> Any:
         if os.getpid() != self.home:
-            limit_worker_blas()
+            prepare_worker()
         return self.function(item)

@@ -1,6 +1,9 @@
 """The scan on a real cluster of worker processes: the same bits, tiles pinned, a lost worker costs only its tiles."""
 
+import mmap
 import os
+import platform
+import resource
 import signal
 import socket
 
@@ -10,6 +13,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 import dasrel
+from dasrel import tasks
 from dasrel import workers as holders
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.graph import Plan
@@ -158,3 +162,24 @@ def test_progress_comes_from_the_workers(matrix, client):
         relation(matrix).left(U)
     assert events[-1].tiles == events[-1].tiles_total == len(matrix.layout.tiles())
     assert [e.tiles for e in events] == sorted(e.tiles for e in events)
+
+
+def faults_of_many_arrays():
+    """Pages that the system had to give to this process for fifty arrays of 1 MB, one after the other."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        np.ones(2**17)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_a_worker_keeps_the_memory_of_one_task_for_the_next(client):
+    """Dask's setting for workers takes and gives back every page of every array."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another malloc")
+    before = client.run(faults_of_many_arrays)
+    client.run(tasks.prepare_worker)
+    client.run(faults_of_many_arrays)  # what is kept must be taken once
+    after = client.run(faults_of_many_arrays)
+    for worker, pages in before.items():
+        assert pages >= 50 * 2**20 // mmap.PAGESIZE
+        assert after[worker] < pages / 10
