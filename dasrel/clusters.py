@@ -33,8 +33,6 @@ PACKAGES = {"slurm": "dask_jobqueue", "kubernetes": "dask_kubernetes", "mpi": "d
 
 IDLE = 1800
 """Seconds until a cluster on Kubernetes deletes itself when nothing asks anything of it."""
-LEAST = 100 * 10**6
-"""A worker with less memory is ended by its nanny before it has done anything, again and again."""
 
 
 def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
@@ -132,14 +130,14 @@ def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
     from dask.system import CPU_COUNT
     from distributed import LocalCluster
 
-    from dasrel.tasks import machine_memory
+    from dasrel.tasks import IDLE_WORKER, machine_memory
 
     workers = settings.get("workers", int(CPU_COUNT))
     memory = _bytes("local", settings["memory"]) if "memory" in settings else machine_memory() // workers
-    if memory < LEAST:
+    if memory < IDLE_WORKER:
         raise InputError(
             f"cluster local: memory is {shown(settings.get('memory', memory))} for a worker, and an idle one takes"
-            f" {LEAST // 10**6} MB already"
+            f" {IDLE_WORKER // 10**6} MB already"
         )
     cluster = LocalCluster(
         n_workers=workers,

@@ -20,15 +20,15 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 from numpy.typing import NDArray
 
-from dasrel import meter, skinny, tasks
+from dasrel import meter, tasks
 from dasrel.checkpoint import Keeper
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.graph import Plan
 from dasrel.motion import Motion, Outcome, Surroundings
-from dasrel.products import product_consumer
+from dasrel.products import product_consumer, product_sizes
 from dasrel.relation import Relation, left_products
 from dasrel.runs import Run
-from dasrel.scan import brought_here, needed_memory
+from dasrel.scan import brought_here, kept_on_worker, needed_memory
 from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts, largest_gram_eigenvalue
 
 Float = NDArray[np.float64]
@@ -250,22 +250,19 @@ def split_by_memory(
     widest = max(run.n_clusters for run in runs)
     update = 4 * 8 * n * widest * min(tasks.thread_count(waiting=False), len(runs))
     client = tasks.active_client() if client is None else client
-    task_limit = np.inf
-    if client is not None:
-        task_limit = min(
-            (most / threads for most, threads in tasks.worker_memory(client).values() if most), default=np.inf
-        )
+    workers = {} if client is None else tasks.worker_memory(client)
 
-    def needed(columns: int, held: int) -> tuple[int, int]:
-        fixed, task, there, brought = of_scan(columns)
-        return held + fixed + (task if client is None else brought), there
+    def needed(columns: int, held: int) -> int:
+        fixed, task, _, brought = of_scan(columns)
+        return held + fixed + (task if client is None else brought)
 
     def fits(columns: int, held: int) -> bool:
-        here, there = needed(columns, held)
-        return here <= limit and (client is None or there <= task_limit)
+        _, task, kept, _ = of_scan(columns)
+        there = all(not most or task * threads + kept <= most for most, threads in workers.values())
+        return there and needed(columns, held) <= limit
 
     if any(run.entropy_weight == "auto" for run in runs):
-        first = needed(BLOCK, 8 * n * BLOCK * (2 * LANCZOS_SCANS + 8))[0]
+        first = needed(BLOCK, 8 * n * BLOCK * (2 * LANCZOS_SCANS + 8))
         if first > limit:
             raise MemoryLimitError(
                 f'entropy_weight="auto" needs {format_bytes(first)} for {n} objects and the limit is'
@@ -281,14 +278,11 @@ def split_by_memory(
             bundles.append([])
             columns, held = 0, kept + update
         if not bundles[-1] and not fits(run.n_clusters + extra, held + mine):
-            here, there = needed(run.n_clusters + extra, held + mine)
-            if here <= limit:
-                raise MemoryLimitError(
-                    f"a scan for one run of {run.n_clusters} clusters needs {format_bytes(there)} a task and workers"
-                    f" have {format_bytes(int(task_limit))} for each thread; give them more memory or fewer threads"
-                )
+            _, task, there, _ = of_scan(run.n_clusters + extra)
+            tasks.check_workers(workers, task, f"a scan for one run of {run.n_clusters} clusters", kept=there)
             raise MemoryLimitError(
-                f"one run of {run.n_clusters} clusters on {n} objects needs {format_bytes(here)}"
+                f"one run of {run.n_clusters} clusters on {n} objects needs"
+                f" {format_bytes(needed(run.n_clusters + extra, held + mine))}"
                 f" ({format_bytes(kept)} of it for {len(keeping)} results that are kept) and the limit is"
                 f" {format_bytes(limit)}; raise memory, keep fewer results, or use smaller tiles"
             )
@@ -302,22 +296,14 @@ def split_by_memory(
 def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int, int]]:
     """What a scan of so many columns takes, in bytes.
 
-    In the caller; in one task here; in one task of a worker; in the caller for what workers send.
+    In the caller; in one task; on a worker besides its tasks; in the caller for what workers send.
     """
     source: Any = relation.matrix
-    one, two = (product_consumer(source, [(relation.view, np.zeros((k, relation.n_objects)))]) for k in (1, 2))
-    tile, itemsize = source.layout.tile, source.layout.dtype.itemsize
+    one = product_consumer(source, [(relation.view, np.zeros((1, relation.n_objects)))])
 
     def needed(columns: int) -> tuple[int, int, int, int]:
-        # All grows with the columns but the compiled kernel's memory, which ends where BLAS takes over.
-        not_taken = columns * skinny.scratch_memory(1, tile, itemsize) - skinny.scratch_memory(columns, tile, itemsize)
-        wide = replace(
-            one,
-            part_bytes=one.part_bytes * columns,
-            task_memory=one.task_memory + (two.task_memory - one.task_memory) * (columns - 1) - not_taken,
-            fixed_memory=one.fixed_memory * columns,
-        )
-        fixed, task = needed_memory(source, [wide])
-        return fixed, task, task + 4 * wide.part_bytes, brought_here(Plan(source.layout), [wide])
+        wide = replace(one, **product_sizes(source, [(relation.view, columns)]))
+        plan = Plan(source.layout)
+        return *needed_memory(source, [wide]), kept_on_worker(plan, [wide]), brought_here(plan, [wide])
 
     return needed

@@ -28,7 +28,7 @@ from dasrel.products import product_consumer
 from dasrel.relation import Relation
 from dasrel.relation import relation as as_relation
 from dasrel.runs import Run, checked_runs
-from dasrel.scan import HERE_BYTES, needed_memory
+from dasrel.scan import kept_on_worker, needed_memory
 from dasrel.starts import BLOCK, LANCZOS_SCANS
 from dasrel.store import Matrix, location
 from dasrel.workers import PINNED_SHARE, Pins
@@ -357,8 +357,7 @@ def _on_workers(
     columns = max(_columns(bundles))
     consumer = _consumer(relation, columns)
     _, task = needed_memory(source, [consumer])
-    parts = len(plan.groups()) * consumer.part_bytes
-    kept = max(consumer.share_bytes + 4 * consumer.part_bytes, parts if parts <= HERE_BYTES else 0)
+    kept = kept_on_worker(plan, [consumer])
     need = task * fleet.threads + kept
     groups = {group: plan.tiles(group) for group in plan.groups()}
     pins = Pins(client)
@@ -370,8 +369,9 @@ def _on_workers(
     largest = max(len(places) for places in groups.values()) * source.layout.tile_bytes
     for_all = int((total / count + (largest if count > 1 else 0) + fleet.threads * consumer.task_memory) / PINNED_SHARE)
     result = replace(
-        nothing, bundles=len(bundles), worker_memory=need, held=held / total, memory_for_all=max(for_all, need)
-    )
+        nothing, bundles=len(bundles), worker_memory=need + tasks.IDLE_WORKER, held=held / total,
+        memory_for_all=max(for_all, need) + tasks.IDLE_WORKER,
+    )  # fmt: skip
     try:
         tasks.check_workers(memory, task, "a scan", kept=kept)
     except MemoryLimitError as error:

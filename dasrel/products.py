@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,28 +55,45 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
         return results
 
     plan = Plan(layout)
-    columns = sum(_padded_width(u.shape[0]) for _, u in wanted)
-    strip = plan.group_side * layout.tile
-    side = layout.tile
-    panel = tiles.panel_rows((side, side), layout.dtype.itemsize, columns) * side * layout.dtype.itemsize
-    panel *= max((view.panels for view in views), default=1)
-    scratch = max((skinny.scratch_memory(len(u), side, layout.dtype.itemsize) for _, u in wanted), default=0)
-    # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
-    task_memory = 3 * strip * columns * 8 + layout.tile * columns * layout.dtype.itemsize + panel + scratch
-    fixed = layout.n_objects * columns * (layout.dtype.itemsize + 16)
-    part = 2 * strip * columns * layout.dtype.itemsize
-    shares = layout.n_objects * columns * layout.dtype.itemsize
-    return Consumer(_ProductKernel(views), finish, share, True, part, task_memory, fixed, shares)
+    sizes = product_sizes(source, [(view, len(u)) for view, u in wanted])
+    return Consumer(_ProductKernel(views), finish, share, in_strips=True, **sizes)
+
+
+class Sizes(TypedDict):
+    """What a `Consumer` says of its memory, in bytes."""
+
+    part_bytes: int
+    task_memory: int
+    fixed_memory: int
+    share_bytes: int
+
+
+def product_sizes(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Sizes:
+    """What products with so many columns of each view take."""
+    layout = source.layout
+    side, itemsize = layout.tile, layout.dtype.itemsize
+    columns = sum(_padded_width(k) for _, k in wanted)
+    strip = Plan(layout).group_side * side
+    panel = tiles.panel_rows((side, side), itemsize, columns) * side * itemsize
+    panel *= max((view.panels for view, _ in wanted), default=1)
+    scratch = max((skinny.scratch_memory(k, side, itemsize) for _, k in wanted), default=0)
+    return {
+        "part_bytes": 2 * strip * columns * itemsize,
+        # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
+        "task_memory": 3 * strip * columns * 8 + side * columns * itemsize + panel + scratch,
+        "fixed_memory": layout.n_objects * columns * (itemsize + 16),
+        "share_bytes": layout.n_objects * columns * itemsize,
+    }
 
 
 def _padded_width(columns: int) -> int:
     """Columns that are multiplied for so many that are asked for.
 
-    BLAS kernels are four columns wide and slow for what is left over: measured on one core, 5 columns take 19 ms a
-    tile, 8 take 16; 3 take 22, 4 take 13. A single column is another routine, at the speed of memory. The compiled
-    kernel takes any number.
+    BLAS kernels are four columns wide and slow for what is left over: measured on one core, ms a tile, 3 take 22 and 4
+    take 13, 47 take 59 and 48 take 51, 63 take 74 and 64 take 67. A single column is another routine, at the speed of
+    memory. The compiled kernel takes any number.
     """
-    if columns == 1 or columns >= 32 or skinny.available():
+    if columns == 1 or (columns <= skinny.MOST_COLUMNS and skinny.available()):
         return columns
     return -(-columns // 4) * 4
 

@@ -209,6 +209,12 @@ def brought_here(plan: Plan, consumers: Sequence[Consumer]) -> int:
     return max(1, size) if size <= HERE_BYTES else 0
 
 
+def kept_on_worker(plan: Plan, consumers: Sequence[Consumer]) -> int:
+    """Bytes that a worker holds besides its tasks: the shares, and partial results that others still need."""
+    four_groups = sum(consumer.share_bytes + 4 * consumer.part_bytes for consumer in consumers)
+    return max(four_groups, brought_here(plan, consumers))
+
+
 def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
     """Anonymous memory of a scan in bytes: what the caller holds, and what each task takes besides."""
     groups = len(Plan(source.layout).groups())
@@ -237,9 +243,7 @@ def _check_memory(
             f" raise memory, use fewer columns at once, or tiles smaller than {plan.layout.tile}"
         )
     if of_workers is not None:
-        # Besides its tasks a worker keeps the shares, and partial results that others still need: those of four groups.
-        kept = sum(consumer.share_bytes + 4 * consumer.part_bytes for consumer in consumers)
-        kept = max(kept, brought_here(plan, consumers))
+        kept = kept_on_worker(plan, consumers)
         tasks.check_workers(of_workers, task, "a scan", kept=kept)
         each = task + (buffer_bytes(source.files, 1) if source.files.travels else 0)
         return 0, past and all(not most or each * threads + kept <= most for most, threads in of_workers.values())

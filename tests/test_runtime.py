@@ -259,11 +259,11 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
 
 
 def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The memberships of 4000 runs of 20 clusters are more than a worker has; nothing is read, nothing is written."""
-    asked = ["--rule", "hard", "--clusters", "20", "--n-init", "4000", "--cluster", "local:workers=2,memory=150MB"]
+    """A run of 20 clusters takes more than such a worker has left; nothing is read, nothing is written."""
+    asked = ["--rule", "hard", "--clusters", "20", "--cluster", "local:workers=2,memory=100010kB"]
     line = refused(["cluster", store, str(tmp_path / "out"), *asked], capfd)
     assert re.search(
-        r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 143\.\d+ MiB; give workers more memory", line
+        r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 9\.77 kiB for them; give workers more memory", line
     )
     assert not (tmp_path / "out").exists()
     line = refused(["spectrum", store, "--cluster", "local:workers=1,memory=2MB"], capfd)

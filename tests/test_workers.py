@@ -150,7 +150,7 @@ def test_a_bad_tile_on_a_worker_is_named_here(matrix, client):
 def test_workers_that_are_too_small_are_refused_before_the_first_tile(matrix):
     with local_cluster(memory_limit="400MB", n_workers=1) as workers, Client(workers):
         wide = np.ones((80_000, N), dtype=np.float32)
-        refusal = pytest.raises(MemoryLimitError, match=r"on worker tcp://127\.0\.0\.1:\d+ .*381")
+        refusal = pytest.raises(MemoryLimitError, match=r"on worker tcp://127\.0\.0\.1:\d+ .*286")
         with dasrel.watch() as meter, refusal:
             relation(matrix).left(wide)
         assert (meter.scans, meter.tiles) == (0, 0)
