@@ -6,6 +6,7 @@ will be, nobody knows. Time comes from a probe of this store on this machine, se
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -367,10 +368,11 @@ def _on_workers(
     held = sum(len(groups[group]) for group in pins.futures) * source.layout.tile_bytes
     batches = pins.batches(list(groups), memory, most=None)
     largest = max(len(places) for places in groups.values()) * source.layout.tile_bytes
-    for_all = int((total / count + (largest if count > 1 else 0) + fleet.threads * consumer.task_memory) / PINNED_SHARE)
+    pinned = total / count + (largest if count > 1 else 0)
+    for_all = math.ceil((pinned + fleet.threads * consumer.task_memory) / PINNED_SHARE) + 1
     result = replace(
-        nothing, bundles=len(bundles), worker_memory=need + tasks.IDLE_WORKER, held=held / total,
-        memory_for_all=max(for_all, need) + tasks.IDLE_WORKER,
+        nothing, bundles=len(bundles), worker_memory=tasks.limit_for(need), held=held / total,
+        memory_for_all=tasks.limit_for(max(for_all, need)),
     )  # fmt: skip
     try:
         tasks.check_workers(memory, task, "a scan", kept=kept)

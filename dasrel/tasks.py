@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import threading
@@ -169,6 +170,8 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
 IDLE_WORKER = 100 * 10**6
 """Memory of a worker before it does anything, in bytes: 60 MB, 75 with dasrel loaded, and what malloc keeps. With less
 it is ended by its nanny, again and again."""
+PAUSED = 0.8
+"""The share of its memory limit at which Dask lets a worker begin nothing more."""
 AWAY = 60.0
 """Seconds in which workers that have all died must be there again, started anew by whoever watches over them."""
 
@@ -184,11 +187,17 @@ def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, in
         if time.monotonic() > until:
             raise ClusterError(f"the cluster has no worker left, and none came in {wait:g} s; start some and {AGAIN}")
         time.sleep(0.1)
-    limits = {address: int(worker["memory_limit"] or 0) for address, worker in workers.items()}
-    return {
-        address: (max(1, limits[address] - IDLE_WORKER) if limits[address] else 0, int(worker["nthreads"]))
-        for address, worker in workers.items()
-    }
+    return {address: (room_of(int(w["memory_limit"] or 0)), int(w["nthreads"])) for address, w in workers.items()}
+
+
+def room_of(limit: int) -> int:
+    """Bytes that a worker with this memory limit has for work: until Dask pauses it, less what it takes itself."""
+    return max(1, int(PAUSED * limit) - IDLE_WORKER) if limit else 0
+
+
+def limit_for(room: int) -> int:
+    """The memory limit of a worker that is to have so many bytes for work."""
+    return math.ceil((room + IDLE_WORKER) / PAUSED)
 
 
 def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: str, *, kept: int = 0) -> None:

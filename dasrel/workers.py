@@ -20,8 +20,9 @@ Array = NDArray[Any]
 Group = tuple[int, int]
 Place = tuple[int, int]
 
-PINNED_SHARE = 0.5
-"""Of a worker's memory limit. Dask begins to write to disk at 0.6, and the scan's own sums need room."""
+PINNED_SHARE = 0.6
+"""Of what a worker has for work, at most 0.8 of its limit. Dask begins to write to disk at 0.6 of the limit, and the
+scan's own sums need room."""
 LOOK = 1.0
 """Seconds between two looks after tiles that wait for a worker that is gone."""
 CONNECT = 1.0

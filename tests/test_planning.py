@@ -21,7 +21,8 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.planning import Fleet, Range, euclidean_scans, imagined, plan_clustering
 from dasrel.probe import measure
 from dasrel.relation import relation
-from dasrel.tasks import IDLE_WORKER, worker_memory
+from dasrel.tasks import limit_for, worker_memory
+from dasrel.workers import PINNED_SHARE
 from dasrel.writer import Writing
 from tests.test_import_faults import s3 as bucket  # noqa: F401 - a fixture
 
@@ -293,9 +294,9 @@ def test_more_workers_hold_more_tiles(store) -> None:
     tile_bytes = TILE * TILE * 4
     runs = dasrel.Run("hard", 2)
     here = plan_clustering(store, runs, probe_seconds=0.02)
-    # Half of what an idle worker leaves is for tiles, less one task: room for 4 of the 15, so that 3 hold 12 and 4 all.
+    # A part of what a worker has is for tiles, less one task: room for 4 of the 15, so 3 workers hold 12 and 4 all.
     consumer = here.task_memory  # a local store is mapped: reading takes nothing
-    fleet = Fleet(counts=(1, 3, 4, 8), memory=IDLE_WORKER + 2 * (4 * tile_bytes + consumer))
+    fleet = Fleet(counts=(1, 3, 4, 8), memory=limit_for(int((4 * tile_bytes + consumer) / PINNED_SHARE) + 1))
     rows = plan_clustering(store, runs, fleet=fleet, probe_seconds=0.02).workers
     assert [row.held for row in rows] == [4 / 15, 12 / 15, 1, 1]
     assert all(row.fits for row in rows)
@@ -309,7 +310,7 @@ def test_more_workers_hold_more_tiles(store) -> None:
 
 
 def test_imagined_workers_are_asked_like_real_ones() -> None:
-    assert worker_memory(imagined(2, IDLE_WORKER + 1000, 3)) == {"worker 1": (1000, 3), "worker 2": (1000, 3)}
+    assert worker_memory(imagined(2, limit_for(1000), 3)) == {"worker 1": (1000, 3), "worker 2": (1000, 3)}
 
 
 # --------------------------------------------------------------------------------------------------- the command line

@@ -263,12 +263,22 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
     asked = ["--rule", "hard", "--clusters", "20", "--cluster", "local:workers=2,memory=100010kB"]
     line = refused(["cluster", store, str(tmp_path / "out"), *asked], capfd)
     assert re.search(
-        r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 9\.77 kiB for them; give workers more memory", line
+        r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 1 B for them; give workers more memory", line
     )
     assert not (tmp_path / "out").exists()
     line = refused(["spectrum", store, "--cluster", "local:workers=1,memory=2MB"], capfd)
     assert "memory is 2MB for a worker, and an idle one takes 100 MB already" in line
     assert "write it as 4GB" in refused(["spectrum", store, "--cluster", "local:memory=much"], capfd)
+
+
+def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
+    """They have 20 MB for work; what was reckoned without what they take themselves was paused for ever."""
+    asked = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
+    out = tmp_path / "out"
+    assert cli.run(["cluster", store, str(out), *asked, "--cluster", "local:workers=2,memory=150MB"]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["bundles"] > 1
+    assert result["runs"] == 500
 
 
 def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:

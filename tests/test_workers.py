@@ -107,7 +107,7 @@ def part_pinned(matrix, client):
     groups = plan.groups()
     one = matrix.layout.tile_bytes
     room = 10 * one  # on each of two workers
-    memory = dict.fromkeys(client.scheduler_info()["workers"], (2 * room, 1))
+    memory = dict.fromkeys(client.scheduler_info()["workers"], (int(room / holders.PINNED_SHARE) + 1, 1))
     pins = holders.Pins(client)
     held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
     assert len(held) == 20
@@ -150,7 +150,7 @@ def test_a_bad_tile_on_a_worker_is_named_here(matrix, client):
 def test_workers_that_are_too_small_are_refused_before_the_first_tile(matrix):
     with local_cluster(memory_limit="400MB", n_workers=1) as workers, Client(workers):
         wide = np.ones((80_000, N), dtype=np.float32)
-        refusal = pytest.raises(MemoryLimitError, match=r"on worker tcp://127\.0\.0\.1:\d+ .*286")
+        refusal = pytest.raises(MemoryLimitError, match=r"on worker tcp://127\.0\.0\.1:\d+ .*209")
         with dasrel.watch() as meter, refusal:
             relation(matrix).left(wide)
         assert (meter.scans, meter.tiles) == (0, 0)
