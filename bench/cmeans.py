@@ -32,7 +32,7 @@ from dasrel.meter import Progress
 from dasrel.record import Record
 from dasrel.results import Clustering, cluster
 from dasrel.runs import Run, grid
-from dasrel.store import Matrix
+from dasrel.store import Matrix, bytes_from_disk
 from dasrel.writer import Writing, create_store
 
 GROUPS = 5
@@ -169,12 +169,6 @@ def timed(matrix: Matrix, runs: list[Run], *, cold: bool) -> tuple[float, ScanCl
         quiet(matrix, runs)
         seconds = time.perf_counter() - began
     return seconds, clock
-
-
-def bytes_from_disk() -> int:
-    """What this process has had read from storage so far."""
-    with open("/proc/self/io", encoding="ascii") as counters:
-        return next(int(row.split()[1]) for row in counters if row.startswith("read_bytes"))
 
 
 def roofline(matrix: Matrix, n: int) -> None:

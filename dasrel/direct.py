@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,10 @@ class ArrayTiles:
     def in_memory(self) -> bool:
         """Whether no tile has to be waited for."""
         return isinstance(self.array, np.ndarray) and not isinstance(self.array, np.memmap)
+
+    def scanned(self) -> AbstractContextManager[None]:
+        """Nothing to notice."""
+        return nullcontext()
 
     def prefetch(self, i: int, j: int) -> None:
         """Nothing to hint at."""

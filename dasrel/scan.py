@@ -98,7 +98,7 @@ def _scan_here(
     step = counted.begin("scan", tiles=len(source.layout.tiles()), bytes=size, scan=True)
     reader = Ahead(source.files, threads) if ahead else source.files
     graph, wanted = build_graph(plan, reader, {}, consumers, _Count(step))
-    with reader.reading(tile_order(graph, plan)) if ahead else nullcontext():
+    with source.files.scanned(), reader.reading(tile_order(graph, plan)) if ahead else nullcontext():
         if size <= SMALL:
             return list(dask.get(graph, wanted))
         return list(dask.threaded.get(graph, wanted, num_workers=threads))

@@ -47,6 +47,18 @@ FORMAT_VERSION = 1
 CACHE_SHARE = 0.8
 """Of the memory that is free for files, what a matrix may fill; beyond that its tiles would only drop each other."""
 
+NOTICED = 0.1
+"""The share of the tiles that must come from disk until they are not believed to be in memory any more."""
+
+
+def bytes_from_disk() -> int:
+    """Bytes that this process has had read from storage so far; 0 where the system does not say."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as counters:
+            return next(int(line.split()[1]) for line in counters if line.startswith("read_bytes"))
+    except (OSError, StopIteration):
+        return 0
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -115,6 +127,15 @@ class TileFiles:
         """Whether the tiles should be in memory, the system's cache included: all were read, and there was room."""
         a_side = self.layout.a_side
         return self.kept_share == 1 and len(self.met) == a_side * (a_side + 1) // 2
+
+    @contextlib.contextmanager
+    def scanned(self) -> Iterator[None]:
+        """Inside, all tiles are read. If they should have been in memory and came from disk, that is not believed again
+        until they have been read once more: somebody else needed the memory."""
+        before = bytes_from_disk() if self.in_memory else None
+        yield
+        if before is not None and bytes_from_disk() - before > NOTICED * self.layout.total_bytes:
+            self.met.clear()
 
     @cached_property
     def kept_share(self) -> float:

@@ -132,6 +132,11 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
+KEPT_BY_MALLOC = 32 * 2**20
+"""Bytes of freed memory that a worker keeps for what comes next."""
+
+
 @cache
 def prepare_worker() -> None:
     """The same for a worker process, which computes nothing but tasks: once, and for good.
@@ -146,11 +151,6 @@ def prepare_worker() -> None:
     if adjust is not None:  # glibc
         adjust(M_MMAP_THRESHOLD, KEPT_BY_MALLOC // 2)
         adjust(M_TRIM_THRESHOLD, KEPT_BY_MALLOC)
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_BY_MALLOC = 32 * 2**20
-"""Bytes of freed memory that a worker keeps for what comes next."""
 
 
 def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> int:

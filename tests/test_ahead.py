@@ -17,6 +17,7 @@ from dasrel.graph import Plan, build_graph
 from dasrel.products import product_consumer
 from dasrel.relation import relation
 from dasrel.scan import reduction, scan
+from dasrel.store import bytes_from_disk
 from dasrel.tiles import View
 from dasrel.workers import quiet
 
@@ -233,3 +234,24 @@ def test_memory_limits_of_control_groups(tmp_path):
     put("sys/fs/cgroup/memory/slurm/job_8/memory.limit_in_bytes", "3000\n")
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
     assert tasks.group_limits(tmp_path) == [3000, 9223372036854771712]
+
+
+def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
+    matrix = write(tmp_path / "m.zarr", symmetric(1500), tile=500)
+    seen = relation(matrix)
+    first = seen.row_sums()
+    seen.row_sums()
+    assert matrix.files.in_memory
+    os.sync()  # what is not written yet cannot be dropped
+    matrix.files.maps.clear()
+    for i, j in matrix.layout.tiles():
+        descriptor = os.open(matrix.files.file(i, j), os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+    before = bytes_from_disk()
+    assert (seen.row_sums() == first).all()
+    if bytes_from_disk() == before:
+        pytest.skip("this file system keeps its files in memory")
+    assert not matrix.files.in_memory
+    seen.row_sums()
+    assert matrix.files.in_memory
