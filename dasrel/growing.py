@@ -148,6 +148,7 @@ class Growth:
             raise StoreError(f"another append to {self._where()} has taken over; nothing was added by this one")
         self._group.attrs["dasrel"] = manifest
         self._clean(name)
+        self._sweep()
         return open_matrix(self.old.store)
 
     def abandon(self) -> None:
@@ -198,7 +199,7 @@ class Growth:
         )
 
     def _sweep(self) -> None:
-        """Remove files that a killed process was still writing aside."""
+        """Remove files that a killed process, such as a worker of a cluster, was still writing aside."""
         local = local_path(self.old.store)
         if local is not None:
             for partial in local.rglob("*.partial"):

@@ -27,7 +27,7 @@ from dasrel.append import append
 from dasrel.audit import FACTS, audit_store
 from dasrel.growing import growth
 from dasrel.record import Record
-from dasrel.store import open_matrix
+from dasrel.store import TileFiles, open_matrix
 from tests.test_import_faults import s3  # noqa: F401 - a fixture
 
 
@@ -467,6 +467,23 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         if committed:  # and it goes on growing
             assert append(store, distances(37, "float32")[34:]).matrix.n_objects == 37
     assert kept >= 40  # what was written before the kill was not written again
+
+
+def test_what_a_dead_worker_left_is_swept_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies while it writes aside, and another one writes the same tile."""
+    store = tmp_path / "d.zarr"
+    dasrel.import_matrix(distances(40)[:30, :30], store, kind="distance", writing=Writing(tile=16))
+    np.save(tmp_path / "rows.npy", distances(40)[30:])
+    plain = TileFiles.write
+
+    def write(files: TileFiles, i: int, j: int, tile: Any, record: Record) -> None:
+        plain(files, i, j, tile, record)
+        (store / f"values/c/{i}/{j}.{'0' * 32}.partial").write_bytes(b"half")
+
+    monkeypatch.setattr(TileFiles, "write", write)
+    dasrel.append(store, tmp_path / "rows.npy")
+    assert open_matrix(store).n_objects == 40
+    assert not list(store.rglob("*.partial"))
 
 
 def test_a_reader_never_sees_half(tmp_path: Path) -> None:
