@@ -29,7 +29,7 @@ from dasrel.store import TileFiles
 Array = NDArray[Any]
 Place = tuple[int, int]
 
-STREAMS = 2  # threads that read; more of them are slower on the disks that were measured
+STREAMS = 2  # threads that read; more of them are no faster on the disks that were measured
 CHUNK = 16 * 2**20  # bytes read at a time; what is left over at the end, such as a checksum, is read with the last
 PAGE = 4096  # reads past the cache begin and end at whole pages
 LARGE = 2 * 2**20  # a large page, of which buffers are made where the system has them

@@ -257,8 +257,8 @@ def split_by_memory(
         return held + fixed + (task if client is None else brought)
 
     def fits(columns: int, held: int) -> bool:
-        _, task, kept, _ = of_scan(columns)
-        there = all(not most or task * threads + kept <= most for most, threads in workers.values())
+        _, task, beside, _ = of_scan(columns)
+        there = all(not most or task * threads + beside <= most for most, threads in workers.values())
         return there and needed(columns, held) <= limit
 
     if any(run.entropy_weight == "auto" for run in runs):
