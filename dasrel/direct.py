@@ -41,6 +41,11 @@ class ArrayTiles:
         plain = isinstance(self.array, np.ndarray) and self.array.dtype == self.layout.dtype
         return 0 if plain else 2 * self.layout.tile_bytes
 
+    @property
+    def memory_on_worker(self) -> int:
+        """The same on a worker, to which an array of this process is sent in tiles."""
+        return self.read_memory
+
     def read_checked(self, i: int, j: int) -> Array:
         """Tile (i, j), i <= j."""
         return np.asarray(self.block(i, j), dtype=self.layout.dtype)
@@ -53,12 +58,12 @@ class ArrayTiles:
         """Whether no tile has to be waited for."""
         return isinstance(self.array, np.ndarray) and not isinstance(self.array, np.memmap)
 
+    waited_for = False
+    """There are no files of tiles that could be read ahead."""
+
     def scanned(self) -> AbstractContextManager[None]:
         """Nothing to notice."""
         return nullcontext()
-
-    def prefetch(self, i: int, j: int) -> None:
-        """Nothing to hint at."""
 
     def done(self, i: int, j: int) -> None:
         """Nothing to give back."""

@@ -35,7 +35,6 @@ from dasrel.workers import Group, Held
 Array = NDArray[Any]
 
 MOST_GROUPS_A_SIDE = 63  # 2,016 groups at most: task counts stay in the thousands
-AHEAD = 4  # groups that the operating system is asked to read ahead: tiles that are not in memory then come in time
 FOLD_BYTES = 16 * 2**20  # partial results that may wait to be combined together: fewer tasks, bounded memory
 
 SHARES, GROUPS, FOLDS = "dasrel-share", "dasrel-tiles", "dasrel-sum"
@@ -47,9 +46,6 @@ class Reader(Protocol):
 
     def read_checked(self, i: int, j: int) -> Array:
         """Tile (i, j), i <= j, without padding."""
-
-    def prefetch(self, i: int, j: int) -> None:
-        """A hint that tile (i, j) is next."""
 
     def done(self, i: int, j: int) -> None:
         """Says that tile (i, j) is not looked at any more."""
@@ -157,7 +153,7 @@ class _GroupTask:
         return self.token
 
     def __call__(
-        self, groups: tuple[Group, ...], held: list[Held | None], ahead: Group, strips: tuple[int, ...], *shares: Any
+        self, groups: tuple[Group, ...], held: list[Held | None], strips: tuple[int, ...], *shares: Any
     ) -> list[list[dict[int, Any]]]:
         """The partial results of each group; `shares` are those of every strip, for one consumer after the other."""
         if os.getpid() != self.home:
@@ -175,22 +171,16 @@ class _GroupTask:
         ]
         with reader.reading(order) if self.ahead else nullcontext():
             return [
-                self._group(reader, group, tiles, ahead, [(of[group[0]], of[group[1]]) for of in by_strip])
+                self._group(reader, group, tiles, [(of[group[0]], of[group[1]]) for of in by_strip])
                 for group, tiles in zip(groups, held, strict=True)
             ]
 
     def _group(
-        self, reader: Reader, group: Group, held: Held | None, ahead: Group, shares: list[tuple[Any, Any]]
+        self, reader: Reader, group: Group, held: Held | None, shares: list[tuple[Any, Any]]
     ) -> list[dict[int, Any]]:
         states = [kernel.begin(self.plan, group, pair) for kernel, pair in zip(self.kernels, shares, strict=True)]
-        wanted = self.plan.tiles(group)
-        for place, (i, j) in enumerate(wanted):
-            if held is None:
-                for near in (*wanted[place : place + 2], ahead):
-                    reader.prefetch(*near)
-                tile = reader.read_checked(i, j)
-            else:
-                tile = held.tiles[i, j]
+        for i, j in self.plan.tiles(group):
+            tile = reader.read_checked(i, j) if held is None else held.tiles[i, j]
             states = [kernel.add(state, tile, i, j) for kernel, state in zip(self.kernels, states, strict=True)]
             del tile
             if held is None:
@@ -274,14 +264,12 @@ def build_graph(
     kernels = tuple(consumer.kernel for consumer in consumers)
     work = _GroupTask(plan, reader, kernels, count, token, os.getpid(), ahead)
     groups = plan.groups()
-    number = {group: k for k, group in enumerate(groups)}
     made: dict[Group, tuple[Any, int]] = {}  # the task of each group, and its place there
     for batch in [[group] for group in groups] if batches is None else batches:
         key = (f"{GROUPS}-{token}", *batch[0])
-        later = plan.tiles(groups[min(number[batch[-1]] + AHEAD, len(groups) - 1)])[0]
         strips = tuple(sorted({strip for group in batch for strip in group}))
         shares = [share[q, strip] for q in range(len(consumers)) for strip in strips]
-        graph[key] = (work, tuple(batch), [held.get(group) for group in batch], later, strips, *shares)
+        graph[key] = (work, tuple(batch), [held.get(group) for group in batch], strips, *shares)
         made.update({group: (key, k) for k, group in enumerate(batch)})
     ends: list[dict[int, list[tuple[Any, int]]]] = [{} for _ in consumers]
     for group in groups:

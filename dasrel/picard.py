@@ -28,7 +28,7 @@ from dasrel.motion import Motion, Outcome, Surroundings
 from dasrel.products import product_consumer, product_sizes
 from dasrel.relation import Relation, left_products
 from dasrel.runs import Run
-from dasrel.scan import brought_here, kept_on_worker, needed_memory
+from dasrel.scan import brought_here, needed_memory, needed_on_worker
 from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts, largest_gram_eigenvalue
 
 Float = NDArray[np.float64]
@@ -253,11 +253,11 @@ def split_by_memory(
     workers = {} if client is None else tasks.worker_memory(client)
 
     def needed(columns: int, held: int) -> int:
-        fixed, task, _, brought = of_scan(columns)
+        (fixed, task), _, brought = of_scan(columns)
         return held + fixed + (task if client is None else brought)
 
     def fits(columns: int, held: int) -> bool:
-        _, task, beside, _ = of_scan(columns)
+        _, (task, beside), _ = of_scan(columns)
         there = all(not most or task * threads + beside <= most for most, threads in workers.values())
         return there and needed(columns, held) <= limit
 
@@ -278,7 +278,7 @@ def split_by_memory(
             bundles.append([])
             columns, held = 0, kept + update
         if not bundles[-1] and not fits(run.n_clusters + extra, held + mine):
-            _, task, there, _ = of_scan(run.n_clusters + extra)
+            _, (task, there), _ = of_scan(run.n_clusters + extra)
             tasks.check_workers(workers, task, f"a scan for one run of {run.n_clusters} clusters", kept=there)
             raise MemoryLimitError(
                 f"one run of {run.n_clusters} clusters on {n} objects needs"
@@ -293,17 +293,16 @@ def split_by_memory(
     return bundles, limit - most_held
 
 
-def _scan_memory(relation: Relation) -> Callable[[int], tuple[int, int, int, int]]:
+def _scan_memory(relation: Relation) -> Callable[[int], tuple[tuple[int, int], tuple[int, int], int]]:
     """What a scan of so many columns takes, in bytes.
 
-    In the caller; in one task; on a worker besides its tasks; in the caller for what workers send.
+    In the caller, and in one task here; in one task on a worker, and besides; in the caller for what workers send.
     """
     source: Any = relation.matrix
     one = product_consumer(source, [(relation.view, np.zeros((1, relation.n_objects)))])
 
-    def needed(columns: int) -> tuple[int, int, int, int]:
-        wide = replace(one, **product_sizes(source, [(relation.view, columns)]))
-        plan = Plan(source.layout)
-        return *needed_memory(source, [wide]), kept_on_worker(plan, [wide]), brought_here(plan, [wide])
+    def needed(columns: int) -> tuple[tuple[int, int], tuple[int, int], int]:
+        wide = [replace(one, **product_sizes(source, [(relation.view, columns)]))]
+        return needed_memory(source, wide), needed_on_worker(source, wide), brought_here(Plan(source.layout), wide)
 
     return needed

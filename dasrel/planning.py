@@ -29,7 +29,7 @@ from dasrel.products import product_consumer
 from dasrel.relation import Relation
 from dasrel.relation import relation as as_relation
 from dasrel.runs import Run, checked_runs
-from dasrel.scan import kept_on_worker, needed_memory
+from dasrel.scan import needed_memory, needed_on_worker
 from dasrel.starts import BLOCK, LANCZOS_SCANS
 from dasrel.store import Matrix, location
 from dasrel.workers import PINNED_SHARE, Pins
@@ -201,7 +201,7 @@ def plan_clustering(
 
     speed = probe.measure(relation, listed, max(columns), seconds=probe_seconds)
     kept = float(source.files.kept_share) if getattr(source.files, "mapped", True) else 0.0
-    buffers = buffer_bytes(source.files, int(CPU_COUNT)) if 0 < kept < 1 else 0
+    buffers = buffer_bytes(source.files, int(CPU_COUNT))
     here += buffers if here + buffers <= limit else 0
     total = source.layout.total_bytes
     product = total / speed.product + speed.update
@@ -357,19 +357,18 @@ def _on_workers(
         return replace(nothing, trouble=str(error))
     columns = max(_columns(bundles))
     consumer = _consumer(relation, columns)
-    _, task = needed_memory(source, [consumer])
-    kept = kept_on_worker(plan, [consumer])
+    task, kept = needed_on_worker(source, [consumer])
     need = task * fleet.threads + kept
     groups = {group: plan.tiles(group) for group in plan.groups()}
     pins = Pins(client)
     reader = SimpleNamespace(travels=True, to_worker=lambda client, places, worker: None)
     memory = tasks.worker_memory(client)
-    pins.place(reader, groups, source.layout.tile_bytes, consumer.task_memory, memory)
+    pins.place(reader, groups, source.layout.tile_bytes, task, memory)
     held = sum(len(groups[group]) for group in pins.futures) * source.layout.tile_bytes
     batches = pins.batches(list(groups), memory, most=None)
     largest = max(len(places) for places in groups.values()) * source.layout.tile_bytes
     pinned = total / count + (largest if count > 1 else 0)
-    for_all = math.ceil((pinned + fleet.threads * consumer.task_memory) / PINNED_SHARE) + 1
+    for_all = math.ceil((pinned + fleet.threads * task) / PINNED_SHARE) + 1
     result = replace(
         nothing, bundles=len(bundles), worker_memory=tasks.limit_for(need), held=held / total,
         memory_for_all=tasks.limit_for(max(for_all, need)),

@@ -139,7 +139,7 @@ def _scan_on_cluster(
     step = counted.begin("scan", tiles=n_tiles, bytes=size, scan=not again)
     groups = {group: plan.tiles(group) for group in plan.groups()}
     pins = source.pins.get(client.id) or source.pins.setdefault(client.id, workers.Pins(client))
-    task_memory = sum(consumer.task_memory for consumer in consumers)
+    task_memory, _ = needed_on_worker(source, consumers)
     held, read = pins.place(source.files, groups, source.layout.tile_bytes, task_memory, memory)
     part_bytes = sum(consumer.part_bytes for consumer in consumers)
     here = brought_here(plan, consumers)
@@ -209,10 +209,14 @@ def brought_here(plan: Plan, consumers: Sequence[Consumer]) -> int:
     return max(1, size) if size <= HERE_BYTES else 0
 
 
-def kept_on_worker(plan: Plan, consumers: Sequence[Consumer]) -> int:
-    """Bytes that a worker holds besides its tasks: the shares, and partial results that others still need."""
+def needed_on_worker(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
+    """Memory of a worker in bytes: what each task takes, and what is held besides them.
+
+    Besides them there are the shares, and partial results that others still need.
+    """
     four_groups = sum(consumer.share_bytes + 4 * consumer.part_bytes for consumer in consumers)
-    return max(four_groups, brought_here(plan, consumers))
+    task = source.files.memory_on_worker + sum(consumer.task_memory for consumer in consumers)
+    return task, max(four_groups, brought_here(Plan(source.layout), consumers))
 
 
 def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
@@ -233,7 +237,6 @@ def _check_memory(
 ) -> tuple[int, bool]:
     """How many local threads may work, and whether there is room to read ahead; refuses what cannot fit."""
     fixed, task = needed_memory(source, consumers)
-    past = source.files.kept_share < 1
     limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
     here = fixed + (task if of_workers is None else brought_here(plan, consumers))
     if here > limit:
@@ -243,12 +246,13 @@ def _check_memory(
             f" raise memory, use fewer columns at once, or tiles smaller than {plan.layout.tile}"
         )
     if of_workers is not None:
-        kept = kept_on_worker(plan, consumers)
-        tasks.check_workers(of_workers, task, "a scan", kept=kept)
-        each = task + (buffer_bytes(source.files, 1) if source.files.travels else 0)
-        return 0, past and all(not most or each * threads + kept <= most for most, threads in of_workers.values())
+        there, kept = needed_on_worker(source, consumers)
+        tasks.check_workers(of_workers, there, "a scan", kept=kept)
+        each = there + buffer_bytes(source.files, 1)
+        room = all(not most or each * threads + kept <= most for most, threads in of_workers.values())
+        return 0, room and source.files.waited_for
     threads = tasks.thread_count(waiting=not source.files.in_memory)
     threads = min(threads, int((limit - fixed) // task)) if task else threads
     cores = min(threads, int(CPU_COUNT))  # whoever reads ahead is nobody's to wait for
-    ahead = past and fixed + cores * task + buffer_bytes(source.files, cores) <= limit
+    ahead = source.files.waited_for and fixed + cores * task + buffer_bytes(source.files, cores) <= limit
     return cores if ahead else threads, ahead

@@ -108,7 +108,7 @@ class TileFiles:
     maps: dict[str, tuple[tuple[int, int], Array]] = field(default_factory=dict, compare=False, repr=False)
     """Maps that are kept from scan to scan, by path, with the file's inode and time of change: making one anew costs a
     fifth of a scan of few columns. Only where all tiles fit into a quarter of the memory, so that a larger matrix does
-    not make the kernel unmap pages; they go with the object, and do not travel."""
+    not make the kernel unmap pages, and not on a worker, where Dask counts what is mapped as the worker's memory."""
 
     buffers: list[Any] = field(default_factory=list, compare=False, repr=False)
     """What `ahead` reads into, kept from scan to scan: making it anew costs a tenth of a scan of a few GB."""
@@ -118,15 +118,22 @@ class TileFiles:
 
     met: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
     """Tiles that were read through the operating system's cache by this object."""
+    away: bool = field(default=False, compare=False, repr=False)
+    """Whether this object has come from another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TileFiles, (self.store, self.layout, self.mapped)
+        return _arrived, (self.store, self.layout, self.mapped)
 
     @property
     def in_memory(self) -> bool:
         """Whether the tiles should be in memory, the system's cache included: all were read, and there was room."""
         a_side = self.layout.a_side
         return self.kept_share == 1 and len(self.met) == a_side * (a_side + 1) // 2
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether the tiles are files that had better be read ahead of their use (see `ahead`)."""
+        return self.mapped and not self.in_memory
 
     @contextlib.contextmanager
     def scanned(self) -> Iterator[None]:
@@ -200,6 +207,11 @@ class TileFiles:
         """Anonymous memory that reading one tile takes, in bytes."""
         return 0 if self.mapped else 2 * self.layout.tile_bytes
 
+    @property
+    def memory_on_worker(self) -> int:
+        """What reading one tile adds to the memory of a worker as Dask counts it, in bytes: mapped files are in it."""
+        return self.layout.tile_bytes if self.mapped else self.read_memory
+
     travels = True
     """Workers can read the tiles themselves."""
 
@@ -208,21 +220,6 @@ class TileFiles:
         return client.submit(
             workers.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
         )
-
-    def prefetch(self, i: int, j: int) -> None:
-        """Ask the operating system to start reading tile (i, j); a hint that may be ignored.
-
-        Where the tiles are in memory it is not given: it costs a tenth of a scan of few columns.
-        """
-        if self.mapped and not self.in_memory:
-            try:
-                descriptor = os.open(self.file(i, j), os.O_RDONLY)
-            except OSError:
-                return  # the read that follows will say what is wrong
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(descriptor)
 
     def done(self, i: int, j: int) -> None:
         """Tile (i, j) is not looked at any more: the operating system's business."""
@@ -280,7 +277,7 @@ class TileFiles:
             if kept is not None and kept[0] == signature:
                 return kept[1]
             fresh: Array = np.memmap(path, dtype=np.uint8, mode="r")
-            if self.layout.total_bytes <= tasks.machine_memory() // 4:
+            if not self.away and self.layout.total_bytes <= tasks.machine_memory() // 4:
                 self.maps[path] = (signature, fresh)
             return fresh
         except FileNotFoundError:
@@ -302,6 +299,10 @@ class TileFiles:
             f"tile ({i}, {j}) of {self.file(i, j)}, objects {rows.start} to {rows.stop - 1}"
             f" against {columns.start} to {columns.stop - 1},"
         )
+
+
+def _arrived(store: StoreLike, layout: Layout, mapped: bool) -> TileFiles:
+    return TileFiles(store, layout, mapped, away=True)
 
 
 _verified: set[tuple[str, int, int]] = set()

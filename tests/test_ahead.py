@@ -1,7 +1,8 @@
-"""Tiles read past the operating system's cache: the same values and the same complaints, in few buffers, no hanging."""
+"""Tiles read ahead, into the operating system's cache or past it: the same values, the same complaints, no hanging."""
 
 import os
 import threading
+import time
 from dataclasses import replace
 
 import dask
@@ -24,13 +25,22 @@ from dasrel.workers import quiet
 
 def past(matrix, kept=0.0):
     """The matrix, with this share of it trusted to the operating system's cache."""
-    matrix.files = replace(matrix.files, cached=int(kept * matrix.layout.total_bytes))
+    matrix.files = replace(matrix.files, cached=int(kept * matrix.layout.total_bytes), met=set())
     return matrix
 
 
 @pytest.fixture
+def brought(monkeypatch):
+    """The tiles that were read into the cache."""
+    seen = []
+    bring = Ahead._bring
+    monkeypatch.setattr(Ahead, "_bring", lambda self, place: seen.append(place) or bring(self, place))
+    return seen
+
+
+@pytest.fixture
 def used(monkeypatch):
-    """The tiles that were read ahead."""
+    """The tiles that were read past the cache."""
     seen = []
     begin = Ahead._begin
 
@@ -44,19 +54,67 @@ def used(monkeypatch):
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize(("n", "tile"), [(2, 16), (50, 16), (128, 32), (300, 20)])
-def test_the_same_bits_as_through_the_cache(tmp_path, used, n, tile, kept):
+def test_the_same_bits_as_through_the_cache(tmp_path, used, brought, n, tile, kept):
     values = symmetric(n, seed=n)
     matrix = write(tmp_path / "m.zarr", values, tile=tile)
+    everything = matrix.layout.tiles()
     U = np.random.default_rng(1).random((3, n))
     through = relation(matrix).left(U)
+    assert sorted(brought) == everything
+    brought.clear()
+    past(matrix, kept)
     with watch() as meter:
-        beside = relation(past(matrix, kept)).left(U)
+        beside = relation(matrix).left(U)
     assert np.array_equal(through, beside)
     np.testing.assert_allclose(beside, U @ values**2, rtol=1e-5)
-    everything = matrix.layout.tiles()
     assert (meter.scans, meter.tiles) == (1, len(everything))
-    assert len(set(used)) == len(used)
+    assert sorted(used + brought) == everything
     assert abs(len(used) - (1 - kept) * len(everything)) <= 1
+    relation(matrix).left(U)
+    assert sorted(brought + used[-len(used) // 2 :]) == everything  # what is in the cache is not fetched again
+
+
+def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeypatch):
+    """Each from end to end, by threads of its own; the next scan finds them."""
+    values = symmetric(1500)
+    matrix = write(tmp_path / "m.zarr", values, tile=500)
+    drop(matrix)
+    readers, plain = set(), os.sendfile
+    monkeypatch.setattr(os, "sendfile", lambda *given: readers.add(threading.get_ident()) or plain(*given))
+    monkeypatch.setattr(ahead, "CHUNK", 300_000)
+    before = bytes_from_disk()
+    sums = relation(matrix).row_sums()
+    np.testing.assert_allclose(sums, (values**2).sum(axis=1), rtol=1e-5)
+    assert sorted(brought) == matrix.layout.tiles()
+    assert threading.get_ident() not in readers
+    read = bytes_from_disk() - before
+    assert read == 0 or matrix.layout.total_bytes <= read < 1.1 * matrix.layout.total_bytes  # 0: files in memory
+    assert (relation(matrix).row_sums() == sums).all()
+    assert len(brought) == len(matrix.layout.tiles())
+
+
+def test_many_tiles_read_ahead_keep_no_files_open(tmp_path, brought):
+    matrix = write(tmp_path / "m.zarr", symmetric(300), tile=20)
+    order = matrix.layout.tiles()
+    reader = Ahead(matrix.files, 1)
+    open_before = len(os.listdir("/proc/self/fd"))
+    with reader.reading(order):
+        reader.read_checked(*order[0])
+        while any(tile.left for tile in list(reader._tiles.values())) or len(brought) < len(order):
+            time.sleep(0.001)
+        assert len(os.listdir("/proc/self/fd")) <= open_before + 1
+
+
+def test_where_nothing_can_be_sent_to_nowhere_the_store_reads(tmp_path, monkeypatch, brought):
+    values = symmetric(80)
+    matrix = write(tmp_path / "m.zarr", values, tile=16)
+
+    def refuse(*given):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    np.testing.assert_allclose(relation(matrix).row_sums(), (values**2).sum(axis=1), rtol=1e-5)
+    assert brought
 
 
 @pytest.mark.parametrize("tile", [30, 64, 80])
@@ -150,11 +208,13 @@ def _largest(tile, on_diagonal):
     return float(tile.max())
 
 
-def test_any_other_order_of_asking_works(tmp_path):
+@pytest.mark.parametrize("kept", [0, 0.5, 1])
+def test_any_other_order_of_asking_works(tmp_path, kept):
     values = symmetric(160, seed=3).astype(np.float32)
-    matrix = past(write(tmp_path / "m.zarr", values, tile=16))
+    matrix = past(write(tmp_path / "m.zarr", values, tile=16), kept)
     order = matrix.layout.tiles()
     for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda place: hash((place, 7)))):
+        matrix.files.met.clear()
         reader = Ahead(matrix.files, 1)
         with reader.reading(order):
             for i, j in asked:
@@ -172,6 +232,7 @@ def _flip(path):
         file.write(bytes([byte[0] ^ 1]))
 
 
+@pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -180,9 +241,9 @@ def _flip(path):
         (lambda path: os.truncate(path, 500), r"tile \(1, 2\) of .*c/1/2.* has 500 bytes instead of"),
     ],
 )
-def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil, message):
+def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil, message, kept):
     monkeypatch.setattr("dasrel.scan.SMALL", 0)
-    matrix = past(write(tmp_path / "m.zarr", symmetric(80), tile=16))
+    matrix = past(write(tmp_path / "m.zarr", symmetric(80), tile=16), kept)
     spoil(matrix.files.file(1, 2))
     before = threading.active_count()
     with dask.config.set(num_workers=2), pytest.raises(StoreError, match=message):
@@ -236,18 +297,23 @@ def test_memory_limits_of_control_groups(tmp_path):
     assert tasks.group_limits(tmp_path) == [3000, 9223372036854771712]
 
 
-def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
-    matrix = write(tmp_path / "m.zarr", symmetric(1500), tile=500)
-    seen = relation(matrix)
-    first = seen.row_sums()
-    seen.row_sums()
-    assert matrix.files.in_memory
+def drop(matrix):
+    """Take the tiles out of the operating system's cache."""
     os.sync()  # what is not written yet cannot be dropped
     matrix.files.maps.clear()
     for i, j in matrix.layout.tiles():
         descriptor = os.open(matrix.files.file(i, j), os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
+
+
+def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
+    matrix = write(tmp_path / "m.zarr", symmetric(1500), tile=500)
+    seen = relation(matrix)
+    first = seen.row_sums()
+    seen.row_sums()
+    assert matrix.files.in_memory
+    drop(matrix)
     before = bytes_from_disk()
     assert (seen.row_sums() == first).all()
     if bytes_from_disk() == before:

@@ -19,7 +19,7 @@ from dasrel.products import product_consumer
 from dasrel.relation import relation
 from dasrel.results import cluster
 from dasrel.runs import Run, grid
-from dasrel.scan import needed_memory
+from dasrel.scan import needed_memory, needed_on_worker
 from dasrel.starts import LANCZOS_SCANS, largest_gram_eigenvalue
 from dasrel.writer import Writing, create_store
 
@@ -548,4 +548,6 @@ def test_memory_of_a_wide_bundle_is_reckoned_as_the_scan_does(columns: int) -> N
     """Without making the columns; on both sides of where the compiled kernel leaves off."""
     seen = relation(np.abs(np.subtract.outer(np.arange(300.0), np.arange(300.0))), kind="distance")
     consumer = product_consumer(seen.matrix, [(seen.view, np.zeros((columns, 300)))])
-    assert picard._scan_memory(seen)(columns)[:2] == needed_memory(seen.matrix, [consumer])
+    here, there, _ = picard._scan_memory(seen)(columns)
+    assert here == needed_memory(seen.matrix, [consumer])
+    assert there == needed_on_worker(seen.matrix, [consumer])

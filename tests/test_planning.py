@@ -295,8 +295,8 @@ def test_more_workers_hold_more_tiles(store) -> None:
     runs = dasrel.Run("hard", 2)
     here = plan_clustering(store, runs, probe_seconds=0.02)
     # A part of what a worker has is for tiles, less one task: room for 4 of the 15, so 3 workers hold 12 and 4 all.
-    consumer = here.task_memory  # a local store is mapped: reading takes nothing
-    fleet = Fleet(counts=(1, 3, 4, 8), memory=limit_for(int((4 * tile_bytes + consumer) / PINNED_SHARE) + 1))
+    task = here.task_memory + tile_bytes  # the tile is mapped, which is no memory of ours here, but a worker's
+    fleet = Fleet(counts=(1, 3, 4, 8), memory=limit_for(int((4 * tile_bytes + task) / PINNED_SHARE) + 1))
     rows = plan_clustering(store, runs, fleet=fleet, probe_seconds=0.02).workers
     assert [row.held for row in rows] == [4 / 15, 12 / 15, 1, 1]
     assert all(row.fits for row in rows)

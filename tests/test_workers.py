@@ -17,7 +17,9 @@ from dasrel import tasks
 from dasrel import workers as holders
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.graph import Plan
+from dasrel.record import Record
 from dasrel.relation import left_products, relation
+from dasrel.writer import Writing, create_store
 from tests.test_scan import symmetric, write
 
 N, TILE = 500, 64
@@ -118,6 +120,36 @@ def part_pinned(matrix, client):
     assert again.keys() == held.keys()
     assert len(read) == len(groups) - 20
     matrix.pins[client.id] = pins
+
+
+def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path):
+    """Dask counts files that a worker has mapped as its memory, pauses it at 0.8 of its limit, and ends it at 0.95."""
+    n, limit = 14_000, 380_000_000
+    writer = create_store(tmp_path / "m.zarr", n_objects=n, kind="distance", writing=Writing(tile=2048))
+    for i, j in writer.layout.tiles():
+        tile = np.ones(writer.layout.shape(i, j), dtype=np.float32)
+        if i == j:
+            np.fill_diagonal(tile, 0)
+        writer.files.write(i, j, tile, Record(1.0, 1.0, 0.0, 1.0, diagonal_minimum=0.0, diagonal_maximum=0.0))
+    matrix = writer.finish()
+    assert matrix.layout.total_bytes > 1.2 * limit
+    with local_cluster(memory_limit=limit, n_workers=1) as workers, Client(workers) as client:
+        before = client.run(lambda: (os.getpid(), most_memory()))
+        with dasrel.watch() as meter:
+            for _ in range(3):
+                assert (relation(matrix).row_sums() == n - 1).all()
+        after = client.run(lambda: (os.getpid(), most_memory()))
+        assert 0 < len(matrix.pins[client.id].futures) < len(matrix.layout.tiles()) / 2
+    assert meter.bytes > 2 * matrix.layout.total_bytes
+    (pid, idle), (same, peak) = *before.values(), *after.values()
+    assert pid == same
+    assert peak - idle < tasks.room_of(limit)
+
+
+def most_memory():
+    """The largest memory of this process so far in bytes, mapped files included."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
 def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeypatch):
