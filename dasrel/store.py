@@ -24,7 +24,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,7 +122,7 @@ class TileFiles:
     """Whether this object has come from another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.store, self.layout, self.mapped)
+        return partial(TileFiles, away=True), (self.store, self.layout, self.mapped)
 
     @property
     def in_memory(self) -> bool:
@@ -299,10 +299,6 @@ class TileFiles:
             f"tile ({i}, {j}) of {self.file(i, j)}, objects {rows.start} to {rows.stop - 1}"
             f" against {columns.start} to {columns.stop - 1},"
         )
-
-
-def _arrived(store: StoreLike, layout: Layout, mapped: bool) -> TileFiles:
-    return TileFiles(store, layout, mapped, away=True)
 
 
 _verified: set[tuple[str, int, int]] = set()

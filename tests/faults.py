@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ class DeadlyTiles(TileFiles):
     home: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DeadlyTiles, (self.store, self.layout, self.mapped, {}, [], None, set(), self.tokens, self.home)
+        arrived = partial(DeadlyTiles, away=True, tokens=self.tokens, home=self.home)
+        return arrived, (self.store, self.layout, self.mapped)
 
     def read_checked(self, i: int, j: int) -> Any:
         assert self.tokens is not None
