@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 import zarr
 
+from dasrel import mapping
 from dasrel.errors import InputError, shown, some
 from dasrel.features import Features, Mapped, check_values, is_sparse, read_features, row_block
 from dasrel.intake import Array
@@ -85,10 +86,11 @@ class _FromRows:
         """Rows of new objects, numbered as in the grown store."""
         n = self.old.layout.n_objects
         own = slice(new.start - n, new.stop - n)
-        data: Any = self.data.array() if isinstance(self.data, Mapped) else self.data
+        if isinstance(self.data, Mapped):
+            return mapping.part(self.data.array(), own, columns if self.order is None else self.order[columns])
         if self.order is not None:
-            return np.asarray(data[own])[:, self.order[columns]]
-        part = data[own, columns]
+            return np.asarray(self.data[own])[:, self.order[columns]]
+        part = self.data[own, columns]
         return np.asarray(part.compute() if hasattr(part, "dask") else part)
 
 
@@ -307,7 +309,7 @@ class _Stacked:
     def __getitem__(self, rows: slice) -> Array:
         first, last, _ = rows.indices(self.starts[-1])
         pieces = [
-            part.array()[max(0, first - start) : max(0, min(last, end) - start)]
+            mapping.part(part.array(), slice(max(0, first - start), max(0, min(last, end) - start)))
             for part, start, end in zip(self.parts, self.starts, self.starts[1:], strict=False)
             if start < last and end > first
         ]

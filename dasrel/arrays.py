@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dasrel import mapping
 from dasrel.errors import InputError, shown
 from dasrel.intake import Array, Names
 
@@ -82,7 +83,7 @@ class MappedSource:
     local: bool = False
 
     def block(self, rows: slice, columns: slice) -> Array:
-        """A view of the file."""
+        """A view of the file; a copy on a worker."""
         n = self.n_objects
         square = self.file.values().reshape(n, n)
         if self.fortran:
@@ -90,11 +91,11 @@ class MappedSource:
         if self.file.large():
             for r in range(rows.start, rows.stop):
                 self.file.will_need(r * n + columns.start, columns.stop - columns.start)
-        part = square[rows, columns]
+        part = mapping.part(square, rows, columns)
         return part.T if self.fortran else part
 
     def block_memory(self, rows: int, columns: int) -> int:
-        """Nothing: the pages belong to the file."""
+        """Nothing: the pages belong to the file. (On a worker it is copied: see `readers.task_memory`.)"""
         return 0
 
     def close(self) -> None:
@@ -134,6 +135,8 @@ class TriangleSource:
             first = max(columns.start, r if self.diagonal else r + 1)
             if first < columns.stop:
                 result[k, first - columns.start :] = values[before + first : before + columns.stop]
+            if k % mapping.BAND == 0 or r == rows.stop - 1:
+                mapping.let_go(values)
         if rows == columns:
             below = np.tri(result.shape[0], k=-1, dtype=bool)
             result = np.where(below, result.T, result)

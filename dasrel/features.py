@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 import scipy.sparse
 
+from dasrel import mapping
 from dasrel.errors import InputError, shown, some
 from dasrel.intake import Array, Names
 from dasrel.record import EXAMPLES
@@ -73,7 +74,7 @@ class Features:
 
 def row_block(data: Any, rows: slice) -> Any:
     """These rows as they are stored: a NumPy array, or CSR."""
-    return (data.array() if isinstance(data, Mapped) else data)[rows]
+    return mapping.part(data.array(), rows) if isinstance(data, Mapped) else data[rows]
 
 
 def is_sparse(data: Any) -> bool:

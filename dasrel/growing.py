@@ -34,6 +34,7 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, r
 from dasrel.intake import BLOCK, Array, Names
 from dasrel.record import EXAMPLES, RECORD_LENGTH, Record, audit_of
 from dasrel.store import Layout, Matrix, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
+from dasrel.writer import sweep
 
 Tile = tuple[int, int]
 
@@ -95,7 +96,7 @@ class Growth:
                 f" now it is {shown(wanted.get(key))}: run that one again, or say --force to drop it"
             )
         resumed = not finished and begun == wanted
-        self._sweep()
+        sweep(self.old.store)
         if resumed:
             self._group["progress"].attrs["owner"] = self._owner
         else:
@@ -148,7 +149,7 @@ class Growth:
             raise StoreError(f"another append to {self._where()} has taken over; nothing was added by this one")
         self._group.attrs["dasrel"] = manifest
         self._clean(name)
-        self._sweep()
+        sweep(self.old.store)
         return open_matrix(self.old.store)
 
     def abandon(self) -> None:
@@ -197,13 +198,6 @@ class Growth:
             f"another append to {self._where()} is under way, by process {shown(process)} on {shown(host)};"
             " wait for it, or say --resume if it is known to be dead"
         )
-
-    def _sweep(self) -> None:
-        """Remove files that a killed process, such as a worker of a cluster, was still writing aside."""
-        local = local_path(self.old.store)
-        if local is not None:
-            for partial in local.rglob("*.partial"):
-                partial.unlink(missing_ok=True)
 
     def _where(self) -> str:
         return shown(location(self.old.store), limit=400)

@@ -288,7 +288,8 @@ class _ImportTile:
     kind: str
     policy: Policy
     spare: list[Array] = field(default_factory=list)
-    """Tiles that have been written; their memory is used again. It does not travel."""
+    """Tiles that have been written; their memory is used again. Not on a worker, where every task is an object of its
+    own that lives as long as the import."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _ImportTile, (self.source, self.files, self.kind, self.policy)
@@ -311,7 +312,7 @@ class _ImportTile:
         if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's checksum says it all
             record.source_checksum = float(block_checksum(upper, 0 if lower is None else block_checksum(lower, 0)))
         self.files.write(i, j, tile, record)
-        if self.files.mapped:  # then it is on its way to the disk, and nobody looks at it any more
+        if self.files.mapped and not tasks.on_worker():  # it is on its way to the disk, nobody looks at it any more
             self.spare.append(tile)
 
     def _spare_tile(self) -> Array | None:
@@ -322,24 +323,28 @@ class _ImportTile:
 
 
 def _write_tiles(writer: Writer, source: Source, kind: str, policy: Policy, writing: Writing) -> None:
-    layout = writer.layout
+    layout, local = writer.layout, getattr(source, "local", True)
+    there = not local and tasks.active_client() is not None
     with stopping.limited(writing.time_limit):
         tasks.run(
             _ImportTile(source, writer.files, kind, policy),
             writer.missing(),
             label="import",
             bytes_each=layout.tile_bytes,
-            task_memory=task_memory(source, layout, writer.files.mapped),
+            task_memory=task_memory(source, layout, writer.files.mapped, on_worker=there),
             memory=writing.memory,
-            local=getattr(source, "local", True),
+            local=local,
             goes_on=writer.goes_on,
         )
 
 
-def task_memory(source: Source, layout: Layout, mapped: bool) -> int:
-    """Bytes that the task of one tile takes."""
+def task_memory(source: Source, layout: Layout, mapped: bool, *, on_worker: bool = False) -> int:
+    """Bytes that the task of one tile takes, here or on the worker of a cluster."""
     side = min(layout.tile, layout.n_objects)
-    blocks = source.block_memory(side, side) * (2 if source.mirrored and layout.a_side > 1 else 1)
+    block = source.block_memory(side, side)
+    if on_worker and not block:
+        block = side * side * 8  # a view of a mapped file here is a copy there
+    blocks = block * (2 if source.mirrored and layout.a_side > 1 else 1)
     copies = 1 if mapped else 3  # what is not written as it is, Zarr encodes
     padded = 1 if layout.n_objects % layout.tile else 0
     return blocks + layout.tile_bytes * (copies + padded) + SMALL

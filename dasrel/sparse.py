@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from dasrel import mapping
 from dasrel.arrays import FlatFile, MappedSource, TriangleSource, about, allocated, named, square_side
 from dasrel.errors import InputError, shown
 from dasrel.intake import Array, Names
@@ -48,6 +49,9 @@ class SparseSource:
             row = places[start : int(starts[r + 1])]
             first, last = np.searchsorted(row, (columns.start, columns.stop))
             result[k, row[first:last] - columns.start] = entries[start + first : start + last]
+            if k % mapping.BAND == 0 or r == rows.stop - 1:
+                for mapped in (starts, places, entries):
+                    mapping.let_go(mapped)
         if rows == columns:
             if not self.mirrored:
                 result = np.where(np.tri(shape[0], k=-1, dtype=bool), result.T, result)

@@ -24,7 +24,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,15 +49,6 @@ CACHE_SHARE = 0.8
 
 NOTICED = 0.1
 """The share of the tiles that must come from disk until they are not believed to be in memory any more."""
-
-
-def bytes_from_disk() -> int:
-    """Bytes that this process has had read from storage so far; 0 where the system does not say."""
-    try:
-        with open("/proc/self/io", encoding="ascii") as counters:
-            return next(int(line.split()[1]) for line in counters if line.startswith("read_bytes"))
-    except (OSError, StopIteration):
-        return 0
 
 
 @dataclass(frozen=True)
@@ -118,11 +109,9 @@ class TileFiles:
 
     met: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
     """Tiles that were read through the operating system's cache by this object."""
-    away: bool = field(default=False, compare=False, repr=False)
-    """Whether this object has come from another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(TileFiles, away=True), (self.store, self.layout, self.mapped)
+        return TileFiles, (self.store, self.layout, self.mapped)
 
     @property
     def in_memory(self) -> bool:
@@ -139,9 +128,9 @@ class TileFiles:
     def scanned(self) -> Iterator[None]:
         """Inside, all tiles are read. If they should have been in memory and came from disk, that is not believed again
         until they have been read once more: somebody else needed the memory."""
-        before = bytes_from_disk() if self.in_memory else None
+        before = tasks.bytes_from_disk() if self.in_memory else None
         yield
-        if before is not None and bytes_from_disk() - before > NOTICED * self.layout.total_bytes:
+        if before is not None and tasks.bytes_from_disk() - before > NOTICED * self.layout.total_bytes:
             self.met.clear()
 
     @cached_property
@@ -277,7 +266,7 @@ class TileFiles:
             if kept is not None and kept[0] == signature:
                 return kept[1]
             fresh: Array = np.memmap(path, dtype=np.uint8, mode="r")
-            if not self.away and self.layout.total_bytes <= tasks.machine_memory() // 4:
+            if not tasks.on_worker() and self.layout.total_bytes <= tasks.machine_memory() // 4:
                 self.maps[path] = (signature, fresh)
             return fresh
         except FileNotFoundError:

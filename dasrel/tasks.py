@@ -67,6 +67,18 @@ def active_client() -> Any | None:
     return client if client.status == "running" else None
 
 
+def on_worker() -> bool:
+    """Whether the caller is a task on a worker of a cluster."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return False
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
+
+
 def thread_count(*, waiting: bool = True) -> int:
     """Local threads: Dask's `num_workers` setting if given, else the cores and, where data is waited for, two more.
 
@@ -104,6 +116,15 @@ def group_limits(root: Path = Path("/")) -> list[int]:
             with suppress(OSError, ValueError):  # no such group here, or no limit ("max")
                 limits.append(int((root / "sys/fs/cgroup" / base / folder / name).read_text(encoding="ascii")))
     return limits
+
+
+def bytes_from_disk() -> int:
+    """Bytes that this process has had read from storage so far; 0 where the system does not say."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as counters:
+            return next(int(line.split()[1]) for line in counters if line.startswith("read_bytes"))
+    except (OSError, StopIteration):
+        return 0
 
 
 def free_memory() -> int:

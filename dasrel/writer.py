@@ -121,7 +121,7 @@ class Writer:
             raise InputError("a part does not finish a store; the same without `part`, with `resume`, does")
         if self.manifest["audit"] is None:  # else it was killed below, in the last steps
             self._audit(checksum)
-        _sweep(self.store, age=0)
+        sweep(self.store)
         if "progress" in self._group:
             del self._group["progress"]
         provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
@@ -250,7 +250,7 @@ def create_store(
         check_same(begun, manifest, store)
         if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
             return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
-        _sweep(store, age=600)  # what is younger may belong to a part that is still being written
+        sweep(store, age=600)  # what is younger may belong to a part that is still being written
         if not np.array_equal(np.asarray(group["ids"][:]), names):
             raise StoreError(f"{location(store)} was begun with other ids; say --force to begin anew")
         return Writer(store, store, begun, group, resumed=True)
@@ -399,8 +399,8 @@ def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) 
             )
 
 
-def _sweep(store: StoreLike, *, age: float) -> None:
-    """Remove files that a killed process was still writing aside, so many seconds ago or more."""
+def sweep(store: StoreLike, *, age: float = 0) -> None:
+    """Remove files that a killed process, such as a worker, was still writing aside, so many seconds ago or more."""
     local = local_path(store)
     if local is not None:
         before = time.time() - age

@@ -60,7 +60,7 @@ class DeadlyTiles(TileFiles):
     home: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arrived = partial(DeadlyTiles, away=True, tokens=self.tokens, home=self.home)
+        arrived = partial(DeadlyTiles, tokens=self.tokens, home=self.home)
         return arrived, (self.store, self.layout, self.mapped)
 
     def read_checked(self, i: int, j: int) -> Any:

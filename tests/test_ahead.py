@@ -18,7 +18,6 @@ from dasrel.graph import Plan, build_graph
 from dasrel.products import product_consumer
 from dasrel.relation import relation
 from dasrel.scan import reduction, scan
-from dasrel.store import bytes_from_disk
 from dasrel.tiles import View
 from dasrel.workers import quiet
 
@@ -82,12 +81,12 @@ def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeyp
     readers, plain = set(), os.sendfile
     monkeypatch.setattr(os, "sendfile", lambda *given: readers.add(threading.get_ident()) or plain(*given))
     monkeypatch.setattr(ahead, "CHUNK", 300_000)
-    before = bytes_from_disk()
+    before = tasks.bytes_from_disk()
     sums = relation(matrix).row_sums()
     np.testing.assert_allclose(sums, (values**2).sum(axis=1), rtol=1e-5)
     assert sorted(brought) == matrix.layout.tiles()
     assert threading.get_ident() not in readers
-    read = bytes_from_disk() - before
+    read = tasks.bytes_from_disk() - before
     assert read == 0 or matrix.layout.total_bytes <= read < 1.1 * matrix.layout.total_bytes  # 0: files in memory
     assert (relation(matrix).row_sums() == sums).all()
     assert len(brought) == len(matrix.layout.tiles())
@@ -314,9 +313,9 @@ def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
     seen.row_sums()
     assert matrix.files.in_memory
     drop(matrix)
-    before = bytes_from_disk()
+    before = tasks.bytes_from_disk()
     assert (seen.row_sums() == first).all()
-    if bytes_from_disk() == before:
+    if tasks.bytes_from_disk() == before:
         pytest.skip("this file system keeps its files in memory")
     assert not matrix.files.in_memory
     seen.row_sums()
