@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasrel import tasks
 from dasrel.store import TileFiles
 
 Array = NDArray[Any]
@@ -105,6 +106,8 @@ class Ahead:
                     if tile.direct is not None:
                         os.close(tile.direct.descriptor)
                 self._tiles.clear()
+                if tasks.on_worker():  # where every task is an object of its own that lives until the scan has ended
+                    self._free.clear()
 
     def read_checked(self, i: int, j: int) -> Array:
         """Tile (i, j), its checksum verified if this is its first read in this process; good until `done`."""
@@ -238,9 +241,12 @@ def _in_use(tile: _Tile) -> bool:
     return tile.direct is not None and tile.claimed
 
 
-def buffer_bytes(files: Any, at_once: int) -> int:
-    """Anonymous memory that reading ahead takes, for as many threads as `at_once` says: none for what is cached."""
-    if files.kept_share == 1:
+def buffer_bytes(files: Any, at_once: int, *, on_worker: bool = False) -> int:
+    """Anonymous memory that reading ahead takes, for as many threads as `at_once` says: none for what is cached.
+
+    A worker may have less memory for files than this machine: whether it will need buffers is not known here.
+    """
+    if files.kept_share == 1 and not on_worker:
         return 0
     return int((at_once + SPARE) * _room(files.layout.tile_bytes + 4))
 
