@@ -248,8 +248,8 @@ def _check_memory(
     if of_workers is not None:
         there, kept = needed_on_worker(source, consumers)
         tasks.check_workers(of_workers, there, "a scan", kept=kept)
-        each = there + buffer_bytes(source.files, 1, on_worker=True)
-        room = all(not most or each * threads + kept <= most for most, threads in of_workers.values())
+        buffers, left = buffer_bytes(source.files, 1, on_worker=True), 1 - workers.PINNED_SHARE
+        room = all(not most or buffers * threads + kept <= left * most for most, threads in of_workers.values())
         return 0, room and source.files.waited_for
     threads = tasks.thread_count(waiting=not source.files.in_memory)
     threads = min(threads, int((limit - fixed) // task)) if task else threads
