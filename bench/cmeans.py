@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files
 
-from dasrel import open_matrix, watch
+from dasrel import open_matrix, tasks, watch
 from dasrel.errors import DasrelWarning
 from dasrel.meter import Progress
 from dasrel.record import Record
 from dasrel.results import Clustering, cluster
 from dasrel.runs import Run, grid
-from dasrel.store import Matrix, bytes_from_disk
+from dasrel.store import Matrix
 from dasrel.writer import Writing, create_store
 
 GROUPS = 5
@@ -184,9 +184,9 @@ def roofline(matrix: Matrix, n: int) -> None:
             # rates are measured next to what they are compared with, before and after
             rates = [gemm_rate()]
             seen = [raw_rate(matrix) if cache == "cold" else memory_rate(matrix)]
-            before = bytes_from_disk()
+            before = tasks.bytes_from_disk()
             _, clock = timed(matrix, runs, cold=cache == "cold")
-            read = (bytes_from_disk() - before) / size / 11
+            read = (tasks.bytes_from_disk() - before) / size / 11
             rates.append(gemm_rate())
             seen.append(raw_rate(matrix) if cache == "cold" else memory_rate(matrix))
             gemm, rate, seconds = max(rates), max(seen), min(clock.iterations())

@@ -82,9 +82,8 @@ def on_worker() -> bool:
 def thread_count(*, waiting: bool = True) -> int:
     """Local threads: Dask's `num_workers` setting if given, else the cores and, where data is waited for, two more.
 
-    The extra threads keep the disk busy while the cores compute: measured at 2 cores on cold tiles, four threads read
-    nearly as fast as the raw files, two a quarter slower. On tiles in memory they are in each other's way: a scan takes
-    up to a fifth longer.
+    The extra threads keep the disk busy while the cores compute, where nobody reads ahead (see `ahead`). On tiles in
+    memory they are in each other's way: a scan takes up to a fifth longer.
     """
     configured = dask.config.get("num_workers", None)
     return int(configured) if configured else int(CPU_COUNT) + 2 * waiting
