@@ -19,7 +19,7 @@ from dasrel.errors import InputError, shown
 from dasrel.forest import mirrored, seen_as_dissimilarity
 from dasrel.graph import Consumer, Plan
 from dasrel.scan import TileSource, scan
-from dasrel.tiles import panels
+from dasrel.tiles import panel_rows, panels
 from dasrel.tree import Tree
 
 Array = NDArray[Any]
@@ -126,7 +126,7 @@ def _bin(values: Array, row_cells: Array, column_cells: Array, sums: Float, weig
     starts = np.flatnonzero(np.diff(column_cells, prepend=-1))
     across = column_cells[starts]
     in_order = bool((np.diff(columns) == 1).all())
-    for band in panels(values.shape, values.itemsize):
+    for band in panels(values.shape, panel_rows(values.shape, values.itemsize)):
         chosen = values[rows[band]]
         if not in_order:
             chosen = np.take(chosen, columns, axis=1)
