@@ -16,7 +16,7 @@ import scipy.sparse
 import zarr
 
 from dasrel import mapping
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.features import Features, Mapped, check_values, is_sparse, read_features, row_block
 from dasrel.intake import Array
 from dasrel.metrics import Metric, made_ready, needs, resolve, tile_values
@@ -145,7 +145,8 @@ def open_rows(source: Any, old: Matrix, given: list[str] | None) -> tuple[Giver,
         made = old.manifest["provenance"].get("features")
         hint = "; for features say --features OLD" if made is not None and made[1] == width else ""
         raise InputError(
-            f"{where} has {m} rows and {width} columns; {m} new objects against the {n} of {location(old.store)} and"
+            f"{where} has {count_text(m, 'row')} and {count_text(width, 'column')}; {count_text(m, 'new object')}"
+            f" against the {n} of {location(old.store)} and"
             f" themselves are {m} x {n + m}{hint}"
         )
     names = _new_names(given if given is not None else row_names, m, old, where)
@@ -200,7 +201,9 @@ def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> 
     n = old.n_objects
     if names is not None:
         if len(names) != m:
-            raise InputError(f"{len(names)} ids for the {m} new objects of {where}; give one id per row")
+            raise InputError(
+                f"{count_text(len(names), 'id')} for the {count_text(m, 'new object')} of {where}; give one id per row"
+            )
         return [str(name) for name in names]
     if all(str(name) == str(k) for k, name in enumerate(old.ids)):
         return [str(k) for k in range(n, n + m)]
@@ -223,7 +226,8 @@ def _order(columns: Sequence[str], objects: Sequence[str], where: str) -> Array 
         known = set(objects)
         strange = [shown(name) for name in columns if name not in known]
         raise InputError(
-            f"{where}: {len(absent)} objects have no column: {some(absent)}; columns of no object: {some(strange)};"
+            f"{where}: {count_text(len(absent), 'object has', 'objects have')} no column: {some(absent)}; columns of"
+            f" no object: {some(strange)};"
             " columns are named as the objects of the store and the new ones"
         )
     return np.array([at[name] for name in objects], dtype=np.intp)
@@ -242,7 +246,9 @@ def open_features(
     m, p = found.shape
     wide = parts[0].shape[1]
     if p != wide:
-        raise InputError(f"{where} has {p} columns of numbers; the features that the store was made from have {wide}")
+        raise InputError(
+            f"{where} has {count_text(p, 'column')} of numbers; the features that the store was made from have {wide}"
+        )
     known = [part.provenance["checksum"] for part in parts]
     if given is None and found.ids is None and found.provenance["checksum"] in known:
         raise InputError(f"{where} is in {location(old.store)} already; give ids (--ids) if its objects are others")

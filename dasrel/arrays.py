@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import mapping
-from dasrel.errors import InputError, shown
+from dasrel import mapping, stopping
+from dasrel.errors import InputError, count_text, shown
 from dasrel.intake import Array, Names
 
 
@@ -34,7 +34,8 @@ class FlatFile:
         size, needed = os.stat(self.path).st_size, self.offset + self.count * self.dtype.itemsize
         if size < needed:
             raise InputError(
-                f"{named(self.path)} is truncated: {size} bytes, but its header asks for {needed}; copy it again"
+                f"{named(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,}; copy"
+                " it again"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,6 +200,7 @@ class ArraySource:
             square = allocated(partial, dtype, (n, n))
             for rows in _spans(self.chunks[0]):
                 for columns in _spans(self.chunks[1]):
+                    stopping.check()
                     square[rows, columns] = self.block(rows, columns)
             square.flush()
             os.replace(partial, path)
@@ -209,13 +211,17 @@ class ArraySource:
 
 
 def allocated(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep: bool = False) -> Any:
-    """A new file, mapped for writing, behind what is in it already if `keep`.
+    """Create a file and map it for writing; with `keep`, behind what is in it already.
 
-    Its space is taken now: a full disk is an error here, and later it would be a signal that ends the process.
+    Its space is taken now: a full disk is an error here, and later it would be a signal that ends the process. Where
+    the system has no `posix_fallocate` (macOS), the file only gets its length, and the space is taken page by page.
     """
     with open(path, "ab" if keep else "wb") as file:
         offset, size = file.tell(), math.prod(shape) * dtype.itemsize
-        os.posix_fallocate(file.fileno(), 0, offset + size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, offset + size)
+        else:
+            os.ftruncate(file.fileno(), offset + size)
     return np.memmap(path, dtype=dtype, mode="r+", shape=shape, offset=offset)
 
 
@@ -240,7 +246,8 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
     if len(shape) == 2:
         if shape[0] != shape[1]:
             raise InputError(
-                f"{what} is not square: {shape[0]} rows, {shape[1]} columns; give one row and one column per object"
+                f"{what} is not square: {count_text(shape[0], 'row')}, {count_text(shape[1], 'column')}; give one row"
+                " and one column per object"
                 " (features go through `dasrel pairwise`)"
             )
         return shape[0]
@@ -248,7 +255,8 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
         n = (1 + math.isqrt(1 + 8 * shape[0])) // 2
         if n * (n - 1) // 2 != shape[0]:
             raise InputError(
-                f"{what} has {shape[0]} values, which is no n(n-1)/2: not a condensed distance vector; is it truncated?"
+                f"{what} has {count_text(shape[0], 'value')}, which is no n(n-1)/2: not a condensed distance vector;"
+                " is it truncated?"
             )
         return n
     raise InputError(f"{what} has {len(shape)} dimensions; a square matrix or a condensed vector is needed")

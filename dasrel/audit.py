@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasrel import tasks
-from dasrel.errors import StoreError, shown
+from dasrel.errors import StoreError, count_text, shown, size_text
 from dasrel.intake import KINDS
 from dasrel.record import Record
 from dasrel.store import Array, Layout, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
@@ -100,7 +100,7 @@ def _verify(store: StoreLike, memory: int | str) -> list[dict[str, Any]]:
         diagonal = matrix.diagonal
         rows = matrix.records()
         if matrix.ids.shape != (layout.n_objects,):
-            raise StoreError(f"{matrix.ids.shape[0]} ids for {layout.n_objects} objects")
+            raise StoreError(f"{count_text(matrix.ids.shape[0], 'id')} for {count_text(layout.n_objects, 'object')}")
     except Exception as error:  # whatever Zarr says about a damaged array
         problem = f"ids, diagonal or records cannot be read: {shown(error, limit=200)}"
         return [{"tile": None, "file": location(store), "objects": None, "problem": problem}]
@@ -143,9 +143,11 @@ def _look(files: TileFiles, place: tuple[int, int]) -> _Seen:
         seen.minimum = float(np.fmin(seen.minimum, np.fmin.reduce(strip, axis=None)))
         seen.maximum = float(np.fmax(seen.maximum, np.fmax.reduce(strip, axis=None)))
     if absent:
-        seen.problems.append(f"{absent} values are NaN")
+        seen.problems.append(f"{count_text(absent, 'value is', 'values are')} NaN")
     if uneven:
-        seen.problems.append(f"{uneven // 2} pairs of a tile on the diagonal differ between its halves")
+        seen.problems.append(
+            f"{count_text(uneven // 2, 'pair')} of a tile on the diagonal with another value in each half"
+        )
     return seen
 
 
@@ -156,7 +158,7 @@ def _compare(seen: _Seen, record: Record, diagonal: Array) -> list[str]:
         problems.append(f"values range from {found}, recorded was {kept}")
     if seen.diagonal is not None and (wrong := np.flatnonzero(seen.diagonal != diagonal)).size:
         first = float(seen.diagonal[wrong[0]])
-        problems.append(f"{wrong.size} values of the diagonal are not as recorded, the first is {first:g}")
+        problems.append(f"{count_text(wrong.size, 'value')} of the diagonal not as recorded, the first is {first:g}")
     return problems
 
 
@@ -174,7 +176,7 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", audit["state"] if done else f"{audit['state']}: unfinished, go on with --resume"),
         ("objects", f"{audit['n_objects']:,}"),
         ("kind", f"{audit['kind']}: {KINDS[audit['kind']]}"),
-        ("tiles", f"{tiles['written']:,}{of}, {audit['tile']:,} objects a side, {audit['dtype']}"),
+        ("tiles", f"{tiles['written']:,}{of}, {count_text(audit['tile'], 'object')} a side, {audit['dtype']}"),
         ("one scan reads", size_text(audit["scan_bytes"]) + (f", {audit['compress']}" if audit["compress"] else "")),
     ]
     if audit["bytes_on_disk"] is not None:
@@ -190,7 +192,7 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("checksum", shown(provenance["checksum"], limit=200)))
     for one in provenance.get("appends", []):
         source = shown(one["source"], limit=200)
-        lines.append(("appended", f"{one['objects']:,} objects by their {one['as']}: {source}"))
+        lines.append(("appended", f"{count_text(one['objects'], 'object')} by their {one['as']}: {source}"))
     if "verified" in audit:
         lines += _verdict(audit["verified"])
     return lines
@@ -201,16 +203,18 @@ def _facts(audit: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("values", f"{low} to {high}, mean {mean}")]
     zeros, missing, clipped, asymmetry = (audit[name] for name in ("zeros", "missing", "clipped", "asymmetry"))
     share = f" ({100 * zeros['count'] / audit['pairs']:.2g}%)" if zeros["count"] else ""
-    lines.append(("zeros", f"{zeros['count']:,} of {audit['pairs']:,} pairs{share}{_examples(zeros)}"))
+    lines.append(("zeros", f"{zeros['count']:,} of {count_text(audit['pairs'], 'pair')}{share}{_examples(zeros)}"))
     if asymmetry["largest"]:
         where = _examples({"examples": [asymmetry["where"]]})
-        lines.append(("asymmetry", f"{asymmetry['pairs']:,} pairs, the largest {asymmetry['largest']:.6g}{where}"))
+        lines.append(
+            ("asymmetry", f"{count_text(asymmetry['pairs'], 'pair')}, the largest {asymmetry['largest']:.6g}{where}")
+        )
     else:
         lines.append(("asymmetry", "none"))
     if missing["count"]:
         lines.append(("missing pairs", f"{missing['count']:,}{_examples(missing)}"))
     if clipped["count"]:
-        lines.append(("clipped to 0", f"{clipped['count']:,} values, the lowest {clipped['lowest']:.6g}"))
+        lines.append(("clipped to 0", f"{count_text(clipped['count'], 'value')}, the lowest {clipped['lowest']:.6g}"))
     low, high = (f"{audit['diagonal'][name]:.6g}" for name in ("minimum", "maximum"))
     lines.append(("diagonal", low if low == high else f"{low} to {high}"))
     return lines
@@ -219,8 +223,8 @@ def _facts(audit: dict[str, Any]) -> list[tuple[str, str]]:
 def _verdict(verified: dict[str, Any]) -> list[tuple[str, str]]:
     bad = verified["bad"]
     if not bad:
-        return [("verified", f"{verified['tiles']:,} tiles read, all are right")]
-    lines = [("verified", f"{len(bad)} faults in {verified['tiles']:,} tiles:")]
+        return [("verified", f"{count_text(verified['tiles'], 'tile')} read, no faults")]
+    lines = [("verified", f"{count_text(len(bad), 'fault')} in {count_text(verified['tiles'], 'tile')}:")]
     for fault in bad:
         who = ""
         if fault["objects"]:
@@ -234,15 +238,3 @@ def _verdict(verified: dict[str, Any]) -> list[tuple[str, str]]:
 def _examples(fact: dict[str, Any]) -> str:
     pairs = "; ".join(f"{shown(a)} and {shown(b)}" for a, b in fact["examples"])
     return f", such as {pairs}" if pairs else ""
-
-
-def size_text(count: int) -> str:
-    """Bytes in the unit that reads best.
-
-    >>> size_text(812), size_text(6_459_392), size_text(7_500_000_000)
-    ('812 bytes', '6.46 MB', '7.5 GB')
-    """
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} bytes"

@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dask.utils import format_bytes
-
 from dasrel import meter, stopping
 from dasrel._version import __version__
-from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError, is_url, shown
+from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError, count_text, is_url, shown, size_text
 from dasrel.statefile import read_state, write_state
 
 FORMAT = 1
@@ -166,7 +164,7 @@ class Keeper:
                 left = "there is no checkpoint" if self._last is None else f"the last one is {self._last}"
                 raise StoreError(f"stopped by {reason}, but the state could not be written ({fault}); {left}")
             if reason:
-                done = f"{self.scans} scan{'' if self.scans == 1 else 's'}"
+                done = count_text(self.scans, "scan")
                 raise Stopped(
                     f"stopped by {reason} after {done}; the state is in {shown(self._last, limit=400)}: the same again"
                     " with resume (--resume) goes on from there",
@@ -203,7 +201,7 @@ class Keeper:
         took = time.perf_counter() - began
         self._slowest_write = max(self._slowest_write, took)
         self._writing += took
-        _log.info("checkpoint %s: %s in %.2f s", file.name, format_bytes(size), took)
+        _log.info("checkpoint %s: %s in %.2f s", file.name, size_text(size), took)
         return ""
 
     def _restore(self, checkpoint: Checkpoint) -> None:

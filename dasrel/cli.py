@@ -9,7 +9,6 @@ The library is imported inside the commands, so that `dasrel --help` is quick.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -24,7 +23,7 @@ from dasrel.cli_pictures import image_command, tree_command
 from dasrel.cli_plan import plan_command
 from dasrel.cli_run import run_command
 from dasrel.cli_structure import euclideanize_command, spectrum_command, spectrum_lines
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown
 from dasrel.intake import KINDS, Policy
 from dasrel.options import (
     READING,
@@ -134,9 +133,9 @@ def _show_part(talk: Talk, store: str, done: Any) -> None:
     """What a part has done, and what is left to do."""
     k, n = done.part
     values = {"store": store, "part": f"{k}/{n}", "written": done.written, "missing": done.missing}
-    left = f"{done.missing:,} tiles" if done.missing else "none"
+    left = count_text(done.missing, "tile") if done.missing else "none"
     then = "" if done.complete else "; when all parts have ended: the same with --resume, without --part"
-    lines = [("part", f"{k} of {n}: {done.written:,} tiles written"), ("missing", left + then)]
+    lines = [("part", f"{k} of {n}: {count_text(done.written, 'tile')} written"), ("missing", left + then)]
     talk.result({**values, "complete": done.complete, "seconds": talk.seconds}, lines)
 
 
@@ -355,7 +354,9 @@ def audit_command(
             lines += spectrum_lines(audit["spectrum"])[1:]
     talk.result(audit, lines)
     if verify and audit["verified"]["bad"]:
-        complain(f"{len(audit['verified']['bad'])} faults; restore these tiles from a copy, or import again")
+        complain(
+            f"{count_text(len(audit['verified']['bad']), 'fault')}; restore these tiles from a copy, or import again"
+        )
         raise typer.Exit(1)
 
 
@@ -390,21 +391,9 @@ def demo_command(
 # -------------------------------------------------------------------------------------------------------------- main
 
 
-def main() -> None:
-    """Run the command line of this process and exit."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
-    code = run(sys.argv[1:])
-    if code in (130, stopping.KILLED):
-        # Threads may be in the middle of a task that takes minutes. A store can be left at any moment, so we do.
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 3 (not converged), 75 (stopped, can be
-    gone on with), 130 (interrupted), 143 (SIGTERM)."""
+    gone on with), 130 (interrupted), 143 (SIGTERM). `dasrel.__main__` is what starts a process."""
     wants_json, trace = "--json" in arguments, "-vv" in arguments
     try:
         code = app(arguments, prog_name="dasrel", standalone_mode=False)

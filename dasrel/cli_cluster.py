@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dasrel.cli_plan import show_plan
-from dasrel.errors import shown, some
+from dasrel.errors import count_text, shown, some
 from dasrel.options import (
     READING,
     RUNNING,
@@ -86,9 +86,16 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     warm = result.get("warm_start")
     if warm is not None:
         named = f": {some([shown(name) for name in warm['moved_ids']], total=warm['moved'])}" if warm["moved"] else ""
-        lines.append(("moved", f"{warm['moved']:,} of {warm['objects_before']:,} objects changed their cluster{named}"))
+        lines.append(
+            (
+                "moved",
+                f"{warm['moved']:,} of {count_text(warm['objects_before'], 'object')} changed their cluster{named}",
+            )
+        )
         shares = " ".join(f"{count:,}" for count in warm["new_per_cluster"])
-        lines.append(("new", f"{warm['new_objects']:,} objects" + (f": {shares}" if warm["new_objects"] else "")))
+        lines.append(
+            ("new", count_text(warm["new_objects"], "object") + (f": {shares}" if warm["new_objects"] else ""))
+        )
     if len(settings) > 1:
         for one in settings:
             told = "" if one["converged"] else ", not converged"
@@ -101,10 +108,11 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     numbers = "".join(f", {name} {value:.6g}" for name, value in used.items() if value is not None)
     return [
         *lines,
-        ("rule", f"{one['rule']}, {one['n_clusters']} clusters{numbers}"),
+        ("rule", f"{one['rule']}, {count_text(one['n_clusters'], 'cluster')}{numbers}"),
         (
             "converged",
-            f"{'yes' if one['converged'] else 'no'}, after {one['iterations']} iterations (run {one['run']})",
+            f"{'yes' if one['converged'] else 'no'}, after {count_text(one['iterations'], 'iteration')} (run"
+            f" {one['run']})",
         ),
         ("objective", f"{one['objective']:.8g}"),
         ("sizes", " ".join(f"{size:,}" for size in one["sizes"])),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown, size_text, time_text
 from dasrel.options import OldStore, RunMemory, RunOptions, comma_list, command, option
 from dasrel.talk import Talk
 
@@ -74,10 +74,13 @@ def show_plan(
 
 def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     """A plan for people: names and texts."""
-    from dasrel.audit import size_text
     from dasrel.forecast import range_text
 
-    several = "" if plan.bundles == 1 else f", in {plan.bundles} bundles: memory does not allow them all at once"
+    several = (
+        ""
+        if plan.bundles == 1
+        else f", in {count_text(plan.bundles, 'bundle')}: memory does not allow them all at once"
+    )
     parts = [("iterations", plan.iterations), ("entropy weight", plan.first_scans)]
     parts += [("euclideanize", plan.euclideanize_scans)]
     told = [f"{name} {range_text(part)}" for name, part in parts if part.most]
@@ -86,8 +89,16 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     then = "from memory" if plan.stays_in_memory else "read again: the tiles do not fit into this machine's free memory"
     lines = [
         ("objects", f"{plan.n_objects:,}, kind {plan.kind}"),
-        ("tiles", f"{plan.tiles:,}, {plan.tile} objects a side, {plan.dtype}; {plan.tasks:,} tasks a scan"),
-        ("runs", f"{plan.runs:,} of {plan.settings:,} settings, {plan.columns:,} columns at most{several}"),
+        (
+            "tiles",
+            f"{plan.tiles:,}, {count_text(plan.tile, 'object')} a side, {plan.dtype};"
+            f" {count_text(plan.tasks, 'task')} a scan",
+        ),
+        (
+            "runs",
+            f"{plan.runs:,} of {count_text(plan.settings, 'setting')}, {count_text(plan.columns, 'column')} at"
+            f" most{several}",
+        ),
         ("scans", range_text(plan.scans) + of),
         ("one scan reads", size_text(plan.bytes_per_scan)),
         ("memory", f"{size_text(plan.memory)} here, {size_text(plan.task_memory)} of it a task"),
@@ -99,15 +110,14 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         ("time", times_text(plan.total_seconds)),
     ]
     if plan.start_reads:
-        lines.insert(4, ("starts", f"read as much as {plan.start_reads} scans at most, besides"))
+        lines.insert(4, ("starts", f"read as much as {count_text(plan.start_reads, 'scan')} at most, besides"))
     each = size_text(_bytes(plan.fleet.memory))
     for row in plan.workers:
-        lines.append((f"{row.workers} worker{'s' * (row.workers > 1)}", _worker_text(row, each)))
+        lines.append((count_text(row.workers, "worker"), _worker_text(row, each)))
     return lines
 
 
 def _worker_text(row: OnWorkers, each: str) -> str:
-    from dasrel.audit import size_text
 
     if not row.fits or row.scan_seconds is None or row.total_seconds is None:
         return f"of {each}: no; {row.trouble}"
@@ -127,18 +137,6 @@ def times_text(seconds: Range) -> str:
     if seconds.least == seconds.most:
         return time_text(seconds.most)
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
-
-
-def time_text(seconds: float) -> str:
-    """A time in the unit that reads best.
-
-    >>> time_text(0.0123), time_text(42), time_text(600), time_text(9000), time_text(500000)
-    ('0.012 s', '42 s', '10 min', '2.5 h', '5.8 days')
-    """
-    for unit, size, least in (("days", 86400, 2 * 86400), ("h", 3600, 5400), ("min", 60, 90)):
-        if seconds >= least:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} s"
 
 
 def _bytes(memory: int | str) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dasrel.errors import redacted, shown, some
+from dasrel.errors import count_text, redacted, shown, some
 from dasrel.options import RUNNING, WRITING, Place, TimeLimit, command, option
 from dasrel.stopping import limited
 from dasrel.talk import Talk, complain
@@ -107,5 +107,5 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
             told += " (not converged)"
         lines.append((one["step"], shown(told, limit=400)))
     if all(one["status"] == "unchanged" for one in result["steps"]):
-        lines.append(("nothing to do", f"all {len(lines)} steps are as before"))
+        lines.append(("nothing to do", f"{count_text(len(lines), 'step is', 'steps are all')} as before"))
     return [*lines, ("out", shown(result["out"], limit=400))]

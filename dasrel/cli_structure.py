@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown
 from dasrel.options import WRITING, DryRun, Force, Keeping, OldStore, Place, command, option
 from dasrel.talk import Talk
 from dasrel.words import METHODS
@@ -151,12 +151,12 @@ def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("alpha", f"{found['alpha']:.6g}{limit}"))
     lines += [
         ("lowest eigenvalue", f"{found['lambda_min']:.8g} +- {found['residual']:.1g}"),
-        ("negative", f"{found['n_negative']:,} eigenvalues seen"),
+        ("negative", f"{count_text(found['n_negative'], 'eigenvalue')} seen"),
         ("added / D", f"{found['ratio']:.4g} (sum of gamma Delta over the sum of D)"),
         ("stress", f"{found['stress']:.4g}"),
     ]
     if found["merged"]:
         lines.append(("duplicates", f"{found['merged']:,} of the objects, each the same as another"))
     if found["floor_zeros"] is not None:
-        lines.append(("floor", f"{found['floored']:,} pairs raised to {found['floor_zeros']:g}"))
+        lines.append(("floor", f"{count_text(found['floored'], 'pair')} raised to {found['floor_zeros']:g}"))
     return [*lines, ("scans", f"{found['scans']:,}{'' if found['converged'] else ', not converged'}")]

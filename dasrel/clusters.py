@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import difflib
 import importlib.util
 import logging
 import shutil
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dasrel.errors import ClusterError, InputError, shown
+from dasrel.errors import ClusterError, InputError, did_you_mean, shown
 
 # The settings of each kind of cluster, with what makes a value of the text.
 SETTINGS: dict[str, dict[str, type[int] | type[str]]] = {
@@ -44,13 +43,14 @@ def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
     kind, _, rest = text.partition(":")
     known = SETTINGS.get(kind)
     if known is None:
-        raise InputError(f"cluster {shown(text)!r} is none of {', '.join(SETTINGS)}{_near(kind, SETTINGS)}")
+        raise InputError(f"cluster {shown(text)!r} is unknown; {did_you_mean(kind, SETTINGS)}")
     settings: dict[str, Any] = {}
     for part in (piece.strip() for piece in rest.split(",")) if rest else ():
         name, equals, value = part.partition("=")
         if name not in known or not equals or not value:
-            met = f"{shown(part)!r} is not NAME=VALUE" if name in known else f"it has no setting {shown(name)!r}"
-            raise InputError(f"cluster {kind}: {met}; use {', '.join(known)}{_near(name, known)}")
+            if name in known:
+                raise InputError(f"cluster {kind}: {shown(part)!r} is not NAME=VALUE")
+            raise InputError(f"cluster {kind}: it has no setting {shown(name)!r}; {did_you_mean(name, known)}")
         if name in SEVERAL:
             settings.setdefault(name, []).append(value)
             continue
@@ -60,11 +60,6 @@ def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
             raise InputError(f"cluster {kind}: {name} is {shown(value)!r}; it must be a whole number above 0")
         settings[name] = known[name](value)
     return kind, settings
-
-
-def _near(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, [name for name in known if name != word], n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 @dataclass(frozen=True)

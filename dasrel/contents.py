@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dasrel import stopping
 from dasrel.errors import InputError, StoreError, shown
 
 Known = dict[str, dict[str, str]]
@@ -132,6 +133,7 @@ def _check_tile(file: Path, whole: bool) -> None:
 
                 found = 0
                 while left > 0 and (part := opened.read(min(left, CHUNK))):
+                    stopping.check()
                     found = google_crc32c.extend(found, part)
                     left -= len(part)
                 if int.from_bytes(opened.read(4), "little") != found:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import rules
-from dasrel.errors import MemoryLimitError
+from dasrel.errors import MemoryLimitError, count_text
 from dasrel.identity import digest
 from dasrel.model import Model
 from dasrel.motion import Outcome
@@ -169,7 +169,8 @@ def same_bundles(bundles: list[list[tuple[int, Run]]], state: dict[str, Any] | N
     begun: list[list[int]] = state["bundles"]
     if len(begun) < len(bundles):
         raise MemoryLimitError(
-            f"the checkpoint has {len(begun)} bundles and memory allows only smaller ones here, {len(bundles)};"
+            f"the checkpoint has {count_text(len(begun), 'bundle')} and memory allows only smaller ones here,"
+            f" {len(bundles)};"
             " raise memory (--memory)"
         )
     runs = dict(one for bundle in bundles for one in bundle)

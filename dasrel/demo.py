@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.audit import audit_store
-from dasrel.errors import DasrelWarning, InputError, shown
+from dasrel.errors import DasrelWarning, InputError, count_text, shown
 from dasrel.outputs import save_clustering
 from dasrel.pairwise import pairwise
 from dasrel.results import Clustering, cluster
@@ -148,8 +148,15 @@ def demo_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("objects", f"{audit['n_objects']:,} handwritten digits, Simpson's dissimilarity: it is no metric"),
         ("store", shown(result["store"], limit=400) if kept else "temporary; `dasrel demo FOLDER` keeps it"),
         *([("results", shown(result["results"], limit=400))] if kept else []),
-        ("runs", f"{result['runs']}: fcm2 with 10 clusters, {len(WEIGHTS)} values of lambda, {STARTS} starts of each"),
-        ("healed", f"{result['runs_healed']} runs met negative distances and added the spread that they needed"),
+        (
+            "runs",
+            f"{result['runs']}: fcm2 with 10 clusters, {count_text(len(WEIGHTS), 'value')} of lambda, {STARTS} starts"
+            " of each",
+        ),
+        (
+            "healed",
+            f"{count_text(result['runs_healed'], 'run')} met negative distances and added the spread that they needed",
+        ),
         ("scans", f"{result['scans']:,} for all runs together; one by one {result['scans_one_by_one']:,}"),
         *(
             (

@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dasrel import intake, tasks, workers
-from dasrel.errors import InputError
+from dasrel.errors import InputError, count_text
 from dasrel.intake import KINDS, Policy
 from dasrel.record import Record, audit_of
 from dasrel.store import Layout, Matrix, open_matrix, rows_of
@@ -117,7 +117,7 @@ class DirectMatrix:
         self.audit, self.diagonal = self._check()
 
     def __repr__(self) -> str:
-        return f"<DirectMatrix: {self.n_objects} objects, kind {self.kind}>"
+        return f"<DirectMatrix: {count_text(self.n_objects, 'object')}, kind {self.kind}>"
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dasrel.checkpoint import Checkpoint, watched
 from dasrel.direct import as_matrix
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown
 from dasrel.euclidean import as_euclidean
 from dasrel.intake import KINDS
 from dasrel.matching import numbered_as
@@ -199,7 +199,8 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         X = validate_data(self, X)
         if len(X) < max(2, self.n_clusters):
             raise InputError(
-                f"n_samples={len(X)} objects cannot make n_clusters={self.n_clusters} clusters;"
+                f"n_samples={count_text(len(X), 'object')} cannot make"
+                f" n_clusters={count_text(self.n_clusters, 'cluster')};"
                 " give at least 2 objects, and no more clusters than objects"
             )
         if self.kind in ("distance", "squared-distance") and X.min() < 0:

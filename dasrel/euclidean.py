@@ -33,7 +33,7 @@ from dask.utils import parse_bytes
 from dasrel import distortion, tasks
 from dasrel._version import __version__
 from dasrel.checkpoint import Checkpoint, keeping
-from dasrel.errors import DasrelWarning, InputError, StoreError, shown, some
+from dasrel.errors import DasrelWarning, InputError, StoreError, count_text, shown, some
 from dasrel.identity import relation_identity
 from dasrel.relation import Relation, relation
 from dasrel.shifts import Result, Work, n_eps, shift
@@ -347,7 +347,7 @@ def _compose(base: Relation, method: str, gamma: float, alpha: float | None, del
 
 def _warn(found: Result, work: Work) -> None:
     told = {
-        "scans": f"{work.max_scans} scans were not enough; raise max_scans, or tol",
+        "scans": f"{count_text(work.max_scans, 'scan was', 'scans were')} not enough; raise max_scans, or tol",
         "memory": "memory for the basis ended; raise memory, or tol",
         "rounding": "the rounding of the stored numbers allows no more; store them as float64, or raise tol",
     }[found.stopped]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 
-from dasrel import meter, tasks
+from dasrel import meter, stopping, tasks
 from dasrel.arrays import allocated, named
 from dasrel.direct import DirectMatrix
-from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, is_url, shown, some
+from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, is_url, shown, size_text, some
 from dasrel.euclidean import Euclideanized
 from dasrel.intake import BLOCK, Array
 from dasrel.relation import Relation
@@ -319,6 +319,7 @@ def _lines(given: Numbers, between: str, memory: int | str) -> Iterator[str]:
     strip = _rows_at_once(given, memory)
     step = meter.current().begin("export", tiles=-(-n // strip), bytes=n * n * matrix.dtype.itemsize, scan=True)
     for start in range(0, n, strip):
+        stopping.check()
         rows = given.rows(start, min(start + strip, n))
         # Arrow writes the shortest digits that read back to the same float32 or float64.
         digits = pa.array(rows.reshape(-1)).cast(pa.string())
@@ -340,7 +341,7 @@ def _rows_at_once(given: Numbers, memory: int | str) -> int:
     if fitting < 1:
         needed = row + matrix.files.read_memory + SMALL
         raise MemoryLimitError(
-            f"export needs {format_bytes(needed)} for one row and the limit is {format_bytes(limit)}; raise --memory"
+            f"export needs {size_text(needed)} for one row and the limit is {size_text(limit)}; raise --memory"
         )
     return int(min(fitting, matrix.tile, max(1, (4 << 20) // matrix.n_objects)))
 

@@ -17,8 +17,8 @@ import google_crc32c
 import numpy as np
 import scipy.sparse
 
-from dasrel import mapping
-from dasrel.errors import InputError, shown, some
+from dasrel import mapping, stopping
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.intake import Array, Names
 from dasrel.record import EXAMPLES
 
@@ -104,7 +104,10 @@ def read_features(features: Any) -> Features:
     found = _from_file(Path(features)) if isinstance(features, str | os.PathLike) else _from_array(features)
     n, p = found.shape
     if n == 0 or p == 0:
-        raise InputError(f"{_named(found)} has {n} rows and {p} columns of numbers; give one row per object")
+        raise InputError(
+            f"{_named(found)} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers; give one row per"
+            " object"
+        )
     return found
 
 
@@ -124,6 +127,7 @@ def check_values(
     count = 0
     undefined: list[int] = []
     for start, block in features.chunks():
+        stopping.check()
         sparse = is_sparse(block)
         values = block.data if sparse else block
         if values.dtype.kind == "f":
@@ -304,12 +308,14 @@ def _read_parquet(path: Path) -> tuple[Any, Names | None, Names | None]:
     kept = (table.schema.pandas_metadata or {}).get("index_columns", [])
     texts += [name for name in kept if isinstance(name, str) and name in table.column_names and name not in texts]
     if len(texts) > 1:
-        raise InputError(f"{where} has {len(texts)} columns of names ({some([shown(t) for t in texts])}); keep one")
+        raise InputError(
+            f"{where} has {count_text(len(texts), 'column')} of names ({some([shown(t) for t in texts])}); keep one"
+        )
     ids = None
     if texts:
         column = table.column(texts[0])
         if column.null_count:
-            raise InputError(f"{where}: {column.null_count} names in column {shown(texts[0])!r} are missing")
+            raise InputError(f"{where}: {count_text(column.null_count, 'name')} missing in column {shown(texts[0])!r}")
         ids = [str(name) for name in column.to_pylist()]
         table = table.drop_columns(texts)
     return *_table_values(table, where), ids, table.column_names
@@ -350,6 +356,7 @@ def _file_checksum(path: Path) -> str:
     checksum = 0
     with path.open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
+            stopping.check()
             checksum = google_crc32c.extend(checksum, piece)
     return f"crc32c: {checksum:08x}"
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from dasrel.errors import InputError
+from dasrel.errors import InputError, count_text
 from dasrel.images import induced_image
 
 Array = NDArray[Any]
@@ -80,7 +80,9 @@ def partition_picture(
     sizes = np.bincount(U.argmax(axis=1), minlength=clusters)
     ends = np.cumsum(sizes)
     if len(labelled) != clusters:
-        raise InputError(f"there are {len(labelled)} names for {clusters} clusters: give one for each")
+        raise InputError(
+            f"{count_text(len(labelled), 'name')} for {count_text(clusters, 'cluster')}: give one for each"
+        )
     middles = [(labelled[k], float(ends[k] - sizes[k] / 2)) for k in range(clusters) if sizes[k]]
 
     figure = Figure(figsize=(13.5, 7.6), layout="constrained")

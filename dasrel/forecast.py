@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 
 from dasrel import readers, tasks
 from dasrel.append import open_additions
-from dasrel.audit import size_text
-from dasrel.errors import InputError, MemoryLimitError, StoreError, shown
+from dasrel.errors import InputError, MemoryLimitError, StoreError, count_text, shown, size_text
 from dasrel.euclidean import check_arguments
 from dasrel.export import BAND_COPIES, as_numbers, check_export, named_relation, row_memory, task_memory
 from dasrel.graph import Consumer
@@ -129,7 +128,7 @@ def forecast_import(
     name, n, opened, both = _looked_at(source, reading, policy, kind)
     names = given_ids(reading)
     if names is not None and n is not None and len(names) != n:
-        raise InputError(f"{len(names)} ids for {n} objects; give one id per row")
+        raise InputError(f"{count_text(len(names), 'id')} for {count_text(n, 'object')}; give one id per row")
     aside = opened is None
     if opened is not None:
         writing, _, misfit = readers.fitting(opened, writing)
@@ -436,7 +435,7 @@ def _scan(source: Any, consumers: list[Consumer], limit: int) -> int:
     fixed, task = needed_memory(source, consumers)
     if fixed + task > limit:
         raise MemoryLimitError(
-            f"a scan needs {format_bytes(fixed + task)} and the limit is {format_bytes(limit)}; raise memory, or use"
+            f"a scan needs {size_text(fixed + task)} and the limit is {size_text(limit)}; raise memory, or use"
             f" tiles smaller than {source.layout.tile}"
         )
     threads = min(tasks.thread_count(), (limit - fixed) // task) if task else 0

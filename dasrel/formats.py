@@ -24,7 +24,7 @@ from dasrel.arrays import (
     named,
     square_side,
 )
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.intake import Array
 from dasrel.source import Reading, Source
 from dasrel.sparse import PIECE, SparseSource, absent_value, sort_aside
@@ -52,7 +52,8 @@ def open_raw(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
     square, triangle = n * n * dtype.itemsize, n * (n - 1) // 2 * dtype.itemsize
     if size not in (square, triangle):
         raise InputError(
-            f"{named(path)} has {size} bytes; {n} objects of {dtype} take {square} (full) or {triangle} (condensed):"
+            f"{named(path)} has {count_text(size, 'byte')}; {count_text(n, 'object')} of {dtype} take {square} (full)"
+            f" or {triangle} (condensed):"
             " it is truncated, or --shape or --dtype is wrong"
         )
     shape = (n, n) if size == square else (n * (n - 1) // 2,)

@@ -30,7 +30,7 @@ import google_crc32c
 import numpy as np
 
 from dasrel._version import __version__
-from dasrel.errors import InputError, MemoryLimitError, StoreError, full_disk, redacted, shown, some
+from dasrel.errors import InputError, MemoryLimitError, StoreError, count_text, full_disk, redacted, shown, some
 from dasrel.intake import BLOCK, Array, Names
 from dasrel.record import EXAMPLES, RECORD_LENGTH, Record, audit_of
 from dasrel.store import Layout, Matrix, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
@@ -112,7 +112,10 @@ class Growth:
     def commit(self, checksum: str | None) -> Matrix:
         """Make the store the larger one, by one write, and open it."""
         if missing := self.missing():
-            raise StoreError(f"{len(missing)} tiles are not written: {some(missing)}; run the same append again")
+            raise StoreError(
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run the same"
+                " append again"
+            )
         old_side, side = self.old.layout.a_side, self.layout.a_side
         rows = np.full((side, side, RECORD_LENGTH), np.nan)
         rows[:old_side, :old_side] = self._before
@@ -289,7 +292,7 @@ def checked_names(names: Names, old: Matrix) -> Array:
     twice = [shown(name) for name in wanted if name in there]
     if twice:
         raise InputError(
-            f"{len(twice)} of the {len(wanted)} new objects are in {location(old.store)} already: {some(twice)};"
+            f"{len(twice)} of {count_text(len(wanted), 'new object')} already in {location(old.store)}: {some(twice)};"
             " append only new ones"
         )
     if len(set(wanted)) < len(wanted):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dasrel import compiled
 from dasrel.compiled import ADDRESS, NUMBER
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.record import EXAMPLES, Record, count_diagonal, counted, example_places, value_range
 
 Array = NDArray[Any]
@@ -363,7 +363,7 @@ def _symmetrize(
     if count and policy.symmetrize == "error":
         x, y = float(a[where]), float(b[where])
         raise InputError(
-            f"asymmetric: {count} pairs in this block, the worst {_pair(row, column, ids)}:"
+            f"asymmetric: {count_text(count, 'pair')} in this block, the worst {_pair(row, column, ids)}:"
             f" {x:g} one way, {y:g} the other; say --symmetrize mean or --symmetrize max"
         )
     record.asymmetric = count
@@ -385,7 +385,7 @@ def _check_diagonal(a: Array, place: tuple[int, int], kind: str, policy: Policy,
     if bad.size and policy.diagonal == "error":
         k = int(bad[np.argmax(np.abs(diagonal[bad]))])
         who = _name(place[0] + k, ids)
-        told = f"diagonal is not zero for {bad.size} objects of this block, e.g. {who}: {diagonal[k]:g}"
+        told = f"diagonal is not zero for {count_text(bad.size, 'object')} of this block, e.g. {who}: {diagonal[k]:g}"
         if a.shape[0] > 1 and bool((diagonal >= np.nanmax(a, axis=1)).all()):
             raise InputError(
                 f"{told}, and it is the largest value of its row: this looks like a similarity;"

@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dasrel import meter, skinny, tasks
-from dasrel.errors import InputError, MemoryLimitError
+from dasrel.errors import InputError, MemoryLimitError, count_text, size_text
 
 Float = NDArray[np.float64]
 Operator = Callable[[Float], Float]
@@ -198,7 +198,7 @@ def lanczos(
     search = search or Search()
     dimension = n_objects - 1 if search.centre else n_objects
     if dimension < 1:
-        raise InputError(f"{n_objects} objects have no spectrum; at least two are needed")
+        raise InputError(f"{count_text(n_objects, 'object has', 'objects have')} no spectrum; at least two are needed")
     most = scans_that_fit(search, n_objects, dimension, metric is not None)
     with tasks.single_threaded_blas():  # the same bits however many cores
         if state is None:
@@ -208,7 +208,8 @@ def lanczos(
             state = State(search.block, none, dual, fresh, fresh_dual, np.zeros((0, 0)), np.zeros((len(fresh), 0)))
         elif state.fresh.shape[1] != n_objects or state.block != search.block:
             raise InputError(
-                f"the saved search is of {state.fresh.shape[1]} objects with block {state.block}, this one of"
+                f"the saved search is of {count_text(state.fresh.shape[1], 'object')} with block {state.block}, this"
+                " one of"
                 f" {n_objects} with block {search.block}; give the same, or start anew"
             )
         elif (state.dual is state.basis) != (metric is None):
@@ -472,7 +473,8 @@ def scans_that_fit(search: Search, n: int, dimension: int, metric: bool) -> int:
     fit = (limit - work) // step
     if fit < min(2, all_scans):
         raise MemoryLimitError(
-            f"eigenvalues of {n} objects need {format_bytes(work + 2 * step)} and the limit is {format_bytes(limit)};"
+            f"eigenvalues of {count_text(n, 'object')} need {size_text(work + 2 * step)} and the limit is"
+            f" {size_text(limit)};"
             f" raise memory, or use a block smaller than {search.block}"
         )
     return search.max_scans if fit >= all_scans else int(fit)

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dasrel import stopping
 from dasrel.errors import DasrelError, shown
 
 PATIENCE = 2.0
@@ -54,6 +55,7 @@ class Lock:
             os.write(descriptor, json.dumps(_me()).encode())
             last = time.monotonic() + PATIENCE
             while not self._taken(aside, patient=time.monotonic() < last):
+                stopping.check()
                 time.sleep(0.01)
         except BaseException:
             os.close(descriptor)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from dasrel import meter, rules
-from dasrel.errors import InputError, StoreError, shown
+from dasrel.errors import InputError, StoreError, count_text, shown
 from dasrel.model import Model
 from dasrel.outputs import load_model
 from dasrel.relation import Relation, left_products
@@ -134,8 +134,9 @@ def load_previous(path: str | os.PathLike[str]) -> Previous:
         raise StoreError(f"{shown(beside, limit=200)} cannot be read: {shown(error, limit=200)}") from None
     if found.shape != (model.n_objects, model.n_clusters) or found.dtype.kind != "f" or not np.isfinite(found).all():
         raise StoreError(
-            f"{shown(beside, limit=200)} has shape {found.shape}, and the model beside it has {model.n_objects} objects"
-            f" and {model.n_clusters} clusters: they do not belong together"
+            f"{shown(beside, limit=200)} has shape {found.shape}, and the model beside it has"
+            f" {count_text(model.n_objects, 'object')}"
+            f" and {count_text(model.n_clusters, 'cluster')}: they do not belong together"
         )
     return Previous(str(path), model, np.asarray(found, dtype=np.float64))
 
@@ -205,7 +206,7 @@ def memberships_at(relation: Relation, model: Model, *, memory: int | str | None
     Cost: one scan.
     """
     if relation.n_objects != model.n_objects:
-        raise InputError(f"the model has {model.n_objects} objects and the matrix {relation.n_objects}")
+        raise InputError(f"the model has {count_text(model.n_objects, 'object')} and the matrix {relation.n_objects}")
     base = replace(relation, beta=0.0)
     V = np.ascontiguousarray(model.V, dtype=np.float64 if base.terms else base.matrix.dtype)
     (Y,) = left_products([(base, V)], memory=memory)

@@ -6,7 +6,6 @@ they can be had much faster: Euclidean distances by matrix products, and Simpson
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +14,9 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, did_you_mean, shown, some
 from dasrel.features import Features, array_checksum, dense, is_sparse, row_block
-from dasrel.intake import Array, Names
+from dasrel.intake import Array
 
 SIDE = 512
 """Side of the blocks in which a tile is computed: 2 MiB of float64, so that the passes over it stay in the cache."""
@@ -120,7 +119,9 @@ def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
     given = dict(options or {})
     if kind in ("kernel", "similarity"):
         if name not in KERNELS:
-            hint = f"{name} gives distances: say kind distance" if name in known else _nearest(name, KERNELS)
+            hint = (
+                f"{name} gives distances: say kind distance" if name in known else did_you_mean(name, KERNELS, show=3)
+            )
             raise InputError(f"kind {kind} needs one of scikit-learn's kernels, not {shown(name)!r}; {hint}")
         _check_options(name, given, KERNELS[name])
         return Metric(name, kind, given)
@@ -129,7 +130,8 @@ def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
     if name == "wminkowski":
         raise InputError("metric wminkowski is gone from SciPy: use minkowski with the options p and w")
     if name not in known:
-        hint = f"{name} is a kernel: say kind kernel" if name in KERNELS else _nearest(name, known)
+        full_names = sorted(word for word in known if len(word) > 2)
+        hint = f"{name} is a kernel: say kind kernel" if name in KERNELS else did_you_mean(name, full_names, show=3)
         raise InputError(f"no metric {shown(name)!r}; {hint}")
     full = known[name]
     _check_options(name, given, OPTIONS[full])
@@ -166,7 +168,8 @@ def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metr
             total += centred.T @ centred
         if n <= p or np.linalg.matrix_rank(total) < p:
             raise InputError(
-                f"metric mahalanobis: the covariance of {n} rows and {p} columns has no inverse;"
+                f"metric mahalanobis: the covariance of {count_text(n, 'row')} and {count_text(p, 'column')} has no"
+                " inverse;"
                 " drop columns that depend on others, or give the option VI"
             )
         options["VI"] = np.linalg.inv(total / (n - 1))
@@ -393,9 +396,3 @@ def _check_options(name: str, given: dict[str, Any], allowed: tuple[str, ...]) -
     if unknown := [shown(key) for key in given if key not in allowed]:
         takes = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
         raise InputError(f"metric {shown(name)} has no option {some(unknown)}; {takes}")
-
-
-def _nearest(name: str, known: Mapping[str, Any] | Names) -> str:
-    full = [word for word in known if len(word) > 2]
-    close = difflib.get_close_matches(str(name).lower(), full, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(full))}"

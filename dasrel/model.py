@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dasrel import rules
 from dasrel._version import __version__
-from dasrel.errors import DasrelWarning, InputError, StoreError, shown, some
+from dasrel.errors import DasrelWarning, InputError, StoreError, count_text, shown, some
 from dasrel.rules import Rule
 from dasrel.tiles import Parameter, View
 
@@ -89,7 +89,7 @@ class Model:
         absent = [shown(name) for name in mine if name not in at]
         if absent:
             raise InputError(
-                f"the model was made from other objects: {len(absent)} of its {self.n_objects} are not among the"
+                f"the model was made from other objects: {len(absent)} of its {self.n_objects} not among the"
                 f" {len(names)} of the matrix: {some(absent)}"
             )
         V = np.zeros((self.n_clusters, len(names)))
@@ -220,7 +220,9 @@ class Model:
     def _check_whole(self) -> None:
         self.formula()
         if self.V.ndim != 2 or self.half.shape != (self.n_clusters,) or len(self.ids) != self.n_objects:
-            raise ValueError(f"shapes {self.V.shape}, {self.half.shape} and {len(self.ids)} ids do not belong together")
+            raise ValueError(
+                f"shapes {self.V.shape}, {self.half.shape} and {count_text(len(self.ids), 'id')} do not belong together"
+            )
         if not (np.isfinite(self.V).all() and np.isfinite(self.half).all() and np.isfinite(self.beta)):
             raise ValueError("values that are not finite")
         if (self.diagonal is not None) != (self.kind in ("similarity", "kernel")):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import platform
 import shutil
@@ -30,7 +29,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dasrel._version import __version__
-from dasrel.errors import InputError, StoreError, is_url, redacted, shown
+from dasrel.errors import InputError, StoreError, count_text, is_url, json_ready, redacted, shown
 from dasrel.features import is_sparse, read_features, row_block
 from dasrel.model import Model
 from dasrel.results import Clustering, Partition
@@ -91,7 +90,7 @@ def whole_folder(target: Path, result: dict[str, Any], *, force: bool = False) -
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield aside
-        (aside / "result.json").write_text(json.dumps(_finite(result), indent=1) + "\n", encoding="utf-8")
+        (aside / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
         aside.chmod(0o777 & ~_umask())  # mkdtemp lets nobody else in
         _replace(aside, target, force=force)
     finally:
@@ -268,7 +267,7 @@ def save_predictions(
     check_file(target, force=force)
     count, clusters = memberships.shape
     if ids is not None and len(ids) != count:
-        raise InputError(f"there are {len(ids)} ids for {count} new objects; give one for each")
+        raise InputError(f"{count_text(len(ids), 'id')} for {count_text(count, 'new object')}; give one for each")
     names = [str(k) for k in range(count)] if ids is None else ids
     labels = memberships.argmax(axis=1).tolist()
     lines = ([name, k, u[k], *u] for name, k, u in zip(names, labels, map(np.ndarray.tolist, memberships), strict=True))
@@ -309,15 +308,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return " ".join(str(item) for item in value)
     return value
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _umask() -> int:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import spool
+from dasrel import spool, stopping
 from dasrel.compiled import ADDRESS, NUMBER
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.intake import Array, Names, Policy
 from dasrel.pairlist import Part, is_parquet, parts
 from dasrel.source import Reading, Source
@@ -113,6 +113,7 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
     runs = _Runs(scratch, spare)
     try:
         for part in parts(path, stream, reading, spare):
+            stopping.check()
             runs.add(part, objects.numbered(part))
         bounds = runs.finish()
         checksum = None if stream is None else stream.checksum()
@@ -277,6 +278,7 @@ class _Records:
             if k < keys.size and keys[k] == key:
                 start, stop = (int(x) for x in self.index[first + k, 1:])
                 for here in range(start, stop, SIDE * SIDE):
+                    stopping.check()
                     yield self.records[here : min(stop, here + SIDE * SIDE)]
 
     def cells(self, row: int, column: int, *, gathered: bool = True) -> Iterator[tuple[Array, Array]]:
@@ -400,7 +402,7 @@ class PairSource:
         told = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
         a, b = (shown(self._names[k]) for k in (row * SIDE + cell // SIDE, column * SIDE + cell % SIDE))
         raise InputError(
-            f"{self._told}: {which.size} pairs of this block are there more than once, e.g. {a} and {b}"
+            f"{self._told}: {count_text(which.size, 'pair')} of this block listed more than once, e.g. {a} and {b}"
             f" ({some([f'{value:g}' for value in told])}); say --duplicates mean, min, max or last"
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dasrel import stopping, tasks
 from dasrel.claim import claimed
-from dasrel.errors import DasrelError, InputError, shown, some
+from dasrel.errors import DasrelError, InputError, count_text, shown, some
 from dasrel.features import Features, Mapped, array_checksum, check_values, read_features, row_block
 from dasrel.intake import BLOCK, Array, Names, Policy, check_tile
 from dasrel.metrics import Metric, described, made_ready, needs, resolve, tile_values
@@ -384,7 +384,7 @@ def _run(
             )
     except _BlockFailed as failed:
         where, error = failed.args
-        tries = f"{retries + 1} tries" if retries else "one try"
+        tries = count_text(retries + 1, "try", "tries") if retries else "one try"
         raise DasrelError(
             f"the function failed for {where} after {tries}: {type(error).__name__}: {shown(error, limit=200)};"
             " mend it and run again with --resume: finished blocks are kept"

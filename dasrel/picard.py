@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dasrel import meter, tasks
 from dasrel.checkpoint import Keeper
-from dasrel.errors import InputError, MemoryLimitError
+from dasrel.errors import InputError, MemoryLimitError, count_text, size_text
 from dasrel.graph import Plan
 from dasrel.motion import Motion, Outcome, Surroundings
 from dasrel.products import product_consumer, product_sizes
@@ -177,7 +177,7 @@ def run_bundle(
     with ThreadPoolExecutor(tasks.thread_count(waiting=False)) as pool:
         while moving:
             bundle.iteration += 1
-            meter.current().say(f"iteration {bundle.iteration}, {len(moving)} runs moving")
+            meter.current().say(f"iteration {bundle.iteration}, {count_text(len(moving), 'run')} moving")
             began = time.perf_counter()
             widths = [motion.run.n_clusters for motion in moving]
             ends = np.cumsum(widths).tolist()
@@ -221,8 +221,10 @@ def _refuse_negatives(moving: Sequence[Motion]) -> None:
         return
     first = stopped[0]
     raise InputError(
-        f"{first.stopped_by_negatives} distances to centres are negative in iteration {first.n_iter} of run"
-        f" {first.place} ({first.rule}, {first.run.n_clusters} clusters; {len(stopped)} of {len(moving)} runs met"
+        f"{count_text(first.stopped_by_negatives, 'distance to a centre is', 'distances to centres are')} negative in"
+        f" iteration {first.n_iter} of run"
+        f" {first.place} ({first.rule}, {count_text(first.run.n_clusters, 'cluster')}; {len(stopped)} of"
+        f" {count_text(len(moving), 'run')} met"
         " some): the dissimilarities are not Euclidean. Say on_negative='heal' (NERFCM), give a spread (-2 lambda_1,"
         " lambda_1 the smallest eigenvalue of -1/2 P D P, always suffices), or pass a Euclideanised relation"
     )
@@ -265,8 +267,8 @@ def split_by_memory(
         first = needed(BLOCK, 8 * n * BLOCK * (2 * LANCZOS_SCANS + 8))
         if first > limit:
             raise MemoryLimitError(
-                f'entropy_weight="auto" needs {format_bytes(first)} for {n} objects and the limit is'
-                f" {format_bytes(limit)}; raise memory, or give a number"
+                f'entropy_weight="auto" needs {size_text(first)} for {n} objects and the limit is'
+                f" {size_text(limit)}; raise memory, or give a number"
             )
     bundles: list[list[tuple[int, Run]]] = [[]]
     columns, held = 0, kept + update
@@ -279,12 +281,14 @@ def split_by_memory(
             columns, held = 0, kept + update
         if not bundles[-1] and not fits(run.n_clusters + extra, held + mine):
             _, (task, there), _ = of_scan(run.n_clusters + extra)
-            tasks.check_workers(workers, task, f"a scan for one run of {run.n_clusters} clusters", kept=there)
+            tasks.check_workers(
+                workers, task, f"a scan for one run of {count_text(run.n_clusters, 'cluster')}", kept=there
+            )
             raise MemoryLimitError(
-                f"one run of {run.n_clusters} clusters on {n} objects needs"
-                f" {format_bytes(needed(run.n_clusters + extra, held + mine))}"
-                f" ({format_bytes(kept)} of it for {len(keeping)} results that are kept) and the limit is"
-                f" {format_bytes(limit)}; raise memory, keep fewer results, or use smaller tiles"
+                f"one run of {count_text(run.n_clusters, 'cluster')} on {count_text(n, 'object')} needs"
+                f" {size_text(needed(run.n_clusters + extra, held + mine))}"
+                f" ({size_text(kept)} of it for {count_text(len(keeping), 'kept result')}) and the limit is"
+                f" {size_text(limit)}; raise memory, keep fewer results, or use smaller tiles"
             )
         bundles[-1].append((place, run))
         columns += run.n_clusters

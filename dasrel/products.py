@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import skinny, tiles
-from dasrel.errors import InputError
+from dasrel.errors import InputError, count_text
 from dasrel.graph import Consumer, Plan
 from dasrel.scan import TileSource, scan
 from dasrel.tiles import Strips, View
@@ -36,7 +36,7 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
     layout, diagonal = source.layout, source.diagonal
     for _, u in wanted:
         if u.ndim != 2 or u.shape[1] != layout.n_objects:
-            raise InputError(f"columns of shape {u.shape} do not fit {layout.n_objects} objects")
+            raise InputError(f"columns of shape {u.shape} do not fit {count_text(layout.n_objects, 'object')}")
         if not np.isfinite(u).all():
             raise InputError("the columns to be multiplied hold NaN or infinite values")
     order = sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))  # equal views side by side: applied once

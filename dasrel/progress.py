@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from dasrel.errors import count_text, size_text, time_text
 from dasrel.meter import Progress
 
 
@@ -18,35 +19,32 @@ def rate(event: Progress) -> str:
     """The speed of the present pass.
 
     >>> rate(Progress("scan", 1, 5, 10, 6_000_000_000, 12_000_000_000, 4.0))
-    '1.50 GB/s'
+    '1.5 GB/s'
     """
     if not event.bytes or event.seconds <= 0:
         return ""
-    speed = event.bytes / event.seconds
-    return f"{speed / 1e9:.2f} GB/s" if speed > 5e7 else f"{speed / 1e6:.2g} MB/s"
+    return f"{size_text(event.bytes / event.seconds)}/s"
 
 
 def time_left(event: Progress) -> str:
     """How long the present pass will still take, judged by the tiles done.
 
     >>> time_left(Progress("scan", 1, 5, 10, 0, 0, 90.0)), time_left(Progress("scan", 1, 1, 101, 0, 0, 72.0))
-    ('1:30 left', '2:00:00 left')
+    ('1.5 min left', '2 h left')
     """
     if not event.tiles or event.tiles >= event.tiles_total:
         return ""
-    left = round(event.seconds / event.tiles * (event.tiles_total - event.tiles))
-    minutes, seconds = divmod(left, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+    left = event.seconds / event.tiles * (event.tiles_total - event.tiles)
+    return f"{time_text(left)} left"
 
 
 def line(event: Progress) -> str:
     """An event as one line of text.
 
     >>> line(Progress("scan", 3, 5, 10, 6_000_000_000, 12_000_000_000, 4.0, note="iteration 3"))
-    'scan 3: 5 of 10 tiles, 1.50 GB/s, 0:04 left, iteration 3'
+    'scan 3: 5 of 10 tiles, 1.5 GB/s, 4 s left, iteration 3'
     """
-    parts = [f"{event.tiles:,} of {event.tiles_total:,} tiles", rate(event), time_left(event), event.note]
+    parts = [f"{event.tiles:,} of {count_text(event.tiles_total, 'tile')}", rate(event), time_left(event), event.note]
     return f"{_title(event)}: " + ", ".join(part for part in parts if part)
 
 
@@ -115,7 +113,7 @@ class Drawing:
             description=_title(event),
             completed=event.tiles,
             total=max(event.tiles_total, 1),
-            tiles=f"{event.tiles:,} of {event.tiles_total:,} tiles",
+            tiles=f"{event.tiles:,} of {count_text(event.tiles_total, 'tile')}",
             rate=rate(event),
             left=time_left(event),
             note=event.note,

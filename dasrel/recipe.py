@@ -7,7 +7,6 @@ no templates, no imports; and names of steps are plain words, so that what they 
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dasrel.clusters import parsed_cluster
-from dasrel.errors import InputError, redacted, shown, some
+from dasrel.errors import InputError, did_you_mean, redacted, shown, some
 from dasrel.runtime import TLS, Runtime
 from dasrel.tables import TABLES, MatrixTable, Where
 from dasrel.words import METHODS, STARTS
@@ -109,7 +108,7 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
     faults: list[str] = []
     for kind, tables in content.items():
         if kind not in TABLES:
-            faults.append(f"[{shown(kind)}]: unknown{near(kind, [*TABLES, 'runtime', 'out'])}")
+            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*TABLES, 'runtime', 'out'])}")
             continue
         if not isinstance(tables, dict):
             faults.append(f"{kind}: {shown(repr(tables))} is no table; write [{kind}] and its keys below")
@@ -153,7 +152,7 @@ def explained(place: str, known: Iterable[str], error: ValidationError) -> list[
         numbers = "".join(f"[{part}]" for part in fault["loc"][1:] if isinstance(part, int))
         what = fault["msg"].removeprefix("Input ").removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
-            what = f"unknown{near(str(fault['loc'][0]), known)}"
+            what = f"unknown; {did_you_mean(str(fault['loc'][0]), known)}"
         elif fault["type"] == "missing":
             what = "missing"
         elif fault["loc"]:
@@ -165,13 +164,6 @@ def explained(place: str, known: Iterable[str], error: ValidationError) -> list[
 def _shortened(parts: list[str]) -> list[str]:
     """Faults of one value, which a union has for each of its members, without what the first has said already."""
     return [part if k == 0 else part.partition(" should be ")[2] or part for k, part in enumerate(dict.fromkeys(parts))]
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """Words for the end of a message: the nearest known one, or all."""
-    words = list(known)
-    close = difflib.get_close_matches(word.lower(), words, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(words)}"
 
 
 def _runtime(table: Any, folder: Path, faults: list[str]) -> tuple[Runtime, str | None]:
@@ -214,7 +206,9 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
         if found is None or found.kind not in kinds:
             those = [name for name, other in steps.items() if other.kind in kinds and name != step.name]
             listed = [*those, *also]
-            hint = near(word, listed) if listed else f"; there is no step of the kind {' or '.join(kinds)}"
+            hint = (
+                f"; {did_you_mean(word, listed)}" if listed else f"; there is no step of the kind {' or '.join(kinds)}"
+            )
             faults.append(f"{place} {key}: no step {shown(word)!r}{hint}")
         else:
             uses[key] = word

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasrel.direct import DirectMatrix, as_matrix
-from dasrel.errors import InputError
+from dasrel.errors import InputError, count_text
 from dasrel.products import products
 from dasrel.store import Matrix
 from dasrel.tiles import Parameter, View
@@ -185,7 +185,7 @@ class Relation:
         columns = np.asarray(V)
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or columns.shape[0] != self.n_objects:
-            raise InputError(f"V has shape {np.shape(V)}; {self.n_objects} rows are needed")
+            raise InputError(f"V has shape {np.shape(V)}; give {count_text(self.n_objects, 'row')}")
         return columns
 
     @staticmethod

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dasrel import rules
 from dasrel.checkpoint import Checkpoint, keeping
 from dasrel.delivered import RunResult, SoFar, named, places_of, same_bundles
-from dasrel.errors import DasrelWarning, InputError, some
+from dasrel.errors import DasrelWarning, InputError, count_text, some
 from dasrel.identity import relation_identity
 from dasrel.model import Model
 from dasrel.motion import Outcome
@@ -112,7 +112,8 @@ class Clustering:
         """The best run, where there is one setting; objectives of several settings cannot be compared."""
         if len(self.partitions) > 1:
             raise InputError(
-                f"there are {len(self.partitions)} settings and their objectives cannot be compared: choose from"
+                f"there are {count_text(len(self.partitions), 'setting')} and their objectives cannot be compared:"
+                " choose from"
                 " partitions, or compare them by a validity index"
             )
         return self.partitions[0]
@@ -172,7 +173,8 @@ def cluster(
         bundles = same_bundles(bundles, keep.state("bundles"))
         if len(bundles) > 1:
             notes.add(
-                f"{len(listed)} runs do not fit into memory at once and were split into {len(bundles)} bundles, each"
+                f"{count_text(len(listed), 'run')} do not fit into memory at once and were split into"
+                f" {count_text(len(bundles), 'bundle')}, each"
                 " with its own scans; raise memory to make fewer scans"
             )
         first = entropy_weights(relation, listed, scan_memory, keep)
@@ -226,7 +228,7 @@ def _look_back(results: Sequence[RunResult], eigenvalue: float | None, n: int, n
 
     def tell(which: list[int], text: str) -> None:
         if which:
-            notes.add(f"{len(which)} of {total} runs {text} (runs {some(which)})")
+            notes.add(f"{len(which)} of {count_text(total, 'run')} {text} (runs {some(which)})")
 
     def those(test: Any) -> list[int]:
         return [k for k, r in enumerate(results) if test(r)]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from dasrel import spool
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown
 from dasrel.guess import Line
 from dasrel.intake import Array
 
@@ -71,9 +71,10 @@ def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
             first = np.fromfile(target, np.float64, n)
             skip = int(np.array_equal(first, np.arange(n)))
         if count - skip != n:
-            what = table.counted if count < n else f"{n} columns"
+            what = (count < n and table.counted) or count_text(n, "column")
             more = "the file is cut short" if count < n and table.counted else "a matrix must be square"
-            raise InputError(f"{name}: {count} rows for {what or f'{n} columns'}: {more}; write the whole matrix again")
+            rows_met = count_text(count, "row")
+            raise InputError(f"{name}: {rows_met} for {what}: {more}; write the whole matrix again")
         os.ftruncate(descriptor, 8 * n * (n + skip))  # a triangle's last row ends early
     finally:
         os.close(descriptor)
@@ -119,10 +120,8 @@ def _batches(table: Table, rows: Iterable[Line]) -> Iterator[tuple[int, list[Lin
     first = size = 0
     for count, row in enumerate(rows):
         if count > table.n_objects:
-            raise InputError(
-                f"{spool.place(table.path)}: line {row.number}: more than {table.counted or f'{table.n_objects} rows'};"
-                " a matrix must be square"
-            )
+            most = table.counted or count_text(table.n_objects, "row")
+            raise InputError(f"{spool.place(table.path)}: line {row.number}: more than {most}; a matrix must be square")
         if batch and (size >= BATCH or row.text is not batch[-1].text):
             yield first, batch
             batch, first, size = [], count, 0

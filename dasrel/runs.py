@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown
 from dasrel.model import Model
 from dasrel.rules import RULES
 
@@ -181,7 +181,9 @@ def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -
         if not isinstance(run, Run):
             raise InputError(f"runs are made with dasrel.Run or dasrel.grid; this is {shown(type(run).__name__)}")
         if run.n_clusters > n_objects:
-            raise InputError(f"n_clusters is {run.n_clusters} and there are {n_objects} objects: give 1 to {n_objects}")
+            raise InputError(
+                f"n_clusters is {run.n_clusters} for {count_text(n_objects, 'object')}: give 1 to {n_objects}"
+            )
     models = {id(run.start): run.start for run in runs if isinstance(run.start, Model)}
     fitted = {key: model.grown(ids, diagonal) for key, model in models.items()}
     runs = [
@@ -191,7 +193,9 @@ def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -
     for run in runs:
         if isinstance(run.start, Model):
             if run.start.n_clusters != run.n_clusters:
-                raise InputError(f"the start is a model of {run.start.n_clusters} clusters, not {run.n_clusters}")
+                raise InputError(
+                    f"the start is a model of {count_text(run.start.n_clusters, 'cluster')}, not {run.n_clusters}"
+                )
             if run.eta == "cut":
                 raise InputError("eta='cut' needs memberships to cut, and a model has none: start from memberships")
         elif not isinstance(run.start, str):

@@ -40,8 +40,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dasrel import stopping
 from dasrel.clusters import has_dashboard, one_line, parsed_cluster, start
-from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError, redacted, shown, some
+from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError, count_text, redacted, shown, some
 
 WAIT = 60.0
 """Most seconds to wait for workers, if nothing else is said."""
@@ -233,6 +234,7 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
             settings.setdefault("workers", runtime.workers)
         started = start(kind, settings, security=security, level=logging.INFO if logs else logging.CRITICAL)
         stack.callback(_quietly, started.close)
+        stopping.check()
         target, wanted, limit, name = started.target, started.workers, REACH, f"the cluster's scheduler ({kind})"
         ends = started.shuts_down
     else:
@@ -245,7 +247,7 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # versions that differ are told of below, with dasrel's own
         try:
-            client = Client(target, security=security, timeout=limit, name="dasrel")
+            client = stopping.waited(Client, target, security=security, timeout=limit, name="dasrel")
         except Exception as error:
             failure = ClusterError(_why(error, name, runtime))
             traceback.clear_frames(error.__traceback__)
@@ -260,7 +262,7 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
 
 def _quietly(close: Callable[[], None]) -> None:
     """What is lost already cannot be closed; the error that matters is another one."""
-    with suppress(Exception):
+    with suppress(Exception), stopping.closing():
         close()
 
 
@@ -294,6 +296,7 @@ def _address_in(path: Path, limit: float) -> str:
             raise ClusterError(
                 f"{shown(path, limit=200)}: no scheduler has written this file in {limit:g} s; does it run?"
             )
+        stopping.check()
         time.sleep(0.1)
     try:
         address = json.loads(path.read_text(encoding="utf-8"))["address"]
@@ -323,13 +326,14 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
     from dasrel.tasks import lost, worker_memory
 
     try:
-        client.wait_for_workers(wanted, timeout=limit)
+        stopping.waited(client.wait_for_workers, wanted, timeout=limit)
     except Exception as error:
         if client.status != "running":
             raise lost(client) from error
         have = len(worker_memory(client, wait=0))
         raise ClusterError(
-            f"{have} of {wanted} workers came in {limit:g} s; see why they do not start, or wait longer (--wait) or"
+            f"{have} of {count_text(wanted, 'worker')} came in {limit:g} s; see why they do not start, or wait longer"
+            " (--wait) or"
             " for fewer (--workers)"
         ) from None
 
@@ -367,7 +371,7 @@ def _explained(error: Exception, client: Any) -> ClusterError | None:
 
     if isinstance(error, KilledWorker):
         return ClusterError(
-            f"{error.allowed_failures + 1} workers died over the same piece of work, the last at"
+            f"{count_text(error.allowed_failures + 1, 'worker')} died over the same piece of work, the last at"
             f" {error.last_worker.address}; most often they lack memory: give them more, or fewer threads, or use"
             f" smaller tiles, and {AGAIN}"
         )

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import dask
 import dask.threaded
 from dask.system import CPU_COUNT
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dasrel import graph as graphs
-from dasrel import meter, tasks, workers
+from dasrel import meter, stopping, tasks, workers
 from dasrel.ahead import Ahead, buffer_bytes
-from dasrel.errors import MemoryLimitError
+from dasrel.errors import MemoryLimitError, size_text
 from dasrel.graph import FOLDS, GROUPS, Consumer, Given, Plan, build_graph, keys_of, tile_order
 from dasrel.store import Layout
 
@@ -70,6 +71,7 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
     Cost: one scan. Memory is predicted and compared with the limit, and with the workers' limits on a cluster, before
     the first tile is read.
     """
+    stopping.check()
     plan = Plan(source.layout)
     client = tasks.active_client()
     of_workers = None if client is None else tasks.worker_memory(client)
@@ -84,11 +86,18 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
     for consumer in consumers:
         parts = dict(zip(keys_of(plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
         finished.append(consumer.finish(parts))
+    stopping.check()
     return finished
 
 
 _one_at_a_time = threading.Lock()
 """Two threads that scan at once would only fight for the disk, the cores and the BLAS limit: they take turns."""
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Start the local threads of all scans, of which one runs at a time; Dask would start others for each of them."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="dasrel-scan")
 
 
 def _scan_here(
@@ -101,7 +110,7 @@ def _scan_here(
     with source.files.scanned(), reader.reading(tile_order(graph, plan)) if ahead else nullcontext():
         if size <= SMALL:
             return list(dask.get(graph, wanted))
-        return list(dask.threaded.get(graph, wanted, num_workers=threads))
+        return list(stopping.waited(dask.threaded.get, graph, wanted, pool=_pool(threads)))
 
 
 def _scan_again_if_lost(
@@ -154,11 +163,11 @@ def _scan_on_cluster(
         if here:
             folds = {key: graph.pop(key) for key in list(graph) if key[0].startswith(FOLDS)}
             parts = [key for key in graph if key[0].startswith(GROUPS)]
-            brought = zip(parts, workers.get(client, memory, graph, parts), strict=True)
+            brought = zip(parts, stopping.waited(workers.get, client, memory, graph, parts), strict=True)
             folds.update({key: (Given(part),) for key, part in brought})
             results = list((dask.get if here <= SMALL else dask.threaded.get)(folds, wanted))
         else:
-            results = workers.get(client, memory, graph, wanted)
+            results = stopping.waited(workers.get, client, memory, graph, wanted)
     tiles_read = sum(len(groups[group]) for group in read)
     counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes)
     return results
@@ -241,8 +250,8 @@ def _check_memory(
     here = fixed + (task if of_workers is None else brought_here(plan, consumers))
     if here > limit:
         raise MemoryLimitError(
-            f"a scan needs {format_bytes(here)} ({format_bytes(fixed)} for the columns and"
-            f" {format_bytes(here - fixed)} for a task) and the limit is {format_bytes(limit)};"
+            f"a scan needs {size_text(here)} ({size_text(fixed)} for the columns and"
+            f" {size_text(here - fixed)} for a task) and the limit is {size_text(limit)};"
             f" raise memory, use fewer columns at once, or tiles smaller than {plan.layout.tile}"
         )
     if of_workers is not None:

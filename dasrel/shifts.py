@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dasrel import distortion, meter
 from dasrel.checkpoint import Keeper
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.lanczos import Found, Metric, Search, State, lanczos
 from dasrel.pencil import BLOCK, POINTS, Bracket, Lowest, Range, advance, boundary, is_positive
 from dasrel.relation import Relation
@@ -135,7 +135,8 @@ def leaves(work: Work) -> tuple[Tree, Index | None, int]:
         ids = base.matrix.ids
         named = some([f"{shown(ids[i])} and {shown(ids[j])}" for i, j in pairs], total=count)
         raise InputError(
-            f"{count} pairs of objects have dissimilarity 0 but different rows ({named}), so no gamma is large enough"
+            f"{count_text(count, 'pair of objects has', 'pairs of objects have')} dissimilarity 0 but different rows"
+            f" ({named}), so no gamma is large enough"
             f" for the method {work.method}: use floor_zeros (--floor-zeros VALUE), or the method spread"
         )
     return tree, groups, int(len(groups) - len(members))

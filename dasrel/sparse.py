@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dasrel import mapping
+from dasrel import mapping, stopping
 from dasrel.arrays import FlatFile, MappedSource, TriangleSource, about, allocated, named, square_side
-from dasrel.errors import InputError, shown
+from dasrel.errors import InputError, count_text, shown
 from dasrel.intake import Array, Names
 from dasrel.source import Reading, Source
 
@@ -93,9 +93,12 @@ def sort_aside(
     raw = [folder / f"entries.{name}" for name in ("rows", "columns", "values")]
     with open(raw[0], "wb") as rows_file, open(raw[1], "wb") as columns_file, open(raw[2], "wb") as values_file:
         for rows, columns, values in pieces:
+            stopping.check()
             for name, index in (("row", rows), ("column", columns)):
                 if index.size and not 0 <= int(index.min()) <= int(index.max()) < n_objects:
-                    raise InputError(f"{what} names a {name} beyond its {n_objects} objects; it is damaged")
+                    raise InputError(
+                        f"{what} names a {name} beyond its {count_text(n_objects, 'object')}; it is damaged"
+                    )
             if upper:
                 rows, columns = np.minimum(rows, columns), np.maximum(rows, columns)
             counts += np.bincount(rows, minlength=n_objects)
@@ -128,6 +131,7 @@ def _counting_sort(raw: Sequence[Path], out: Sequence[Path], starts: Array, tota
     to_values = allocated(out[1], np.dtype(np.float64), (total,))
     following = starts[:-1].copy()
     for k in range(0, total, PIECE):
+        stopping.check()
         piece = slice(k, k + PIECE)
         order = np.argsort(rows[piece], kind="stable")
         mine = rows[piece][order]
@@ -143,6 +147,7 @@ def _sort_rows(paths: Sequence[Path], starts: Array, total: int, what: str) -> N
     values = np.memmap(paths[1], dtype=np.float64, mode="r+")
     row, n = 0, starts.size - 1
     while row < n:
+        stopping.check()
         last = max(row + 1, int(np.searchsorted(starts, starts[row] + PIECE, side="right")) - 1)
         part = slice(int(starts[row]), int(starts[last]))
         owner = np.repeat(np.arange(row, last), np.diff(starts[row : last + 1]))
@@ -219,6 +224,7 @@ def _numbers(file: BinaryIO, path: Path, line: int, width: int, total: int) -> I
     seen = 0
     rest = b""
     while piece := file.read(COPY):
+        stopping.check()
         whole, _, rest = (rest + piece).rpartition(b"\n")
         if whole:
             rows = _parsed(whole, path, line, width)
@@ -231,7 +237,10 @@ def _numbers(file: BinaryIO, path: Path, line: int, width: int, total: int) -> I
         yield rows
     if seen != total:
         state = "is truncated" if seen < total else "goes on too long"
-        raise InputError(f"{named(path)} {state}: {seen} entries, and its size line says {total}; copy it again")
+        raise InputError(
+            f"{named(path)} {state}: {count_text(seen, 'entry', 'entries')}, and its size line says {total:,}; copy it"
+            " again"
+        )
 
 
 def _parsed(text: bytes, path: Path, line: int, width: int) -> Array:

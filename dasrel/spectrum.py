@@ -13,7 +13,7 @@ from dask.utils import parse_bytes
 
 from dasrel import tasks
 from dasrel.checkpoint import Checkpoint, keeping
-from dasrel.errors import DasrelWarning, InputError
+from dasrel.errors import DasrelWarning, InputError, count_text
 from dasrel.identity import relation_identity
 from dasrel.lanczos import Found, Search, State, lanczos
 from dasrel.relation import Relation, relation
@@ -118,8 +118,8 @@ def _described(found: Found, n: int, rounding: float, count: int, max_scans: int
     spread = 0.0 if is_euclidean else max(0.0, -2 * (value - residual))
     if not found.converged:
         told = {
-            "scans": f"{max_scans} scans were not enough; raise max_scans, or tol",
-            "memory": f"memory for the basis ended after {found.scans} scans; raise memory, or tol",
+            "scans": f"{count_text(max_scans, 'scan was', 'scans were')} not enough; raise max_scans, or tol",
+            "memory": f"memory for the basis ended after {count_text(found.scans, 'scan')}; raise memory, or tol",
             "rounding": "the rounding of the stored numbers allows no more; store them as float64, or raise tol",
         }[found.stopped]
         warnings.warn(
@@ -173,7 +173,7 @@ def spectrum_picture(found: Spectrum, path: str | os.PathLike[str], *, title: st
     steps.set_title("How near the ends are", fontsize=11)
     steps.legend(frameon=False)
     named = f"{title}, " if title else ""
-    figure.suptitle(f"{named}{found.n_objects:,} objects: {verdict}", fontsize=12)
+    figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}", fontsize=12)
     target = Path(path)
     aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import google_crc32c
 import numpy as np
 
-from dasrel import compiled
+from dasrel import compiled, stopping
 from dasrel.compiled import ADDRESS, NUMBER
 from dasrel.errors import InputError, shown
 from dasrel.intake import Array
@@ -104,6 +104,7 @@ class Stream:
 
     def read(self, size: int) -> bytes:
         """At most this many bytes; none at the end."""
+        stopping.check()
         with self._told():
             return bytes(self._text.read(size))
 
@@ -139,6 +140,7 @@ class Stream:
             filled, cut = rest.size, 0
             room[:filled] = rest
             while more and not cut:
+                stopping.check()
                 with self._told():
                     count = self._text.readinto(room[filled:-1])  # one place is kept for a newline at the very end
                 filled, more = filled + count, count > 0
@@ -250,6 +252,7 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads:
                 if len(waiting) > 2 * threads:
                     yield waiting.popleft().result()
             while waiting:
+                stopping.check()
                 yield waiting.popleft().result()
         finally:
             for future in waiting:

@@ -36,7 +36,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
 from dasrel import tasks, workers
-from dasrel.errors import DasrelError, InputError, StoreError, shown, some
+from dasrel.errors import DasrelError, InputError, StoreError, count_text, shown, some
 from dasrel.record import Record
 
 Array = NDArray[Any]
@@ -260,7 +260,9 @@ class TileFiles:
             found = os.stat(path)
             if found.st_size != expected:
                 self.maps.pop(path, None)
-                raise StoreError(f"{self._which(i, j)} has {found.st_size} bytes instead of {expected}; {_ADVICE}")
+                raise StoreError(
+                    f"{self._which(i, j)} has {count_text(found.st_size, 'byte')} instead of {expected:,}; {_ADVICE}"
+                )
             signature = (found.st_ino, found.st_mtime_ns)
             kept = self.maps.get(path)
             if kept is not None and kept[0] == signature:
@@ -322,7 +324,8 @@ class Matrix:
         self._diagonal: Array | None = None
 
     def __repr__(self) -> str:
-        return f"<Matrix {location(self.store)}: {self.n_objects} objects, kind {self.kind}, tile {self.tile}>"
+        objects = count_text(self.n_objects, "object")
+        return f"<Matrix {location(self.store)}: {objects}, kind {self.kind}, tile {self.tile}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # With its manifest: where it arrives, the store may have grown, and this matrix has not.

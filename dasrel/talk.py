@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import sys
 import time
@@ -19,12 +18,25 @@ import typer
 
 from dasrel import meter, stopping
 from dasrel._version import __version__
-from dasrel.errors import DasrelError, DasrelWarning, Stopped, full_disk, redacted, shown
+from dasrel.errors import (
+    ClusterError,
+    DasrelError,
+    DasrelWarning,
+    Stopped,
+    count_text,
+    full_disk,
+    json_ready,
+    redacted,
+    shown,
+    size_text,
+    time_text,
+)
 from dasrel.progress import Drawing
 from dasrel.runtime import Runtime, connect
 
 # typer.BadParameter is the one usage error that every version of typer shows; its parent is all of them.
 UsageError: Any = typer.BadParameter.__mro__[1]
+SIGTERM = "stopped by SIGTERM"
 STOPPED = 75
 """The exit code of a command that was stopped and can be gone on with: EX_TEMPFAIL, try again."""
 
@@ -36,7 +48,7 @@ class Talk:
         self.json = json
         self.quiet = quiet
         self.verbose = verbose
-        self._stack = ExitStack()
+        self._stack, self._listening = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
@@ -51,7 +63,7 @@ class Talk:
                 plain(message, category, *where, **more)
 
         warnings.showwarning = cast(Any, show)
-        self._stack.enter_context(stopping.listening())
+        self._stop = self._listening.enter_context(stopping.listening(self._last_words))
         if self.verbose:
             self._stack.enter_context(_told_of_work())
         drawing = None if self.quiet else self._stack.enter_context(Drawing())
@@ -65,13 +77,22 @@ class Talk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
-        if self.verbose:
-            done = f"{self.meter.scans} scans, {self.meter.tiles} tiles, {self.meter.bytes / 1e9:.3g} GB"
-            complain(f"{done}, {self.seconds:.1f} s")
-        if error is None or isinstance(error, (SystemExit, typer.Exit, UsageError)):
-            return
-        raise typer.Exit(report(error, json=self.json, trace=self.verbose > 1)) from None
+        with self._listening:
+            self._stack.close()
+            if self.verbose:
+                done = [count_text(self.meter.scans, "scan"), count_text(self.meter.tiles, "tile")]
+                complain(", ".join([*done, size_text(self.meter.bytes), time_text(self.seconds)]))
+            if error is None or isinstance(error, (SystemExit, typer.Exit, UsageError)):
+                return
+            signalled = self._stop.signalled
+            code = report(error, json=self.json, trace=self.verbose > 1, signalled=signalled)
+        raise typer.Exit(code) from None
+
+    def _last_words(self) -> None:
+        """Say that the process ends now, whatever the main thread is doing and whatever locks it holds."""
+        os.write(2, f"dasrel: {SIGTERM}\n".encode())
+        if self.json:
+            os.write(1, json.dumps({"error": SIGTERM}).encode() + b"\n")
 
     @property
     def seconds(self) -> float:
@@ -95,7 +116,7 @@ class Talk:
         """Print the result: `values` as one JSON object, or `lines` of names and texts for people."""
         self._stack.close()
         if self.json:
-            print(json.dumps(_plain(redacted(values)), allow_nan=False))
+            print(json.dumps(json_ready(redacted(values)), allow_nan=False))
         elif not self.quiet:
             _print_lines([(name, redacted(text)) for name, text in lines])
         sys.stdout.flush()
@@ -124,8 +145,8 @@ def complain(text: str) -> None:
     print(f"dasrel: {shown(redacted(text), limit=4000)}", file=sys.stderr, flush=True)
 
 
-def report(error: BaseException, *, json: bool, trace: bool) -> int:
-    """Tell the user what went wrong, in one line, and return the exit code."""
+def report(error: BaseException, *, json: bool, trace: bool, signalled: bool = False) -> int:
+    """Tell the user what went wrong, in one line, and return the exit code. `signalled`: SIGTERM came before."""
     if isinstance(error, BrokenPipeError):
         # Nobody reads any more: what is still in the buffer goes nowhere, and Python must not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -135,7 +156,9 @@ def report(error: BaseException, *, json: bool, trace: bool) -> int:
             print(shown(line, limit=4000), file=sys.stderr)
     text, code = told(error), 1
     if isinstance(error, stopping.Terminated):
-        text, code = "stopped by SIGTERM; nothing of it is kept", stopping.KILLED
+        text, code = f"{SIGTERM}; nothing of it is kept", stopping.KILLED
+    elif isinstance(error, ClusterError) and signalled:  # the scheduler and the workers had the same signal
+        text, code = f"{SIGTERM}: {text}", stopping.KILLED
     elif isinstance(error, KeyboardInterrupt):
         text, code = "interrupted", 130
     elif isinstance(error, Stopped):
@@ -189,14 +212,3 @@ def print_object(said: dict[str, Any]) -> None:
         print(json.dumps(redacted(said)), flush=True)
     except BrokenPipeError as error:
         report(error, json=False, trace=False)
-
-
-def _plain(value: Any) -> Any:
-    """Values that JSON has: numbers that are not finite become null."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import dask
 from dask.system import CPU_COUNT
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 from threadpoolctl import ThreadpoolController
 
 from dasrel import meter, stopping
-from dasrel.errors import ClusterError, DasrelError, MemoryLimitError, Stopped
+from dasrel.errors import ClusterError, DasrelError, MemoryLimitError, Stopped, count_text, size_text
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -181,7 +181,7 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
     limit = parse_bytes(memory)
     if task_memory > limit:
         raise MemoryLimitError(
-            f"{label} needs {format_bytes(task_memory)} for one task and the limit is {format_bytes(limit)};"
+            f"{label} needs {size_text(task_memory)} for one task and the limit is {size_text(limit)};"
             " raise --memory or use smaller tiles (--tile)"
         )
     return min(threads, int(limit // task_memory))
@@ -206,6 +206,7 @@ def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, in
     while not (workers := client.sync(client.scheduler.identity, n_workers=-1)["workers"]) and wait:
         if time.monotonic() > until:
             raise ClusterError(f"the cluster has no worker left, and none came in {wait:g} s; start some and {AGAIN}")
+        stopping.check()
         time.sleep(0.1)
     return {address: (room_of(int(w["memory_limit"] or 0)), int(w["nthreads"])) for address, w in workers.items()}
 
@@ -226,8 +227,9 @@ def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: 
         need = task_memory * threads + kept
         if limit and need > limit:
             raise MemoryLimitError(
-                f"{label} needs {format_bytes(need)} on worker {address} ({threads} tasks at once), which has"
-                f" {format_bytes(limit)} for them; give workers more memory or fewer threads, or use smaller tiles"
+                f"{label} needs {size_text(need)} on worker {address} ({count_text(threads, 'task')} at once), which"
+                " has"
+                f" {size_text(limit)} for them; give workers more memory or fewer threads, or use smaller tiles"
             )
 
 
@@ -281,7 +283,7 @@ def run(
         with single_threaded_blas(), stopping.kept() if goes_on else nullcontext():
             try:
                 list_of = [delayed(item) for item in items]
-                results = list(dask.compute(*list_of, scheduler="threads", num_workers=threads))
+                results = list(stopping.waited(dask.compute, *list_of, scheduler="threads", num_workers=threads))
             finally:
                 gate.close()
         pace.stop()
@@ -292,7 +294,8 @@ def run(
     futures = client.map(_Limited(function), items, retries=retries, pure=False)
     try:
         began, at_once = time.monotonic(), sum(threads for _, threads in worker_memory(client).values())
-        with stopping.kept() if goes_on else nullcontext():
+
+        def collect() -> list[Result]:
             for number, future in enumerate(as_completed(futures, loop=client.loop), 1):
                 if future.status == "error":
                     future.result()
@@ -300,7 +303,10 @@ def run(
                 pace.done((time.monotonic() - began) * at_once / number)
                 if not pace.may_begin():
                     pace.stop()
-        return list(client.gather(futures))
+            return list(client.gather(futures))
+
+        with stopping.kept() if goes_on else nullcontext():
+            return stopping.waited(collect)
     finally:
         client.cancel(futures)
 
@@ -332,7 +338,9 @@ class _Pace:
 
     def stop(self) -> None:
         if self._reason and self._done < self._total:
-            raise Stopped(f"stopped by {self._reason} after {self._done} of {self._total} tiles; {self._goes_on}")
+            raise Stopped(
+                f"stopped by {self._reason} after {self._done} of {count_text(self._total, 'tile')}; {self._goes_on}"
+            )
 
 
 class _Gate:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dasrel import spool
-from dasrel.errors import InputError, shown, some
+from dasrel.errors import InputError, count_text, shown, some
 from dasrel.guess import DELIMITERS, Line, fields, find_delimiter, lines, sniff, square_layout
 from dasrel.intake import Array, Names
 from dasrel.rows import Split, Table, fill
@@ -47,7 +47,8 @@ def open_text(path: str | Path, reading: Reading, scratch: Path, kind: str) -> S
     names = spool.given_ids(reading)
     if names is not None and len(names) != facts["n_objects"]:
         raise InputError(
-            f"{len(names)} ids for the {facts['n_objects']} objects of {spool.place(path)}; give one id per row"
+            f"{count_text(len(names), 'id')} for the {count_text(facts['n_objects'], 'object')} of"
+            f" {spool.place(path)}; give one id per row"
         )
     return SquareSource(path, scratch / VALUES, facts, names or facts["ids"])
 
@@ -132,7 +133,7 @@ def _square(path: Path, stream: spool.Stream, name: str | None) -> tuple[Table, 
     n = len(fields(first, mark)) - labelled if header is None else len(header)
     if n < 1:
         raise InputError(f"{spool.place(path)}: line {start[0].number}: the matrix has no objects (n = 0)")
-    counted = "" if header is None else f"the {n} columns of the header at line {start[0].number}"
+    counted = "" if header is None else f"the {count_text(n, 'column')} of the header at line {start[0].number}"
     split = _splitter(mark, labelled)
     plain = mark is not None
     table = Table(path, n, mark or b"\t", split, header, labelled, plain=plain, counted=counted)
@@ -194,12 +195,15 @@ def _phylip(path: Path, stream: spool.Stream, kind: str) -> tuple[Table, Iterabl
     if n < 1:
         raise InputError(f"{name}: line {count.number}: the matrix has no objects (n = 0)")
     if n > spool.LONGEST_LINE:
-        raise InputError(f"{name}: line {count.number}: {n} objects are more than a text can hold; check the count")
+        raise InputError(
+            f"{name}: line {count.number}: {count_text(n, 'object is', 'objects are')} more than a text can hold;"
+            " check the count"
+        )
     start = list(islice(plain, 2))
     tabs = any(b"\t" in line.bytes() for line in start)
     rows = chain(start, plain) if tabs else _unwrapped(chain(start, plain))
     first = next(iter(rows), None)
-    counted = f"the {n} objects that line {count.number} announces"
+    counted = f"the {count_text(n, 'object')} that line {count.number} announces"
     if first is None:
         raise InputError(f"{name}: 0 rows for {counted}: the file is cut short; write the whole matrix again")
     strict, values = False, first.bytes().split()[1:]
@@ -210,7 +214,8 @@ def _phylip(path: Path, stream: spool.Stream, kind: str) -> tuple[Table, Iterabl
     found = len(values)
     if found not in (n, 0, 1):
         raise InputError(
-            f"{name}: line {first.number}: the first row has {found} values; of {n} objects a square has {n},"
+            f"{name}: line {first.number}: the first row has {count_text(found, 'value')}; of"
+            f" {count_text(n, 'object')} a square has {n},"
             " a lower triangle 0 or 1"
         )
     lower = None if found == n else found

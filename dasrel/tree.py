@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from dasrel import forest
 from dasrel._version import __version__
 from dasrel.direct import as_matrix
-from dasrel.errors import InputError, StoreError, shown
+from dasrel.errors import InputError, StoreError, count_text, shown
 from dasrel.forest import Forest
 from dasrel.graph import Consumer, Plan
 from dasrel.intake import KINDS
@@ -52,7 +52,7 @@ class Tree:
     scans: int = 1
 
     def __repr__(self) -> str:
-        return f"<Tree: {self.n_objects} objects, {self.units} up to {self.weights[-1]:g}>"
+        return f"<Tree: {count_text(self.n_objects, 'object')}, {self.units} up to {self.weights[-1]:g}>"
 
     @property
     def n_objects(self) -> int:
@@ -180,7 +180,7 @@ class Tree:
 
         names: list[Any] = list(range(self.n_objects)) if ids is None else [str(name) for name in ids]
         if len(names) != self.n_objects:
-            raise InputError(f"{len(names)} ids do not fit a tree of {self.n_objects} objects")
+            raise InputError(f"{count_text(len(names), 'id')} for a tree of {count_text(self.n_objects, 'object')}")
         graph = networkx.Graph()
         graph.add_nodes_from(names)
         graph.add_weighted_edges_from(
@@ -259,7 +259,7 @@ def tree_fault(edges: Array, weights: Array, largest: Array, kind: Any) -> str:
     if not (np.isfinite(weights).all() and np.isfinite(largest).all() and (np.diff(weights) >= 0).all()):
         return "weights that are not finite and ascending"
     if edges.min() < 0 or edges.max() >= n or not (edges[:, 0] < edges[:, 1]).all():
-        return f"edges that are not pairs i < j of {n} objects"
+        return f"edges that are not pairs i < j of {count_text(n, 'object')}"
     if not (0 <= largest[1] < largest[2] < n) or largest[0] < weights[-1]:
         return "a largest pair that is none"
     graph = csr_array((np.ones(n - 1, dtype=np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csc_array, csr_array
 from scipy.sparse.linalg import splu
 
-from dasrel.errors import InputError
+from dasrel.errors import InputError, count_text
 from dasrel.tree import Tree, parents
 
 Float = NDArray[np.float64]
@@ -77,7 +77,7 @@ class Ultrametric:
         given = np.asarray(U, dtype=np.float64)
         n = self.n_objects
         if given.ndim != 2 or given.shape[1] != n:
-            raise InputError(f"U has shape {given.shape}; {n} columns are needed")
+            raise InputError(f"U has shape {given.shape}; give {count_text(n, 'column')}")
         at_first, at_last = self._ends
         h = self.heights[1:, None]
         result = np.empty(given.shape)
@@ -139,7 +139,7 @@ class Ultrametric:
         columns = np.asarray(V, dtype=np.float64)
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or len(columns) != self.n_objects:
-            raise InputError(f"columns of shape {np.shape(V)} do not fit {self.n_objects} objects")
+            raise InputError(f"columns of shape {np.shape(V)} do not fit {count_text(self.n_objects, 'object')}")
         return columns
 
     @cached_property

@@ -15,7 +15,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dasrel._version import __version__
-from dasrel.errors import InputError, StoreError, redacted, shown, some
+from dasrel.errors import InputError, StoreError, count_text, redacted, shown, some
 from dasrel.intake import KINDS, Names, Policy
 from dasrel.record import RECORD_LENGTH, Record, audit_of
 from dasrel.store import (
@@ -131,7 +131,10 @@ class Writer:
     def _audit(self, checksum: str | None) -> None:
         """Write the records and the audit. With the audit in the manifest, no tile is missing any more."""
         if missing := self.missing():
-            raise StoreError(f"{len(missing)} tiles are not written: {some(missing)}; run again with --resume")
+            raise StoreError(
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run again with"
+                " --resume"
+            )
         rows = np.asarray(self._group["progress"][:])
         records = [Record.from_row(rows[i, j]) for i, j in self.layout.tiles()]
         if self.manifest["input"]["missing"] == "max" and any(r.missing for r in records):
@@ -303,7 +306,7 @@ def checked_ids(ids: Names | None, n_objects: int) -> Array:
         return np.array([str(k) for k in range(n_objects)], dtype=np.dtypes.StringDType())
     names = [str(name) for name in ids]
     if len(names) != n_objects:
-        raise InputError(f"{len(names)} ids for {n_objects} objects; give one id per row")
+        raise InputError(f"{count_text(len(names), 'id')} for {count_text(n_objects, 'object')}; give one id per row")
     if "" in names:
         raise InputError(f"the id of object {names.index('')} is empty; give every object a name")
     if len(set(names)) != len(names):

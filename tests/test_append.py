@@ -238,15 +238,15 @@ def test_objects_that_are_numbered_need_no_names(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("wide", lambda r: r[:, :-1], {}, r"6 rows and 19 columns; 6 new objects against the 14 of .* are 6 x 20"),
-    ("old", lambda r: r, {"ids": ["bird 3", *"abcde"]}, r"1 of the 6 new objects are in .* already: bird 3;"),
+    ("old", lambda r: r, {"ids": ["bird 3", *"abcde"]}, r"1 of 6 new objects already in .*: bird 3;"),
     ("twice", lambda r: r, {"ids": [*"abcda", "f"]}, "not unique: a;"),
     ("empty", lambda r: r, {"ids": [*"abcde", ""]}, "new object 5 is empty"),
-    ("few", lambda r: r, {"ids": ["a"]}, "1 ids for the 6 new objects"),
+    ("few", lambda r: r, {"ids": ["a"]}, "1 id for the 6 new objects"),
     ("unnamed", lambda r: r, {"ids": None}, r"has no names of its 6 new objects.*such as bird 0; give them with ids"),
     ("nan", lambda r: at(r, 2, 3, np.nan), {}, r"missing values \(NaN\): .*bird 3 \(object 3\) and c \(object 16\)"),
     ("negative", lambda r: at(r, 2, 3, -1.0), {}, r"negative values in a distance"),
-    ("asymmetric", lambda r: at(r, 2, 15, 9.0), {}, r"asymmetric: 1 pairs .*b \(object 15\) and c \(object 16\)"),
-    ("diagonal", lambda r: at(r, 2, 16, 0.5), {}, r"diagonal is not zero for 1 objects .*c \(object 16\): 0.5"),
+    ("asymmetric", lambda r: at(r, 2, 15, 9.0), {}, r"asymmetric: 1 pair .*b \(object 15\) and c \(object 16\)"),
+    ("diagonal", lambda r: at(r, 2, 16, 0.5), {}, r"diagonal is not zero for 1 object .*c \(object 16\): 0.5"),
     ("infinite", lambda r: at(r, 2, 3, np.inf), {}, r"infinite values"),
     ("maximum", lambda r: r, {"policy": Policy(missing="max")}, "missing='max' is for imports"),
     ("text", lambda r: np.full(r.shape, "a"), {}, "features are numbers|rows of numbers are needed"),
@@ -276,7 +276,7 @@ def test_refused_and_nothing_is_left_behind(
     np.testing.assert_array_equal(matrix.rows(names), square.astype("float32"))
     with pytest.raises(InputError, match=r"6 rows and 20 columns; .*6 x 26"):
         append(store, rows, ids=names[14:])
-    with pytest.raises(InputError, match=r"6 of the 6 new objects are in .* already"):
+    with pytest.raises(InputError, match=r"6 of 6 new objects already in"):
         append(store, np.hstack([rows, rows[:, 14:]]), ids=names[14:])
 
 
@@ -284,7 +284,7 @@ def test_columns_that_fit_no_object(tmp_path: Path) -> None:
     square, names, rows = named_rows()
     store = stored(tmp_path / "s", square, names)
     wrong = as_csv(tmp_path / "a.csv", rows, names[14:], ["fish", *names[1:]])
-    with pytest.raises(InputError, match="1 objects have no column: bird 0; columns of no object: fish;"):
+    with pytest.raises(InputError, match="1 object has no column: bird 0; columns of no object: fish;"):
         append(store, wrong)
     twice = as_csv(tmp_path / "b.csv", rows, names[14:], [names[1], *names[1:]])
     with pytest.raises(InputError, match="columns are not unique: bird 1;"):

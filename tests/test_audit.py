@@ -104,7 +104,7 @@ def test_a_sound_store_is_verified_in_one_scan(tmp_path: Path, kind: str, compre
         audit = audit_store(store, verify=True)
     assert audit["verified"] == {"tiles": 10, "bad": []}
     assert (meter.scans, meter.tiles, meter.bytes) == (1, 10, 10 * TILE * TILE * 4)
-    assert audit_lines(audit)[-1] == ("verified", "10 tiles read, all are right")
+    assert audit_lines(audit)[-1] == ("verified", "10 tiles read, no faults")
 
 
 def test_an_audit_without_verification_reads_no_tile(tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path) -> None:
     bad = {tuple(fault["tile"]): fault for fault in audit_store(store, verify=True)["verified"]["bad"]}
     assert list(bad) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2)]
     assert bad[0, 1]["problem"] == "is missing"
-    assert bad[0, 2]["problem"] == "has 1603 bytes instead of 1604"
+    assert bad[0, 2]["problem"] == "has 1,603 bytes instead of 1,604"
     assert bad[0, 3]["problem"].startswith("is corrupt (checksum ")
-    assert bad[1, 1]["problem"] == "1 pairs of a tile on the diagonal differ between its halves"
-    assert bad[1, 2]["problem"] == "1 values are NaN"
+    assert bad[1, 1]["problem"] == "1 pair of a tile on the diagonal with another value in each half"
+    assert bad[1, 2]["problem"] == "1 value is NaN"
     assert "to 99, recorded was" in bad[1, 3]["problem"]
-    assert bad[2, 2]["problem"] == "1 values of the diagonal are not as recorded, the first is 0.5"
+    assert bad[2, 2]["problem"] == "1 value of the diagonal not as recorded, the first is 0.5"
     assert bad[0, 3]["file"] == str(values / "0" / "3")
     assert bad[0, 3]["objects"] == [[0, 19], [60, 69]]
 
@@ -165,7 +165,7 @@ def test_a_diagonal_of_self_similarities_is_compared(tmp_path: Path) -> None:
     group["diagonal"][25] = 17.0  # type: ignore[index]
     [fault] = audit_store(store, verify=True)["verified"]["bad"]
     assert fault["tile"] == [1, 1]
-    assert "1 values of the diagonal" in fault["problem"]
+    assert "1 value of the diagonal" in fault["problem"]
 
 
 def test_compressed_tiles_are_checked_through_zarr(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import zipfile
@@ -22,7 +23,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import cli, shifts, stopping, watch
+from dasrel import cli, meter, shifts, stopping, watch
 from dasrel.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
 from dasrel.estimators import FuzzyCMeans
@@ -580,7 +581,7 @@ def test_durations():
 
 def test_limits_inside_each_other():
     with stopping.limited("1h") as outer, stopping.limited(5) as inner:
-        assert outer.reason(4000) == "the time limit of 1h"
+        assert outer.reason(4000) == "the time limit of 60 min"
         assert inner.reason(100) == "the time limit of 5 s"
         assert inner.reason() == ""
         outer.signalled = True
@@ -592,12 +593,43 @@ def test_the_listener_gives_back_who_listened_before():
     before = signal.getsignal(signal.SIGTERM)
     with stopping.listening():
         assert signal.getsignal(signal.SIGTERM) is not before
+        stopping.check()
+        os.kill(os.getpid(), signal.SIGTERM)  # and nothing is raised here
         with pytest.raises(stopping.Terminated):
-            os.kill(os.getpid(), signal.SIGTERM)
+            stopping.check()
     assert signal.getsignal(signal.SIGTERM) is before
-    with stopping.listening() as stop, stopping.kept():
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.reason() == "SIGTERM"
+    with stopping.listening() as stop:
+        with stopping.kept():
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.reason() == "SIGTERM"
+            stopping.check()
+        with pytest.raises(stopping.Terminated):
+            stopping.check()
+
+
+def test_waiting_ends_at_sigterm_and_passes_on_results_and_errors():
+    def failed():
+        raise KeyError("a")
+
+    begun, end = threading.Event(), threading.Event()
+
+    def endless():
+        begun.set()
+        end.wait()
+
+    for listens in (stopping.listening, lambda: stopping.limited(None)):
+        with listens():
+            assert stopping.waited(divmod, 7, 2) == (3, 1)
+            with pytest.raises(KeyError, match="a"):
+                stopping.waited(failed)
+            with watch() as mine:
+                assert stopping.waited(meter.current) is mine
+    killer = threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGTERM)))
+    killer.start()
+    with stopping.listening(), pytest.raises(stopping.Terminated):
+        stopping.waited(endless)
+    killer.join()
+    end.set()
 
 
 # -------------------------------------------------------------------------------------------------------- the command
@@ -657,7 +689,7 @@ def test_sigterm_and_then_resume(tmp_path, store, capfd):
     assert ran(*command, "--resume", "--verbose") == 0
     told = capfd.readouterr().err
     assert f"dasrel: going on from {tmp_path / 'kept' / 'cluster-00000006.npz'}" in told
-    assert re.search(r"dasrel: checkpoint cluster-00000007.npz: [\d.]+ kiB in [\d.]+ s\n", told)
+    assert re.search(r"dasrel: checkpoint cluster-00000007.npz: [\d.]+ kB in [\d.]+ s\n", told)
     assert folder(tmp_path / "out") == folder(tmp_path / "whole")
     assert not (tmp_path / "kept").exists()  # the results are safe now
 

@@ -350,12 +350,12 @@ def test_any_error_is_one_escaped_line(
 
 def test_faults_found_by_verify_exit_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["audit", str(store), "--verify"]) == 0
-    assert "6 tiles read, all are right" in capsys.readouterr().out
+    assert "6 tiles read, no faults" in capsys.readouterr().out
     (store / "values" / "c" / "0" / "1").unlink()
     assert cli.run(["audit", str(store), "--verify", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [fault["tile"] for fault in json.loads(out)["verified"]["bad"]] == [[0, 1]]
-    assert err == "dasrel: 1 faults; restore these tiles from a copy, or import again\n"
+    assert err == "dasrel: 1 fault; restore these tiles from a copy, or import again\n"
 
 
 # ---------------------------------------------------------------------------------------------------- who hears what
@@ -387,7 +387,7 @@ def test_verbose_counts_on_stderr(store: Path, capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert json.loads(out)["verified"]["bad"] == []
     assert f"dasrel: version {dasrel.__version__}" in err
-    assert "dasrel: 1 scans, 6 tiles" in err
+    assert "dasrel: 1 scan, 6 tiles" in err
 
 
 def test_names_cannot_talk_to_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

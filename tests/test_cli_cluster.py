@@ -241,7 +241,7 @@ def test_starts_from_files(folder: Path) -> None:
     ("line", "told"),
     [
         ("--clusters 0", "n_clusters is 0: give a whole number of at least 1"),
-        ("--clusters 46", "n_clusters is 46 and there are 45 objects: give 1 to 45"),
+        ("--clusters 46", "n_clusters is 46 for 45 objects: give 1 to 45"),
         ("--clusters 3 --fuzzifier 1", "fuzzifier is 1.0: give a finite number above 1"),
         ("--clusters 3 --fuzzifier nan", "fuzzifier is nan"),
         ("--clusters 3 --rule fcm2 --entropy-weight -1", "entropy_weight is -1.0: give a finite number above 0"),
@@ -458,7 +458,7 @@ def test_predict_of_a_kernel_needs_the_self_similarity(tmp_path: Path, points: A
     [
         (np.ones((2, 7)), [], "the model needs (k, 45)"),
         (np.full((2, 45), np.nan), [], "row 0, column 0 of the new rows is nan"),
-        (np.ones((2, 45)), ["--ids", "three"], "there are 3 ids for 2 new objects"),
+        (np.ones((2, 45)), ["--ids", "three"], "3 ids for 2 new objects"),
         (np.ones((2, 45)), ["--self-similarity", "1"], "self_similarity is for similarities and kernels"),
     ],
 )

@@ -373,7 +373,7 @@ def test_searches_that_make_no_sense_are_refused(wrong, words):
 
 
 def test_operators_that_make_no_sense_are_refused():
-    with pytest.raises(InputError, match="1 objects have no spectrum"):
+    with pytest.raises(InputError, match="1 object has no spectrum"):
         lanczos(lambda V: V, 1)
     with pytest.raises(InputError, match=r"made \(3, 8\) of \(20, 8\)"):
         lanczos(lambda V: V[:3], 20)

@@ -221,8 +221,8 @@ def test_a_model_is_a_warm_start_for_a_matrix_with_its_objects(tmp_path):
     other = as_matrix(D, kind="distance", ids=names)
     with meter.watch() as counted:
         for matrix, run, message in [
-            (other, Run("fcm1", 3, start=model), "60 of its 60 are not among the 60 of the matrix"),
-            (as_matrix(D[:50, :50], kind="distance"), Run("fcm1", 3, start=model), "10 of its 60 are not among the 50"),
+            (other, Run("fcm1", 3, start=model), "60 of its 60 not among the 60 of the matrix"),
+            (as_matrix(D[:50, :50], kind="distance"), Run("fcm1", 3, start=model), "10 of its 60 not among the 50"),
             (as_matrix(D, kind="distance"), Run("fcm1", 2, start=model), "3 clusters, not 2"),
             (as_matrix(D, kind="distance"), Run("pcm1", 3, start=model, eta="cut"), "needs memberships"),
         ]:

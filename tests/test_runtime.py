@@ -143,7 +143,7 @@ def refused(arguments: list[str], capfd: pytest.CaptureFixture[str], code: int =
     [
         ({"scheduler": "tcp://a:1", "cluster": "local"}, "--scheduler and --cluster are given"),
         ({"scheduler": "tcp://a:1", "scheduler_file": "b"}, "--scheduler and --scheduler-file are given"),
-        ({"cluster": "locl"}, r"none of local, slurm, kubernetes, mpi \(did you mean local\?\)"),
+        ({"cluster": "locl"}, r"cluster 'locl' is unknown; did you mean local\?"),
         ({"cluster": "local:worker=2"}, r"no setting 'worker'; .*did you mean workers"),
         ({"cluster": "local:workers=0"}, "workers is '0'"),
         ({"cluster": "local:workers"}, "'workers' is not NAME=VALUE"),
@@ -527,7 +527,7 @@ def test_jobs_of_a_batch_system(store: str, tmp_path: Path) -> None:
     ("submits", "said"),
     [
         ("echo 'sbatch: error: invalid partition specified: debug' >&2; exit 1", "invalid partition specified: debug"),
-        ("echo 'Submitted batch job 1'", "0 of 1 workers came in 1 s"),  # and it waits in the queue
+        ("echo 'Submitted batch job 1'", "0 of 1 worker came in 1 s"),  # and it waits in the queue
     ],
 )
 def test_jobs_that_never_run(submits: str, said: str, store: str, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:

@@ -240,7 +240,7 @@ def test_creating_checks_its_arguments(tmp_path):
         ({"writing": Writing(tile=0)}, "tile must be at least 1"),
         ({"writing": Writing(dtype="int8")}, "dtype must be float32 or float64"),
         ({"writing": Writing(compress="zip")}, "compress must be lz4"),
-        ({"ids": ["a"]}, "1 ids for 3 objects"),
+        ({"ids": ["a"]}, "1 id for 3 objects"),
     ):
         with pytest.raises(InputError, match=message):
             create_store(tmp_path / "s.zarr", **{"n_objects": 3, "kind": "distance", **options})

@@ -129,5 +129,5 @@ def test_vectors_and_wrong_shapes():
     for call in (found.solve, found.gram):
         with pytest.raises(InputError, match="do not fit 9 objects"):
             call(np.zeros((8, 2)))
-    with pytest.raises(InputError, match="9 columns are needed"):
+    with pytest.raises(InputError, match="give 9 columns"):
         found.left(np.zeros((2, 8)))

@@ -154,7 +154,7 @@ def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]
     [
         ("[cluster.k10]\nentropy_wieght = 0.5", "[cluster.k10] entropy_wieght: unknown; did you mean entropy_weight?"),
         ("[clutser.k]", "[clutser]: unknown; did you mean cluster?"),
-        ("[shell]\nrun = 'rm'", "[shell]: unknown; there are import, pairwise, demo, store, append, spectrum"),
+        ("[shell]\nrun = 'rm'", "[shell]: unknown; known: import, pairwise, demo, store, append, spectrum"),
         ("cluster = 3", "cluster: 3 is no table; write [cluster] and its keys below"),
         ("[cluster.k]\nclusters = '3'", "[cluster.k] clusters[0]: '3' should be a valid integer"),
         ("[cluster.k]\nclusters = [2, 0]", "[cluster.k] clusters[1]: 0 should be greater than or equal to 1"),
@@ -171,11 +171,11 @@ def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]
         ("[tree.'../up']", "[tree.../up]: a name is made of letters, digits, _ and -"),
         ("[tree.x]\n[image.x]", "[image.x]: the name x is taken by [tree.x]; choose another"),
         ("[tree]\nstore = 'matrx'", "[tree.tree] store: no step 'matrx'; did you mean matrix?"),
-        ("[spectrum]\nvalues = 3\n[spectrum.b]", "[spectrum] b: unknown; there are store, values"),
+        ("[spectrum]\nvalues = 3\n[spectrum.b]", "[spectrum] b: unknown; known: store, values"),
         ("[append.x]\nsource = 'a'", "[append.x]: matrix is made by [demo]; append is for import and pairwise"),
         ("[runtime]\nclustr = 'local'", "[runtime] clustr: unknown; did you mean cluster?"),
         ("[runtime]\nworkers = 'two'", "[runtime] workers: 'two' should be a valid integer"),
-        ("[runtime]\ncluster = 'cloud'", "[runtime] cluster 'cloud' is none of local"),
+        ("[runtime]\ncluster = 'cloud'", "[runtime] cluster 'cloud' is unknown; known: local"),
         ('[runtime]\nscheduler = "a\\nb"', "[runtime] scheduler: 'a\\nb' has characters that cannot be printed"),
         ("out = 3", "out: 3 is no folder"),
         ("a = ", "is not TOML: Invalid value"),
@@ -892,7 +892,7 @@ def test_the_command_says_what_it_did(done: Path) -> None:
     assert {one["status"] for one in json.loads(first.stdout)["steps"]} == {"unchanged"}
     second = command("run", done / "w.toml")
     assert (second.returncode, second.stderr) == (0, "")
-    assert f"nothing to do  all {len(FILES)} steps are as before" in second.stdout
+    assert f"nothing to do  {len(FILES)} steps are all as before" in second.stdout
     status = command("run", "--status", done / "w.toml", "--json")
     told = json.loads(status.stdout)
     assert {one["status"] for one in told["steps"]} == {"done"}

@@ -47,7 +47,7 @@ def test_the_digits(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     second = run("dasrel", "run", FOLDER / "local" / "digits.toml", "--out", out)
     assert (second.returncode, second.stderr) == (0, "")
-    assert "nothing to do  all 9 steps are as before" in second.stdout
+    assert "nothing to do  9 steps are all as before" in second.stdout
     from sklearn.datasets import load_digits
     from sklearn.metrics import adjusted_rand_score
 
