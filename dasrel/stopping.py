@@ -240,7 +240,12 @@ def _watch(pipe: int, stop: Stop, last_words: Callable[[], None]) -> None:
             os._exit(KILLED)
 
 
+_ending = threading.Lock()
+
+
 def _end_at_once() -> None:
+    if not _ending.acquire(blocking=False):
+        return  # the handler and the watching thread both hear of it: the other one is about to end the process
     os.write(2, b"dasrel: stopped at once by a second SIGTERM\n")
     os._exit(KILLED)
 
