@@ -104,7 +104,7 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("rule", f"{one['rule']}, {one['n_clusters']} clusters{numbers}"),
         (
             "converged",
-            f"{'yes' if one['converged'] else 'no'}, after {one['iterations']} iterations (run {one['run']})",
+            f"{'yes' if one['converged'] else 'no'}, after {one['n_iter']} iterations (run {one['run']})",
         ),
         ("objective", f"{one['objective']:.8g}"),
         ("sizes", " ".join(f"{size:,}" for size in one["sizes"])),

@@ -78,7 +78,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     from dasrel.forecast import range_text
 
     several = "" if plan.bundles == 1 else f", in {plan.bundles} bundles: memory does not allow them all at once"
-    parts = [("iterations", plan.iterations), ("entropy weight", plan.first_scans)]
+    parts = [("iterations", plan.n_iter), ("entropy weight", plan.first_scans)]
     parts += [("euclideanize", plan.euclideanize_scans)]
     told = [f"{name} {range_text(part)}" for name, part in parts if part.most]
     of = f": {'; '.join(told)}" if len(told) > 1 else ""
@@ -87,7 +87,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     lines = [
         ("objects", f"{plan.n_objects:,}, kind {plan.kind}"),
         ("tiles", f"{plan.tiles:,}, {plan.tile} objects a side, {plan.dtype}; {plan.tasks:,} tasks a scan"),
-        ("runs", f"{plan.runs:,} of {plan.settings:,} settings, {plan.columns:,} columns at most{several}"),
+        ("runs", f"{plan.runs:,} of {plan.n_settings:,} settings, {plan.columns:,} columns at most{several}"),
         ("scans", range_text(plan.scans) + of),
         ("one scan reads", size_text(plan.bytes_per_scan)),
         ("memory", f"{size_text(plan.memory)} here, {size_text(plan.task_memory)} of it a task"),

@@ -28,9 +28,9 @@ from dasrel.estimators import (
     HardCMeans,
     PossibilisticCMeans,
 )
-from dasrel.intake import KINDS
 from dasrel.readers import import_matrix
 from dasrel.store import open_matrix
+from dasrel.vocabulary import KINDS
 
 CLASSES = [FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans]
 
@@ -298,8 +298,8 @@ def test_words_reach_the_runs(squared: Any) -> None:
     assert len(found.runs_) == 3
     for k, row in enumerate(found.runs_):
         expected = {
-            "run": k, "rule": "fcm1", "n_clusters": 2, "fuzzifier": 1.5, "start": "k-means++", "max_iter": 77,
-            "tol": 1e-4, "seed": 5, "restart": k, "on_negative": "heal", "spread": 0.25, "accelerate": True,
+            "run": k, "rule": "fcm1", "n_clusters": 2, "fuzzifier": 1.5, "init": "k-means++", "max_iter": 77,
+            "tol": 1e-4, "random_state": 5, "restart": k, "on_negative": "heal", "spread": 0.25, "accelerate": True,
         }  # fmt: skip
         assert {name: row[name] for name in expected} == expected
     best = [row for row in found.runs_ if row["best"]]
