@@ -167,7 +167,7 @@ class RunOptions:
     init: Annotated[str, option("--init", f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).", RUNNING)] = (
         "random"
     )
-    seed: Annotated[int, option("--seed", "The same seed gives the same bits.", RUNNING)] = 0
+    seed: Annotated[int, option("--seed", "The same seed gives the same bits.", RUNNING, min=0)] = 0
     max_iter: Annotated[int, option("--max-iter", "Most iterations.", RUNNING)] = 300
     tol: Annotated[float, option("--tol", "Converged when no membership changes by as much.", RUNNING)] = 1e-5
     on_negative: Annotated[

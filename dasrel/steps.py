@@ -269,7 +269,7 @@ def _image(job: Job) -> Summary:
         memory=asked.memory,
         force=True,
     )
-    return {"shows": said["title"], "side": said["side"]}
+    return {"title": said["title"], "side": said["side"]}
 
 
 def _figure(job: Job) -> Summary:

@@ -331,10 +331,10 @@ def test_an_array_needs_its_kind(squared: Any) -> None:
         ({"tol": -1}, "tol is -1"),
         ({"spread": -1}, "spread is -1"),
         ({"on_negative": "ignore"}, "on_negative is 'ignore'"),
-        ({"random_state": -3}, "seed is -3"),
+        ({"random_state": -3}, "random_state is -3"),
         ({"init": "nearest"}, "init is 'nearest': use one of random, rows, k-means++"),
         ({"init": np.full((42, 2), 0.5)}, r"shape \(42, 2\): give \(42, 3\)"),
-        ({"init": np.full((42, 3), np.nan)}, "start membership of object 0 in cluster 0 is nan"),
+        ({"init": np.full((42, 3), np.nan)}, "init: the membership of object 0 in cluster 0 is nan"),
         ({"kind": "nearness"}, "kind must be one of the four"),
     ],
 )

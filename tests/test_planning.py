@@ -539,7 +539,7 @@ def test_dry_append(capsys, matrix, tmp_path) -> None:
     assert snapshot(tmp_path) == before
     done = said(capsys, *words)
     assert printed["n_objects"] == done["n_objects"] == len(matrix)
-    tiles = printed["facts"]["new_tiles"], printed["facts"]["grown_tiles"]
+    tiles = printed["facts"]["tiles_written"], printed["facts"]["tiles_grown"]
     assert tiles == (done["tiles_written"], done["tiles_grown"])
     assert printed["outputs"][0]["bytes"] == done["bytes_written"]
     ends = []
