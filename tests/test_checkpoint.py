@@ -412,6 +412,18 @@ def test_a_newest_checkpoint_that_is_damaged_gives_way_to_the_one_before(tmp_pat
         cluster(store, runs, checkpoint=Checkpoint(tmp_path, resume=True))
 
 
+def test_checkpoints_hold_the_names_that_they_were_first_written_with(tmp_path, store):
+    """What has another name in Python now keeps its old one there, so that older checkpoints can be resumed."""
+    runs = [Run("hard", 3), Run("fcm1", 3, max_iter=30, tol=0.0)]
+    with pytest.raises(Killed), killed_after(28):  # the first run has ended by then
+        cluster(store, runs, checkpoint=Checkpoint(tmp_path))
+    kept = read_state(Checkpoint(tmp_path).files("cluster")[0])
+    assert {"start", "seed"} <= set(kept["about"]["run"][0])
+    ((place, row),) = kept["states"]["bundles"]["rows"]
+    assert place == 0
+    assert {"sizes", "coincident", "negatives", "n_iter"} <= set(row)
+
+
 def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, store, crooked):
     runs = grid("fcm1", 3, n_init=2, max_iter=8, tol=0.0)
     with pytest.raises(Killed), killed_after(2):

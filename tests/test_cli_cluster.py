@@ -274,7 +274,10 @@ def test_bad_values_exit_1(
         ("cluster d.zarr out --rule hard --clusters 2 --fuzzifier 2", "it is for fcm1 and pcm1, not hard"),
         ("cluster d.zarr out --rule fcm1 --clusters 2 --spread-scale 2", "it is for pcm1 and pcm2, not fcm1"),
         ("cluster d.zarr out --rule fcm1 --clusters 2 --on-negative ignore", "--on-negative"),
-        ("cluster d.zarr out --rule fcm1 --clusters 2 --seed -2", "'--seed': Input should be greater than or equal to 0"),
+        (
+            "cluster d.zarr out --rule fcm1 --clusters 2 --seed -2",
+            "'--seed': Input should be greater than or equal to 0",
+        ),
         ("cluster d.zarr out --rule fcm1 --cluster 2", "No such option: --cluster (Possible options: --clusters)"),
         ("spectrum d.zarr --cluster local:workers=2", "No such option: --cluster"),
         ("cluster d.zarr", "OUT"),

@@ -192,6 +192,8 @@ def test_the_command_line_goes_before_the_environment_and_that_before_a_file() -
         environment({"DASREL_WAIT": "soon"})
     with pytest.raises(InputError, match=r"in the environment .*none of local"):
         environment({"DASREL_DASK": "cloud"})
+    with pytest.raises(InputError, match="did you mean DASREL_DASK"):
+        environment({"DASREL_CLUSTER": "local:workers=2"})
 
 
 def test_workers_without_a_cluster_are_no_silent_wish(store: str, capfd: pytest.CaptureFixture[str]) -> None:
