@@ -500,7 +500,7 @@ def test_dry_predict(capsys, store, tmp_path, matrix) -> None:
     words = ("predict", tmp_path / "out", tmp_path / "rows.npy", tmp_path / "new.csv")
     printed = said(capsys, *words, "--dry-run")
     assert snapshot(tmp_path) == before
-    assert printed["facts"]["clusters"] == 3
+    assert printed["facts"]["n_clusters"] == 3
     assert run(["predict", str(tmp_path / "out"), "none.npy", str(tmp_path / "new.csv"), "--dry-run"]) == 1
     assert "there is no file none.npy" in capsys.readouterr().err
 

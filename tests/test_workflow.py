@@ -171,7 +171,7 @@ def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]
         ("[tree]\nstore = 'matrx'", "[tree.tree] store: no step 'matrx'; did you mean matrix?"),
         ("[spectrum]\nvalues = 3\n[spectrum.b]", "[spectrum] b: unknown; there are store, values"),
         ("[append.x]\nsource = 'a'", "[append.x]: matrix is made by [demo]; append is for import and pairwise"),
-        ("[runtime]\nclustr = 'local'", "[runtime] clustr: unknown; did you mean cluster?"),
+        ("[runtime]\ndsk = 'local'", "[runtime] dsk: unknown; did you mean dask?"),
         ("[runtime]\nworkers = 'two'", "[runtime] workers: 'two' should be a valid integer"),
         ("[runtime]\ndask = 'cloud'", "[runtime] dask 'cloud' is none of local"),
         ('[runtime]\nscheduler = "a\\nb"', "[runtime] scheduler: 'a\\nb' has characters that cannot be printed"),
