@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dasrel.euclidean import Euclideanized, euclideanize
     from dasrel.export import export_matrix
     from dasrel.figures import partition_picture
-    from dasrel.intake import KINDS, Policy
+    from dasrel.intake import Policy
     from dasrel.meter import Progress, watch
     from dasrel.model import Model
     from dasrel.outputs import save_clustering
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dasrel.source import Reading
     from dasrel.spectrum import Spectrum, spectrum
     from dasrel.store import Matrix, open_matrix
+    from dasrel.vocabulary import KINDS
     from dasrel.workflow import run_workflow
     from dasrel.writer import Writing
 
@@ -79,7 +80,7 @@ _HOMES = {
     "euclidean": ("Euclideanized", "euclideanize"),
     "export": ("export_matrix",),
     "figures": ("partition_picture",),
-    "intake": ("KINDS", "Policy"),
+    "intake": ("Policy",),
     "meter": ("Progress", "watch"),
     "model": ("Model",),
     "outputs": ("save_clustering",),
@@ -95,6 +96,7 @@ _HOMES = {
     "source": ("Reading",),
     "spectrum": ("Spectrum", "spectrum"),
     "store": ("Matrix", "open_matrix"),
+    "vocabulary": ("KINDS",),
     "workflow": ("run_workflow",),
     "writer": ("Writing",),
 }

@@ -23,6 +23,7 @@ from dasrel.record import Record
 from dasrel.source import Reading
 from dasrel.spool import given_ids
 from dasrel.store import Matrix, StoredNames, StoreLike, TileFiles, local_path, location, open_matrix
+from dasrel.vocabulary import is_similarity
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Appended:
     matrix: Matrix
     """The grown store, opened anew; what was open before still shows the objects that it had."""
     objects_before: int
-    objects: int
+    new_objects: int
     """Objects that were added."""
     tiles_written: int
     """Tiles that were not there before, written by this call."""
@@ -46,7 +47,15 @@ class Appended:
 
     def report(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        names = ("objects_before", "objects", "tiles_written", "tiles_grown", "tiles_kept", "bytes_written", "resumed")
+        names = (
+            "objects_before",
+            "new_objects",
+            "tiles_written",
+            "tiles_grown",
+            "tiles_kept",
+            "bytes_written",
+            "resumed",
+        )
         values = {name: getattr(self, name) for name in names}
         total = len(self.matrix.layout.tiles())
         return {"store": location(self.matrix.store), "n_objects": self.matrix.n_objects, "tiles": total, **values}
@@ -148,7 +157,7 @@ class _AppendTile:
             upper, lower, place=start, kind=self.kind, dtype=layout.dtype, policy=self.policy, ids=names
         )
         if before is not None:
-            raw = np.diagonal(upper) if i == j and self.kind in ("distance", "squared-distance") else None
+            raw = np.diagonal(upper) if i == j and not is_similarity(self.kind) else None
             record = grown_record(Record.from_row(before), record, start, raw)
         if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's checksum says it all
             below = 0 if lower is None else block_checksum(lower, 0)

@@ -14,8 +14,8 @@ from dasrel.matching import Previous, keep_numbers, load_previous
 from dasrel.outputs import check_out, load_model, save_clustering
 from dasrel.relation import relation
 from dasrel.results import cluster
-from dasrel.runs import STARTS, Run, grid
-from dasrel.words import TAKES
+from dasrel.runs import Run, grid
+from dasrel.vocabulary import INITS, TAKES
 
 
 def make_runs(asked: dict[str, Any]) -> list[Run]:
@@ -25,18 +25,17 @@ def make_runs(asked: dict[str, Any]) -> list[Run]:
     ----------
     asked
         Lists of `rule`, `n_clusters` and `init`, lists of the numbers that rules take where they are given, and
-        `n_init`, `seed`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`.
+        `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`.
     """
-    common = {name: asked[name] for name in ("seed", "max_iter", "tol", "on_negative", "spread", "accelerate")}
+    common = {name: asked[name] for name in ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate")}
     runs = []
     for rule in asked["rule"]:
-        own = {name: asked[name] for name in (key.replace("-", "_") for key in TAKES) if name in asked}
-        own = {name: values for name, values in own.items() if rule in TAKES[name.replace("_", "-")]}
+        own = {name: asked[name] for name, takers in TAKES.items() if name in asked and rule in takers}
         for init in asked["init"]:
-            given = init not in STARTS
+            given = init not in INITS
             start = _given_start(init) if given else init
             n_init = 1 if given else asked["n_init"]  # a given start twice would be the same run twice
-            runs += grid(rule, asked["n_clusters"], n_init=n_init, start=start, **common, **own)
+            runs += grid(rule, asked["n_clusters"], n_init=n_init, init=start, **common, **own)
     return runs
 
 
@@ -49,7 +48,7 @@ def _given_start(init: str) -> Any:
             raise InputError(f"{shown(init, limit=200)} is no .npy file: {shown(error, limit=200)}") from None
     if init.endswith(".npz") or Path(init).is_dir():
         return load_model(init)
-    raise InputError(f"init is {shown(init)!r}: use random, rows, k-means++, a model (.npz) or memberships (.npy)")
+    raise InputError(f"init is {shown(init)!r}: use {', '.join(INITS)}, a model (.npz) or memberships (.npy)")
 
 
 def runs_asked(asked: dict[str, Any]) -> tuple[list[Run], Previous | None]:
@@ -89,7 +88,7 @@ def cluster_into(
             matrix = relation(store)  # opened once, so that what is told belongs to what was clustered
         found = cluster(matrix, runs, memory=memory, checkpoint=checkpoint)
         said = {
-            "store": store, "out": str(out), "asked": asked,
+            "store": store, "out": str(out), "requested": asked,
             "euclideanized": None if changed is None else changed.report(),
         }  # fmt: skip
         tables = None

@@ -11,9 +11,9 @@ import numpy as np
 
 from dasrel import tasks
 from dasrel.errors import StoreError, count_text, shown, size_text
-from dasrel.intake import KINDS
 from dasrel.record import Record
 from dasrel.store import Array, Layout, StoreLike, TileFiles, local_path, location, open_matrix, read_manifest
+from dasrel.vocabulary import KINDS
 
 STRIP = 512  # rows looked at together: a few MB, whatever the tile
 FACTS = ("pairs", "minimum", "maximum", "mean", "zeros", "asymmetry", "diagonal", "missing", "clipped")
@@ -34,7 +34,7 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
     Returns
     -------
     dict
-        `n_objects`, `kind`, `tile`, `dtype`, `state`, `tiles` (`total`, `written`), `scan_bytes` (what one scan reads),
+        `n_objects`, `kind`, `tile`, `dtype`, `state`, `tiles`, `tiles_written`, `bytes_per_scan`,
         `bytes_on_disk` (None for a remote store), the facts `pairs`, `minimum`, `maximum`, `mean`, `zeros`,
         `asymmetry`, `diagonal`, `missing`, `clipped` (each None while the store is unfinished), `input` (the policies)
         and `provenance`. With `verify` also `verified`: `tiles` read and `bad`, one entry per fault with `tile`,
@@ -53,9 +53,10 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
         "kind": manifest["kind"],
         "dtype": manifest["dtype"],
         "tile": layout.tile,
-        "tiles": {"total": total, "written": total if manifest["state"] == "complete" else _written(group)},
+        "tiles": total,
+        "tiles_written": total if manifest["state"] == "complete" else _written(group),
         "compress": manifest["compress"],
-        "scan_bytes": layout.total_bytes,
+        "bytes_per_scan": layout.total_bytes,
         "bytes_on_disk": _bytes_on_disk(store),
         **{name: facts[name] for name in FACTS},
         "input": manifest["input"],
@@ -169,15 +170,18 @@ def _short(message: str) -> str:
 
 def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     """The names and texts of an audit; facts that say nothing are left out."""
-    tiles, done = audit["tiles"], audit["state"] == "complete"
-    of = "" if done else f" of {tiles['total']:,}"
+    done = audit["state"] == "complete"
+    of = "" if done else f" of {audit['tiles']:,}"
     lines = [
         ("store", shown(audit["store"], limit=200)),
         ("state", audit["state"] if done else f"{audit['state']}: unfinished, go on with --resume"),
         ("objects", f"{audit['n_objects']:,}"),
         ("kind", f"{audit['kind']}: {KINDS[audit['kind']]}"),
-        ("tiles", f"{tiles['written']:,}{of}, {count_text(audit['tile'], 'object')} a side, {audit['dtype']}"),
-        ("one scan reads", size_text(audit["scan_bytes"]) + (f", {audit['compress']}" if audit["compress"] else "")),
+        ("tiles", f"{audit['tiles_written']:,}{of}, {count_text(audit['tile'], 'object')} a side, {audit['dtype']}"),
+        (
+            "one scan reads",
+            size_text(audit["bytes_per_scan"]) + (f", {audit['compress']}" if audit["compress"] else ""),
+        ),
     ]
     if audit["bytes_on_disk"] is not None:
         lines.append(("on disk", size_text(audit["bytes_on_disk"])))

@@ -24,7 +24,7 @@ from dasrel.cli_plan import plan_command
 from dasrel.cli_run import run_command
 from dasrel.cli_structure import euclideanize_command, spectrum_command, spectrum_lines
 from dasrel.errors import InputError, count_text, shown
-from dasrel.intake import KINDS, Policy
+from dasrel.intake import Policy
 from dasrel.options import (
     READING,
     REPAIRS,
@@ -48,6 +48,7 @@ from dasrel.options import (
     option,
 )
 from dasrel.talk import Talk, UsageError, complain, print_error, report
+from dasrel.vocabulary import FORMATS, KINDS, ExportName, explain_kinds
 
 app = typer.Typer(
     name="dasrel",
@@ -62,17 +63,12 @@ app = typer.Typer(
 
 # ---------------------------------------------------------------------------------------- options of single commands
 
-# Named here so that the help need not load the readers; a test keeps them equal.
-IMPORTS = "npy, npz, raw, condensed, mtx, hdf5, zarr, lsmat, csv, tsv, phylip, qza, pairs, m8, parquet"
-Exports = Literal["npy", "condensed", "lsmat", "phylip", "zarr"]
-
 
 def _kind(kind: str | None) -> str:
     """The kind, or a usage error that explains the four words."""
     if kind not in KINDS:
         met = "it is missing" if kind is None else f"{kind!r} is no kind"
-        lines = "\n".join(f"  {name:<17} {meaning}" for name, meaning in KINDS.items())
-        raise typer.BadParameter(f"{met}; say what the numbers are:\n{lines}", param_hint="--kind")
+        raise typer.BadParameter(f"{met}; say what the numbers are:\n{explain_kinds(lines=True)}", param_hint="--kind")
     return kind
 
 
@@ -132,7 +128,7 @@ def _part(text: str | None) -> tuple[int, int] | None:
 def _show_part(talk: Talk, store: str, done: Any) -> None:
     """What a part has done, and what is left to do."""
     k, n = done.part
-    values = {"store": store, "part": f"{k}/{n}", "written": done.written, "missing": done.missing}
+    values = {"store": store, "part": f"{k}/{n}", "tiles_written": done.written, "tiles_missing": done.missing}
     left = count_text(done.missing, "tile") if done.missing else "none"
     then = "" if done.complete else "; when all parts have ended: the same with --resume, without --part"
     lines = [("part", f"{k} of {n}: {count_text(done.written, 'tile')} written"), ("missing", left + then)]
@@ -165,7 +161,9 @@ def import_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The matrix: a file, a folder or a URL.")],
     store: NewStore,
     kind: Kind = None,
-    format: Annotated[str | None, option("--format", f"One of {IMPORTS}; found out if not given.", READING)] = None,  # noqa: A002
+    format: Annotated[  # noqa: A002
+        str | None, option("--format", f"One of {', '.join(FORMATS)}; found out if not given.", READING)
+    ] = None,
     ids: Ids = None,
     shape: Annotated[int | None, option("--shape", "Objects in a raw binary file.", READING, metavar="N")] = None,
     dtype: Annotated[str | None, option("--dtype", "Numbers of a raw binary file: float32, <f8 ...", READING)] = None,
@@ -291,7 +289,7 @@ def export_command(
     talk: Talk,
     store: OldStore,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file or folder to write.")],
-    format: Annotated[Exports, option("--format", "How to write it.", WRITING)],  # noqa: A002
+    format: Annotated[ExportName, option("--format", "How to write it.", WRITING)],  # noqa: A002
     relation: Annotated[
         str | None,
         option(

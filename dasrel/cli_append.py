@@ -91,7 +91,7 @@ def append_command(
     kept = f", {done.tiles_kept:,} had been written before" if done.tiles_kept else ""
     lines = [
         ("store", shown(report["store"], limit=400)),
-        ("objects", f"{done.objects_before:,} and {done.objects:,} more: {report['n_objects']:,}"),
+        ("objects", f"{done.objects_before:,} and {done.new_objects:,} more: {report['n_objects']:,}"),
         ("tiles", f"{done.tiles_written:,} new and {done.tiles_grown:,} grown of {report['tiles']:,}{size}{kept}"),
     ]
     talk.result({**report, "seconds": talk.seconds}, lines)

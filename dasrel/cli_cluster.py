@@ -111,8 +111,7 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("rule", f"{one['rule']}, {count_text(one['n_clusters'], 'cluster')}{numbers}"),
         (
             "converged",
-            f"{'yes' if one['converged'] else 'no'}, after {count_text(one['iterations'], 'iteration')} (run"
-            f" {one['run']})",
+            f"{'yes' if one['converged'] else 'no'}, after {count_text(one['n_iter'], 'iteration')} (run {one['run']})",
         ),
         ("objective", f"{one['objective']:.8g}"),
         ("sizes", " ".join(f"{size:,}" for size in one["sizes"])),

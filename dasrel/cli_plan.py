@@ -81,7 +81,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         if plan.bundles == 1
         else f", in {count_text(plan.bundles, 'bundle')}: memory does not allow them all at once"
     )
-    parts = [("iterations", plan.iterations), ("entropy weight", plan.first_scans)]
+    parts = [("iterations", plan.n_iter), ("entropy weight", plan.first_scans)]
     parts += [("euclideanize", plan.euclideanize_scans)]
     told = [f"{name} {range_text(part)}" for name, part in parts if part.most]
     of = f": {'; '.join(told)}" if len(told) > 1 else ""
@@ -96,7 +96,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         ),
         (
             "runs",
-            f"{plan.runs:,} of {count_text(plan.settings, 'setting')}, {count_text(plan.columns, 'column')} at"
+            f"{plan.runs:,} of {count_text(plan.n_settings, 'setting')}, {count_text(plan.columns, 'column')} at"
             f" most{several}",
         ),
         ("scans", range_text(plan.scans) + of),

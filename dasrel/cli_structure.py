@@ -10,7 +10,7 @@ import typer
 from dasrel.errors import InputError, count_text, shown
 from dasrel.options import WRITING, DryRun, Force, Keeping, OldStore, Place, command, option
 from dasrel.talk import Talk
-from dasrel.words import METHODS
+from dasrel.vocabulary import METHODS
 
 SEARCH = "The search for eigenvalues"
 

@@ -43,21 +43,21 @@ def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
     kind, _, rest = text.partition(":")
     known = SETTINGS.get(kind)
     if known is None:
-        raise InputError(f"cluster {shown(text)!r} is unknown; {did_you_mean(kind, SETTINGS)}")
+        raise InputError(f"dask {shown(text)!r} is unknown; {did_you_mean(kind, SETTINGS)}")
     settings: dict[str, Any] = {}
     for part in (piece.strip() for piece in rest.split(",")) if rest else ():
         name, equals, value = part.partition("=")
         if name not in known or not equals or not value:
             if name in known:
-                raise InputError(f"cluster {kind}: {shown(part)!r} is not NAME=VALUE")
-            raise InputError(f"cluster {kind}: it has no setting {shown(name)!r}; {did_you_mean(name, known)}")
+                raise InputError(f"dask {kind}: {shown(part)!r} is not NAME=VALUE")
+            raise InputError(f"dask {kind}: it has no setting {shown(name)!r}; {did_you_mean(name, known)}")
         if name in SEVERAL:
             settings.setdefault(name, []).append(value)
             continue
         if name in settings:
-            raise InputError(f"cluster {kind}: {name} is given twice")
+            raise InputError(f"dask {kind}: {name} is given twice")
         if known[name] is int and not (value.isdecimal() and int(value) > 0):
-            raise InputError(f"cluster {kind}: {name} is {shown(value)!r}; it must be a whole number above 0")
+            raise InputError(f"dask {kind}: {name} is {shown(value)!r}; it must be a whole number above 0")
         settings[name] = known[name](value)
     return kind, settings
 
@@ -117,7 +117,7 @@ def _bytes(kind: str, text: str) -> int:
     try:
         return int(parse_bytes(text))
     except ValueError:
-        raise InputError(f"cluster {kind}: memory is {shown(text)!r}; write it as 4GB or 512MiB") from None
+        raise InputError(f"dask {kind}: memory is {shown(text)!r}; write it as 4GB or 512MiB") from None
 
 
 def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
@@ -131,7 +131,7 @@ def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
     memory = _bytes("local", settings["memory"]) if "memory" in settings else machine_memory() // workers
     if memory < IDLE_WORKER:
         raise InputError(
-            f"cluster local: memory is {shown(settings.get('memory', memory))} for a worker, and an idle one takes"
+            f"dask local: memory is {shown(settings.get('memory', memory))} for a worker, and an idle one takes"
             f" {IDLE_WORKER // 10**6} MB already"
         )
     cluster = LocalCluster(
@@ -157,7 +157,7 @@ def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
     if "memory" in settings:
         _bytes("slurm", settings["memory"])
     elif dask.config.get("jobqueue.slurm.memory", None) is None:
-        raise InputError("cluster slurm: memory is missing; say how much a job gets, such as memory=8GB")
+        raise InputError("dask slurm: memory is missing; say how much a job gets, such as memory=8GB")
     # What is left out is looked up in the site's own jobqueue.yaml.
     given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
              if name in settings}  # fmt: skip
@@ -217,11 +217,11 @@ def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
     if "spec" in settings:
         also = [name for name in ("image", "memory", "cpus", "name", "workers") if name in settings]
         if also:
-            raise InputError(f"cluster kubernetes: {also[0]} is given beside spec; write it into that file")
+            raise InputError(f"dask kubernetes: {also[0]} is given beside spec; write it into that file")
         named = {"namespace": settings["namespace"]} if "namespace" in settings else {}
         return {"custom_cluster_spec": settings["spec"], **named}
     if "image" not in settings:
-        raise InputError("cluster kubernetes: image is missing; name one that has dasrel in it, or give a spec")
+        raise InputError("dask kubernetes: image is missing; name one that has dasrel in it, or give a spec")
     amounts = {"cpu": settings["cpus"]} if "cpus" in settings else {}
     if "memory" in settings:
         amounts["memory"] = str(_bytes("kubernetes", settings["memory"]))

@@ -21,6 +21,12 @@ from dasrel.runs import Run
 
 Float = NDArray[np.float64]
 
+_STORED = {
+    "init": "start", "random_state": "seed",
+    "membership_sums": "sizes", "coincident_clusters": "coincident", "negative_distances": "negatives",
+}  # fmt: skip
+"""The names that checkpoints hold for what has another name here: their format does not change."""
+
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
@@ -37,7 +43,7 @@ class RunResult:
     """The objective after each iteration; accelerated steps that were taken back are left out."""
     entropy: float
     """O(U) = -sum u log u."""
-    sizes: tuple[float, ...]
+    membership_sums: tuple[float, ...]
     """Sum of the memberships of each cluster."""
     beta: float
     """Spread at the end: what was given and what healing added."""
@@ -46,13 +52,13 @@ class RunResult:
     eta: tuple[float, ...] | None
     flat: bool
     """Whether U says nothing: all clusters alike for every object, to within 0.01."""
-    coincident: int
+    coincident_clusters: int
     """Pairs of clusters at one place: distances to them differ by less than 1 % of their range."""
     reseeded: int
     """How often an empty cluster was given a new object."""
     empty: int
     """Clusters that are empty at the end, because no object lies away from its centre."""
-    negatives: int
+    negative_distances: int
     """Distances below zero, summed over iterations."""
     rises: int
     """Iterations in which the objective rose beyond rounding: never on a Euclidean relation."""
@@ -61,7 +67,7 @@ class RunResult:
 
     def packed(self) -> dict[str, Any]:
         """For a checkpoint: all but the run."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "run"}
+        values = {_STORED.get(f.name, f.name): getattr(self, f.name) for f in fields(self) if f.name != "run"}
         return {**values, "history": np.array(self.history)}
 
     @staticmethod
@@ -69,19 +75,20 @@ class RunResult:
         """What `packed` made."""
         eta = None if kept["eta"] is None else tuple(kept["eta"])
         tuples = {"history": tuple(kept["history"].tolist()), "sizes": tuple(kept["sizes"]), "eta": eta}
-        return RunResult(**{**kept, **tuples, "run": run})
+        values = {**kept, **tuples}
+        return RunResult(run=run, **{f.name: values[_STORED.get(f.name, f.name)] for f in fields(RunResult)[1:]})
 
     def row(self) -> dict[str, Any]:
         """Plain values, for a table or a file."""
         values: dict[str, Any] = self.run.parameters()
-        for name in ("converged", "n_iter", "objective", "score", "entropy", "beta", "flat", "coincident",
-                     "reseeded", "empty", "negatives", "rises", "rejected"):  # fmt: skip
+        for name in ("converged", "n_iter", "objective", "score", "entropy", "beta", "flat", "coincident_clusters",
+                     "reseeded", "empty", "negative_distances", "rises", "rejected"):  # fmt: skip
             values[name] = getattr(self, name)
         if self.entropy_weight is not None:
-            values["entropy_weight"] = self.entropy_weight
+            values["entropy_weight_used"] = self.entropy_weight
         if self.eta is not None:
-            values["eta_values"] = list(self.eta)
-        values["sizes"] = list(self.sizes)
+            values["eta_used"] = list(self.eta)
+        values["membership_sums"] = list(self.membership_sums)
         return values
 
 
@@ -91,10 +98,10 @@ def row_of(outcome: Outcome) -> RunResult:
     return RunResult(
         run=outcome.run, converged=outcome.converged, n_iter=outcome.n_iter, objective=outcome.objective,
         score=outcome.score, history=outcome.history, entropy=float(rules.entropy(U)[0]),
-        sizes=tuple(outcome.U.sum(axis=1).tolist()), beta=outcome.beta, entropy_weight=outcome.entropy_weight,
+        membership_sums=tuple(outcome.U.sum(axis=1).tolist()), beta=outcome.beta, entropy_weight=outcome.entropy_weight,
         eta=None if outcome.eta is None else tuple(outcome.eta.tolist()), flat=bool(rules.is_flat(U)[0]),
-        coincident=0 if outcome.run.rule == "hard" else _coincident(outcome.d),
-        reseeded=outcome.reseeded, empty=outcome.empty, negatives=outcome.negatives, rises=outcome.rises,
+        coincident_clusters=0 if outcome.run.rule == "hard" else _coincident(outcome.d),
+        reseeded=outcome.reseeded, empty=outcome.empty, negative_distances=outcome.negatives, rises=outcome.rises,
         rejected=outcome.rejected,
     )  # fmt: skip
 
@@ -180,9 +187,9 @@ def same_bundles(bundles: list[list[tuple[int, Run]]], state: dict[str, Any] | N
 def named(run: Run) -> dict[str, Any]:
     """A run as a checkpoint knows it; a start that is no word by its numbers."""
     values = run.parameters()
-    if isinstance(run.start, Model):
-        eta = () if run.start.eta is None else (run.start.eta,)
-        values["start"] = "model " + digest(np.ascontiguousarray(one).tobytes() for one in (run.start.V, *eta))
-    elif not isinstance(run.start, str):
-        values["start"] = "memberships " + digest([np.asarray(run.start, dtype=np.float64).tobytes()])
-    return values
+    if isinstance(run.init, Model):
+        eta = () if run.init.eta is None else (run.init.eta,)
+        values["init"] = "model " + digest(np.ascontiguousarray(one).tobytes() for one in (run.init.V, *eta))
+    elif not isinstance(run.init, str):
+        values["init"] = "memberships " + digest([np.asarray(run.init, dtype=np.float64).tobytes()])
+    return {_STORED.get(name, name): value for name, value in values.items()}

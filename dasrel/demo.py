@@ -116,12 +116,12 @@ def _summary(found: Clustering, truth: NDArray[Any]) -> dict[str, Any]:
                 "adjusted_rand_index": float(adjusted_rand_score(truth, labels)),
                 "accuracy": float(np.mean(labels == clusters[truth])),
                 "mean_largest_membership": float(partition.memberships.max(axis=1).mean()),
-                "iterations": partition.result.n_iter,
+                "n_iter": partition.result.n_iter,
             }
         )
     return {
         "runs": len(found.runs),
-        "runs_healed": sum(one.negatives > 0 for one in found.runs),
+        "runs_healed": sum(one.negative_distances > 0 for one in found.runs),
         "scans": found.scans,
         "scans_one_by_one": sum(one.n_iter for one in found.runs),
         "settings": settings,

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from dasrel import intake, tasks, workers
 from dasrel.errors import InputError, count_text
-from dasrel.intake import KINDS, Policy
+from dasrel.intake import Policy
 from dasrel.record import Record, audit_of
 from dasrel.store import Layout, Matrix, open_matrix, rows_of
+from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 from dasrel.writer import checked_ids, default_tile
 
 Array = NDArray[Any]
@@ -98,8 +99,7 @@ class DirectMatrix:
 
     def __init__(self, array: Any, kind: str, ids: intake.Names | None = None, tile: int | None = None) -> None:
         if kind not in KINDS:
-            words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-            raise InputError(f"kind must be one of the four ({words}), not {kind!r}")
+            raise InputError(f"kind must be one of the four ({explain_kinds()}), not {kind!r}")
         if len(array.shape) != 2 or array.shape[0] != array.shape[1]:
             raise InputError(f"a pairwise matrix is square; this array has shape {tuple(array.shape)}")
         if array.dtype.kind not in "fiub":
@@ -134,7 +134,7 @@ class DirectMatrix:
 
     def _check(self) -> tuple[dict[str, Any], Array | None]:
         """The same questions that an import asks, with no repair: one read of the array, both triangles."""
-        similar = self.kind in ("similarity", "kernel")
+        similar = is_similarity(self.kind)
         diagonal = np.empty(self.n_objects) if similar else None
 
         def check(place: tuple[int, int]) -> Record:
@@ -177,8 +177,7 @@ def as_matrix(matrix: Any, *, kind: str | None = None, ids: intake.Names | None 
     if isinstance(matrix, (str, os.PathLike)):
         return as_matrix(open_matrix(matrix), kind=kind)
     if kind is None:
-        words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-        raise InputError(f"say what the array's numbers are, kind=... ({words})")
+        raise InputError(f"say what the array's numbers are, kind=... ({explain_kinds()})")
     array = matrix if hasattr(matrix, "shape") and hasattr(matrix, "dtype") else np.asarray(matrix)
     if hasattr(array, "toarray") or hasattr(array, "tocsr"):
         raise InputError("a sparse matrix cannot be scanned directly; `dasrel.import_matrix` makes a store of it")

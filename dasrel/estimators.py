@@ -25,11 +25,11 @@ from dasrel.checkpoint import Checkpoint, watched
 from dasrel.direct import as_matrix
 from dasrel.errors import InputError, count_text, shown
 from dasrel.euclidean import as_euclidean
-from dasrel.intake import KINDS
 from dasrel.matching import numbered_as
 from dasrel.model import Model
 from dasrel.results import cluster
-from dasrel.runs import STARTS, grid
+from dasrel.runs import grid
+from dasrel.vocabulary import INITS, KINDS, explain_kinds, is_similarity
 
 Float = NDArray[np.float64]
 
@@ -138,7 +138,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         start, n_init = self._start()
         own = {name: getattr(self, name) for name in self._own}
         runs = grid(
-            self._rule, self.n_clusters, n_init=n_init, seed=self._seed(), start=start, max_iter=self.max_iter,
+            self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=start, max_iter=self.max_iter,
             tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, **own,
         )  # fmt: skip
         source = as_matrix(self._checked(X), kind=self.kind)
@@ -186,14 +186,15 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = True
-        tags.input_tags.positive_only = self.kind in ("distance", "squared-distance")
+        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
         return tags
 
     def _checked(self, X: Any) -> Any:
         """NumPy arrays, lists and data frames go through scikit-learn's own checks; numbers are not copied."""
         if self.kind is None and not _knows_its_kind(X):
-            words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-            raise InputError(f"say what the array's numbers are: {type(self).__name__}(kind=...), one of {words}")
+            raise InputError(
+                f"say what the array's numbers are: {type(self).__name__}(kind=...), one of {explain_kinds()}"
+            )
         if not _is_plain(X):
             return X
         X = validate_data(self, X)
@@ -203,7 +204,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
                 f" n_clusters={count_text(self.n_clusters, 'cluster')};"
                 " give at least 2 objects, and no more clusters than objects"
             )
-        if self.kind in ("distance", "squared-distance") and X.min() < 0:
+        if self.kind is not None and not is_similarity(self.kind) and X.min() < 0:
             row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
             raise InputError(
                 f"Negative values in data of kind {self.kind}: {X[row, column]:g} in row {row}, column {column}"
@@ -219,11 +220,11 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     def _start(self) -> tuple[Any, int]:
         """The start as a run takes it, and how many runs: the same start twice would be the same run twice."""
         init = self.init
-        if isinstance(init, str) and init in STARTS:
+        if isinstance(init, str) and init in INITS:
             return init, self.n_init
         if isinstance(init, str) and not init.endswith(".npz"):
             raise InputError(
-                f"init is {shown(init)!r}: use one of {', '.join(STARTS)}, memberships (n, {self.n_clusters}), or a"
+                f"init is {shown(init)!r}: use one of {', '.join(INITS)}, memberships (n, {self.n_clusters}), or a"
                 " model (its .npz file)"
             )
         if isinstance(init, (str, os.PathLike)):

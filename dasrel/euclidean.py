@@ -39,8 +39,8 @@ from dasrel.relation import Relation, relation
 from dasrel.shifts import Result, Work, n_eps, shift
 from dasrel.tree import Tree, tree_fault
 from dasrel.ultrametric import ultrametric
+from dasrel.vocabulary import METHODS
 
-METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 FITS = ("power", "exponential", "log")
 FILE_VERSION = 1
 

@@ -24,15 +24,7 @@ from dasrel.intake import BLOCK, Array
 from dasrel.relation import Relation
 from dasrel.relation import relation as as_relation
 from dasrel.store import Matrix, StoreLike, location, open_matrix
-
-EXPORTS = {
-    "npy": "NumPy array, n x n",
-    "condensed": "NumPy array of the n(n-1)/2 pairs in SciPy's order",
-    "lsmat": "labelled tab-separated text (scikit-bio, pandas)",
-    "phylip": "PHYLIP square distance matrix",
-    "zarr": "plain Zarr v3 array, n x n",
-}
-"""The formats that a store can be written out in, and one line on each."""
+from dasrel.vocabulary import EXPORTS, is_similarity
 
 TEXT_BYTES = 100
 """Memory that one value takes while it becomes text: the value, its digits twice, and what arrow keeps beside them."""
@@ -144,7 +136,7 @@ class Numbers:
 
     def check(self, format: str) -> None:  # noqa: A002
         """Refuse a format that has no place for the diagonal."""
-        if format in ("condensed", "phylip") and self.kind in ("similarity", "kernel"):
+        if format in ("condensed", "phylip") and is_similarity(self.kind):
             where = "this" if self.matrix.store is None else location(self.matrix.store)
             advice = "export npy or lsmat" + ("" if self.relation else ", or its squared dissimilarities (--relation)")
             raise InputError(f"{format} holds distances, and {where} is a {self.kind}; {advice}")

@@ -190,8 +190,8 @@ def forecast_append(
     touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]
     grown = sum(j < old.layout.a_side for _, j in touched)
     facts = {
-        "source": about["as"], "objects_before": old.n_objects, "objects_added": len(names),
-        "new_tiles": len(touched) - grown, "grown_tiles": grown,
+        "as": about["as"], "objects_before": old.n_objects, "new_objects": len(names),
+        "tiles_written": len(touched) - grown, "tiles_grown": grown,
     }  # fmt: skip
     output = Output(str(location(store)), len(touched) * (layout.tile_bytes + 4))
     return Forecast("append", layout.n_objects, Range(0, 0, 0), 0, int(parse_bytes(memory)), (output,), facts)
@@ -297,7 +297,7 @@ def forecast_image(
     side = min(pixels, matrix.n_objects)
     needed = max(needed, 4 * 8 * side * side)
     outputs = (Output(str(out), side * side + 50_000),)
-    facts = {"order": order, "dots_a_side": side}
+    facts = {"order": order, "side": side}
     return Forecast("image", matrix.n_objects, scans, matrix.layout.total_bytes, needed, outputs, facts)
 
 
@@ -336,7 +336,7 @@ def forecast_predict(
         raise InputError(f"there is no file {shown(rows, limit=400)} with rows of new objects")
     size = os.path.getsize(rows) if os.path.isfile(rows) else 0
     count = size // (8 * known.n_objects)
-    facts: dict[str, Any] = {"rows": rows, "values_a_row": known.n_objects, "clusters": known.n_clusters}
+    facts: dict[str, Any] = {"rows": rows, "values_a_row": known.n_objects, "n_clusters": known.n_clusters}
     outputs = (Output(str(out), count * (20 + 12 * known.n_clusters)),)
     return Forecast(
         "predict", None, Range(0, 0, 0), 0, 2 * size + 16 * known.n_objects * known.n_clusters, outputs, facts

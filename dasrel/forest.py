@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 
 from dasrel.tiles import View
+from dasrel.vocabulary import is_similarity
 
 Array = NDArray[Any]
 
@@ -58,7 +59,7 @@ def seen_as_dissimilarity(tile: Array, kind: str, row_self: Array | None, column
 
     Cost: one copy of a tile of similarities.
     """
-    if kind not in ("similarity", "kernel"):
+    if not is_similarity(kind):
         return tile
     values = View(kind).apply(tile, np.empty_like(tile, order="C"), row_self=row_self, column_self=column_self)
     return np.maximum(values, 0, out=values)

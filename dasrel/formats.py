@@ -28,6 +28,7 @@ from dasrel.errors import InputError, count_text, shown, some
 from dasrel.intake import Array
 from dasrel.source import Reading, Source
 from dasrel.sparse import PIECE, SparseSource, absent_value, sort_aside
+from dasrel.vocabulary import is_similarity
 
 COPY = 8 << 20
 
@@ -300,7 +301,7 @@ def _mapped(
 
 
 def _triangle(vector: Any, n: int, provenance: dict[str, Any], kind: str, ids: Any, what: str) -> TriangleSource:
-    if kind in ("similarity", "kernel"):
+    if is_similarity(kind):
         raise InputError(f"{what} is a condensed vector: it has no self-{kind} values; give the full matrix")
     return TriangleSource(vector, n, provenance, ids)
 

@@ -21,17 +21,10 @@ from dasrel import compiled
 from dasrel.compiled import ADDRESS, NUMBER
 from dasrel.errors import InputError, count_text, shown, some
 from dasrel.record import EXAMPLES, Record, count_diagonal, counted, example_places, value_range
+from dasrel.vocabulary import is_similarity
 
 Array = NDArray[Any]
 Names = Sequence[str] | Array
-
-KINDS = {
-    "distance": "dissimilarities such as Bray-Curtis, RMSD or DTW; 0 means equal (dasrel squares them)",
-    "squared-distance": "dissimilarities that already play the role of squared distances; used as they are",
-    "similarity": "larger means more alike: identities, alignment scores, TM-scores",
-    "kernel": "inner products (a Gram or kernel matrix), such as a Gaussian or string kernel",
-}
-"""The four kinds of matrix, and one line on each."""
 
 VERSION = 1
 """Of the compiled pass."""
@@ -70,7 +63,7 @@ class Policy:
 
     def check_kind(self, kind: str) -> None:
         """Refuse repairs that have no meaning for this kind."""
-        if kind in ("similarity", "kernel"):
+        if is_similarity(kind):
             for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
                                ("clip_negative", self.clip_negative == 0)):  # fmt: skip
                 if not idle:
@@ -193,7 +186,7 @@ def _plain_band(a: Array, b: Array | None, out: Array, place: tuple[int, int], k
         like, low, high, sums = taken
         if not like:
             return None
-    if not (np.isfinite(low) and np.isfinite(high)) or (low < 0 and kind in ("distance", "squared-distance")):
+    if not (np.isfinite(low) and np.isfinite(high)) or (low < 0 and not is_similarity(kind)):
         return None
     if taken is None and b is not None:
         for c in range(0, out.shape[1], BLOCK):
@@ -283,7 +276,7 @@ def _check_block(
         values = _symmetrize(values, b, place, dtype, policy, ids, record)
     if on_diagonal:
         _check_diagonal(values, place, kind, policy, ids, record)
-    if low < 0 and kind in ("distance", "squared-distance"):
+    if low < 0 and not is_similarity(kind):
         _clip_negative(values, place, kind, policy, ids, record)
     with np.errstate(over="ignore"):
         block = values.astype(dtype, copy=False)
@@ -321,7 +314,7 @@ def _fill_missing(
         )
     if count:
         fill = np.nan if policy.missing == "max" else float(policy.missing)
-        if place[0] == place[1] and kind in ("distance", "squared-distance"):
+        if place[0] == place[1] and not is_similarity(kind):
             # An object that is not compared with itself is at distance 0 from itself: no pair is missing.
             for half in (a,) if b is None else (a, b):
                 diagonal = np.diagonal(half)
@@ -379,7 +372,7 @@ def _symmetrize(
 def _check_diagonal(a: Array, place: tuple[int, int], kind: str, policy: Policy, ids: Names, record: Record) -> None:
     diagonal = np.diagonal(a).copy()
     record.diagonal_minimum, record.diagonal_maximum = float(diagonal.min()), float(diagonal.max())
-    if kind in ("similarity", "kernel"):
+    if is_similarity(kind):
         return
     bad = np.flatnonzero(diagonal != 0)
     if bad.size and policy.diagonal == "error":

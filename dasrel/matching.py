@@ -103,7 +103,7 @@ class Previous:
                     f"the warm start {shown(self.path, limit=200)} has {word} {there}, and {asked} was asked for: ask"
                     " for the same, or start anew"
                 )
-        return replace(run, start=model)
+        return replace(run, init=model)
 
     def moves(self, partition: Partition, relation: Relation, *, memory: int | str | None = None) -> Moves:
         """How a partition of the same or of a grown matrix differs, clusters numbered as they are now.
@@ -161,7 +161,7 @@ def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
         partition,
         result=replace(
             result,
-            sizes=tuple(result.sizes[k] for k in order),
+            membership_sums=tuple(result.membership_sums[k] for k in order),
             eta=None if eta is None else tuple(eta[k] for k in order),
         ),
         memberships=np.ascontiguousarray(partition.memberships[:, order]),

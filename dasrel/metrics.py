@@ -17,6 +17,7 @@ from scipy.spatial.distance import cdist
 from dasrel.errors import InputError, count_text, did_you_mean, shown, some
 from dasrel.features import Features, array_checksum, dense, is_sparse, row_block
 from dasrel.intake import Array
+from dasrel.vocabulary import KINDS, is_similarity
 
 SIDE = 512
 """Side of the blocks in which a tile is computed: 2 MiB of float64, so that the passes over it stay in the cache."""
@@ -87,7 +88,7 @@ class Metric:
     @property
     def is_kernel(self) -> bool:
         """Whether larger means more alike."""
-        return self.kind in ("kernel", "similarity")
+        return is_similarity(self.kind)
 
     @property
     def squares(self) -> bool:
@@ -117,7 +118,7 @@ def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
     """Check a metric's name, the kind of matrix it can give, and its options; the nearest names are suggested."""
     known = {alias: full for full, others in ALIASES.items() for alias in others} | {full: full for full in OPTIONS}
     given = dict(options or {})
-    if kind in ("kernel", "similarity"):
+    if is_similarity(kind):
         if name not in KERNELS:
             hint = (
                 f"{name} gives distances: say kind distance" if name in known else did_you_mean(name, KERNELS, show=3)
@@ -125,8 +126,8 @@ def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
             raise InputError(f"kind {kind} needs one of scikit-learn's kernels, not {shown(name)!r}; {hint}")
         _check_options(name, given, KERNELS[name])
         return Metric(name, kind, given)
-    if kind not in ("distance", "squared-distance"):
-        raise InputError(f"kind must be distance, squared-distance, similarity or kernel, not {shown(kind)!r}")
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}, not {shown(kind)!r}")
     if name == "wminkowski":
         raise InputError("metric wminkowski is gone from SciPy: use minkowski with the options p and w")
     if name not in known:

@@ -23,6 +23,7 @@ from dasrel._version import __version__
 from dasrel.errors import DasrelWarning, InputError, StoreError, count_text, shown, some
 from dasrel.rules import Rule
 from dasrel.tiles import Parameter, View
+from dasrel.vocabulary import is_similarity
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -225,7 +226,7 @@ class Model:
             )
         if not (np.isfinite(self.V).all() and np.isfinite(self.half).all() and np.isfinite(self.beta)):
             raise ValueError("values that are not finite")
-        if (self.diagonal is not None) != (self.kind in ("similarity", "kernel")):
+        if (self.diagonal is not None) != (is_similarity(self.kind)):
             raise ValueError(f"self-similarities do not go with kind {self.kind}")
 
     def formula(self) -> Rule:
@@ -262,7 +263,7 @@ class Model:
         return values
 
     def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
-        if self.kind not in ("similarity", "kernel"):
+        if not is_similarity(self.kind):
             if self_similarity is not None:
                 raise InputError(f"self_similarity is for similarities and kernels; this model is of kind {self.kind}")
             return None

@@ -108,12 +108,12 @@ class Motion:
         self.place = place
         self.beta = self.beta_given = beta
         self.entropy_weight = entropy_weight
-        self.first = run.is_possibilistic and isinstance(run.start, str)
+        self.first = run.is_possibilistic and isinstance(run.init, str)
         """Whether this is still the fcm2 run that pcm1 and pcm2 begin with."""
         self.U = start.U
         norms = (start.V * start.V).sum(axis=2)
         self.W = Weights(start.V, np.ones_like(norms), norms, np.zeros(norms.shape, dtype=np.bool_))
-        self.eta = run.start.eta if isinstance(run.start, Model) and run.is_possibilistic else None
+        self.eta = run.init.eta if isinstance(run.init, Model) and run.is_possibilistic else None
         self.n_iter = self.n_iter_here = 0
         self.history: list[float] = []
         self.reseeded = self.negatives = self.rises = self.rejected = 0

@@ -13,18 +13,17 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from dasrel.errors import InputError
-from dasrel.intake import KINDS
 from dasrel.runtime import WAIT, Runtime
 from dasrel.stopping import seconds
 from dasrel.talk import Talk
-from dasrel.words import RULES, TAKES
+from dasrel.vocabulary import INITS, KINDS, METHODS, RULES, TAKES
 
 READING = "Reading the source"
 REPAIRS = "Repairs: without them each flaw is an error"
 WRITING = "Writing"
 RUNNING = "Runs: lists such as 2,3,4 make one run of each"
 KEEPING = "Runs that survive: exit 75 means that --resume goes on"
-PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_CLUSTER=...)"
+PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
 TALKING = "Talking"
 
 
@@ -135,9 +134,9 @@ class Place(Runtime):
     scheduler_file: Annotated[
         str | None, option("--scheduler-file", "The file that a Dask scheduler has written.", PLACE, metavar="FILE")
     ] = None
-    cluster: Annotated[
+    dask: Annotated[
         str | None,
-        option("--cluster", "Start one: local:workers=4,memory=4GB, slurm:..., kubernetes:..., mpi.", PLACE),
+        option("--dask", "Start a cluster: local:workers=4,memory=4GB, slurm:..., kubernetes:..., mpi.", PLACE),
     ] = None
     workers: Annotated[int | None, option("--workers", "Begin when N workers are there.", PLACE, metavar="N")] = None
     wait: Annotated[
@@ -165,10 +164,10 @@ class RunOptions:
         str | None, option("--spread-scale", "Factor of the widths of pcm's clusters; 1 if not given.", RUNNING)
     ] = None
     n_init: Annotated[int, option("--n-init", "Runs of each, from different starts.", RUNNING, metavar="N")] = 10
-    init: Annotated[
-        str, option("--init", "random, rows, k-means++, a model (.npz) or memberships (.npy).", RUNNING)
-    ] = "random"
-    seed: Annotated[int, option("--seed", "The same seed gives the same bits.", RUNNING)] = 0
+    init: Annotated[str, option("--init", f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).", RUNNING)] = (
+        "random"
+    )
+    seed: Annotated[int, option("--seed", "The same seed gives the same bits.", RUNNING, min=0)] = 0
     max_iter: Annotated[int, option("--max-iter", "Most iterations.", RUNNING)] = 300
     tol: Annotated[float, option("--tol", "Converged when no membership changes by as much.", RUNNING)] = 1e-5
     on_negative: Annotated[
@@ -181,7 +180,7 @@ class RunOptions:
         str | None,
         option(
             "--euclideanize",
-            "spread, ultrametric, power, exponential, log, or a file (.npz) of them.",
+            f"{', '.join(METHODS)}, or a file (.npz) of them.",
             RUNNING,
             metavar="METHOD|FILE",
         ),
@@ -195,21 +194,21 @@ class RunOptions:
         if unknown:
             raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(RULES)}", param_hint="--rule")
         numbers: dict[str, list[Any]] = {}
-        for name in TAKES:
-            text = getattr(self, name.replace("-", "_"))
+        for name, takers in TAKES.items():
+            text, hint = getattr(self, name), name.replace("_", "-")
             if text is None:
                 continue
-            if not set(rules) & set(TAKES[name]):
-                told = f"it is for {' and '.join(TAKES[name])}, not {self.rule}"
-                raise typer.BadParameter(told, param_hint=f"--{name}")
-            numbers[name] = comma_list(text, name, float, "auto" if name == "entropy-weight" else None)
+            if not set(rules) & set(takers):
+                told = f"it is for {' and '.join(takers)}, not {self.rule}"
+                raise typer.BadParameter(told, param_hint=f"--{hint}")
+            numbers[name] = comma_list(text, hint, float, "auto" if name == "entropy_weight" else None)
         return {
             "rule": rules,
             "n_clusters": comma_list(self.clusters, "clusters", int),
-            **{name.replace("-", "_"): values for name, values in numbers.items()},
+            **numbers,
             "init": comma_list(self.init, "init"),
             "n_init": self.n_init,
-            "seed": self.seed,
+            "random_state": self.seed,
             "max_iter": self.max_iter,
             "tol": self.tol,
             "on_negative": self.on_negative,

@@ -23,6 +23,7 @@ from dasrel.errors import InputError, count_text, shown, some
 from dasrel.intake import Array, Names, Policy
 from dasrel.pairlist import Part, is_parquet, parts
 from dasrel.source import Reading, Source
+from dasrel.vocabulary import is_similarity
 
 SIDE = 1024
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f8")])
@@ -124,7 +125,7 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
     n = len(objects.numbers)
     if n == 0:
         raise InputError(f"{name}: there are no pairs in it (n = 0)")
-    if kind in ("similarity", "kernel") and len(runs.has_self) < n:
+    if is_similarity(kind) and len(runs.has_self) < n:
         without = [shown(found) for found, k in objects.numbers.items() if k not in runs.has_self]
         raise InputError(
             f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none;"
@@ -333,7 +334,7 @@ class PairSource:
         self.provenance = spool.provenance(path)
         self.checksum: str | None = facts["checksum"]
         self._records: _Records | None = _Records(scratch, facts["bounds"])
-        self._zero = kind in ("distance", "squared-distance")
+        self._zero = not is_similarity(kind)
         self._duplicates = policy.duplicates
         self._names: list[str] = facts["ids"]
         self._told = spool.place(path)

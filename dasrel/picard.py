@@ -109,7 +109,7 @@ def entropy_weights(relation: Relation, runs: Sequence[Run], memory: int, keep: 
     weights: dict[str, float] = {}
     automatic = []
     for place, run in enumerate(runs):
-        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.start, str))
+        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.init, str))
         if begins_with_fcm2 and run.entropy_weight == "auto":
             automatic.append(place)
         elif begins_with_fcm2 and run.entropy_weight is not None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dasrel import probe, tasks
 from dasrel.ahead import buffer_bytes
 from dasrel.errors import InputError, MemoryLimitError, shown
-from dasrel.euclidean import FITS, METHODS, Euclideanized
+from dasrel.euclidean import FITS, Euclideanized
 from dasrel.graph import Plan
 from dasrel.picard import split_by_memory
 from dasrel.probe import Speed
@@ -32,6 +32,7 @@ from dasrel.runs import Run, checked_runs
 from dasrel.scan import needed_memory, needed_on_worker
 from dasrel.starts import BLOCK, LANCZOS_SCANS
 from dasrel.store import Matrix, location
+from dasrel.vocabulary import METHODS
 from dasrel.workers import PINNED_SHARE, Pins
 
 Float = NDArray[np.float64]
@@ -126,12 +127,12 @@ class ClusteringPlan:
     """Of a scan."""
     bytes_per_scan: int
     runs: int
-    settings: int
+    n_settings: int
     columns: int
     """Of the widest bundle."""
     bundles: int
     scans: Range
-    iterations: Range
+    n_iter: Range
     first_scans: Range
     """Before the first iteration, for entropy_weight="auto"."""
     euclideanize_scans: Range
@@ -212,8 +213,8 @@ def plan_clustering(
         store=location(source.store) if isinstance(source, Matrix) else None,
         n_objects=relation.n_objects, kind=source.kind, dtype=str(source.dtype), tile=source.layout.tile,
         tiles=len(source.layout.tiles()), tasks=len(plan.groups()), bytes_per_scan=total, runs=len(listed),
-        settings=len({run.setting for run in listed}), columns=max(columns), bundles=len(bundles), scans=scans,
-        iterations=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
+        n_settings=len({run.setting for run in listed}), columns=max(columns), bundles=len(bundles), scans=scans,
+        n_iter=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
         memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=kept == 1, first_scan_seconds=reading,
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
         workers=tuple(_on_workers(relation, listed, limit, before, speed, fleet, count) for count in fleet.counts),
@@ -313,7 +314,7 @@ def _iterations(bundles: list[list[tuple[int, Run]]]) -> Range:
     for bundle in bundles:
         each = []
         for _, run in bundle:
-            twice = 2 if run.is_possibilistic and isinstance(run.start, str) else 1  # fcm2 comes first
+            twice = 2 if run.is_possibilistic and isinstance(run.init, str) else 1  # fcm2 comes first
             most = twice * run.max_iter
             typical = most if run.tol == 0 else min(most, TYPICAL[run.rule][run.accelerate])
             each.append(Range(most if run.tol == 0 else twice, typical, most))
@@ -322,7 +323,7 @@ def _iterations(bundles: list[list[tuple[int, Run]]]) -> Range:
 
 
 def _start_reads(runs: Sequence[Run]) -> int:
-    words = [(run.start, run.n_clusters) for run in runs if isinstance(run.start, str)]
+    words = [(run.init, run.n_clusters) for run in runs if isinstance(run.init, str)]
     far = [c for start, c in words if start == "k-means++"]
     return int(any(start == "rows" for start, _ in words)) + (max(far) - 1 if far else 0)
 

@@ -24,26 +24,8 @@ from dasrel.intake import Array, Policy
 from dasrel.parts import PartDone, begin_store, check_part, write_part
 from dasrel.source import Reading, Source
 from dasrel.store import Layout, Matrix, StoredNames, StoreLike, TileFiles, lasting, local_path
+from dasrel.vocabulary import FORMATS
 from dasrel.writer import Writer, Writing, check_kind, check_target, default_tile
-
-FORMATS = {
-    "npy": "NumPy array: square, or condensed (1-D)",
-    "npz": "NumPy archive with one such array, or a SciPy sparse matrix",
-    "raw": "bare numbers, rows after rows or condensed; needs --shape and --dtype",
-    "condensed": "one triangle as a vector (SciPy pdist, R dist) in npy, npz or raw form",
-    "mtx": "MatrixMarket, coordinate or array, .gz too",
-    "hdf5": "HDF5: unifrac's matrix and order, the only square dataset, or --dataset",
-    "zarr": "Zarr array, format 2 or 3, a path or a URL",
-    "lsmat": "labelled tab-separated matrix (scikit-bio, QIIME)",
-    "csv": "comma-separated matrix, with or without labels",
-    "tsv": "tab-separated matrix, with or without labels",
-    "phylip": "PHYLIP distance matrix, square or lower triangle (mash, skani, mothur)",
-    "qza": "QIIME 2 artifact with a distance matrix",
-    "pairs": "one pair per line: two names and a value, in chosen --columns",
-    "m8": "BLAST tabular output (BLAST, Foldseek, MMseqs2)",
-    "parquet": "pairs in a Parquet file",
-}
-"""The formats that can be named, and one line on each."""
 
 SUFFIXES = {
     ".npy": "npy", ".npz": "npz", ".mtx": "mtx", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".zarr": "zarr",

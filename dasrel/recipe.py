@@ -20,7 +20,7 @@ from dasrel.clusters import parsed_cluster
 from dasrel.errors import InputError, did_you_mean, redacted, shown, some
 from dasrel.runtime import TLS, Runtime
 from dasrel.tables import TABLES, MatrixTable, Where
-from dasrel.words import METHODS, STARTS
+from dasrel.vocabulary import INITS, METHODS
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 SETTING = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -171,11 +171,11 @@ def _runtime(table: Any, folder: Path, faults: list[str]) -> tuple[Runtime, str 
     try:
         given = Where.model_validate(table).model_dump(exclude_none=True)
         memory = given.pop("memory", None)
-        for name in parsed_cluster(given["cluster"])[1] if "cluster" in given else ():
+        for name in parsed_cluster(given["dask"])[1] if "dask" in given else ():
             if name in RUNS_CODE:
                 faults.append(
-                    f"[runtime] cluster: {name} says what is run, and a workflow file does not; give it by --cluster"
-                    " or DASREL_CLUSTER"
+                    f"[runtime] dask: {name} says what is run, and a workflow file does not; give it by --dask"
+                    " or DASREL_DASK"
                 )
         for key in ("scheduler_file", *TLS):  # as all paths, they are relative to the workflow file
             given |= {key: str(folder / given[key])} if key in given else {}
@@ -240,8 +240,8 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
     for k, word in enumerate(getattr(asked, "init", [])):
         if word.endswith((".npz", ".npy")):
             files[f"init {k}"] = _located(word, folder)
-        elif word not in STARTS:
-            take_result(f"init {k}", word, STARTS)
+        elif word not in INITS:
+            take_result(f"init {k}", word, INITS)
     previous = getattr(asked, "warm_start", None)
     if isinstance(previous, str) and (previous.partition("/")[0] in steps or NAME.fullmatch(previous)):
         take_result("warm_start", previous)

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dasrel.errors import InputError, shown
+from dasrel.vocabulary import RULES
 
 Array = NDArray[np.float64]
 
-RULES = ("fcm1", "fcm2", "pcm1", "pcm2", "hard")
 
 # which of m, lam, eta a rule takes, F09 tables 1 and 2
 _TAKES = {"fcm1": ["m"], "fcm2": ["lam"], "pcm1": ["m", "eta"], "pcm2": ["eta"], "hard": []}

@@ -12,20 +12,11 @@ from numpy.typing import NDArray
 
 from dasrel.errors import InputError, count_text, shown
 from dasrel.model import Model
-from dasrel.rules import RULES
+from dasrel.vocabulary import INITS, PARAMETERS, RULES
 
 Float = NDArray[np.float64]
 
-STARTS = ("random", "rows", "k-means++")
-_FILLED: dict[str, dict[str, Any]] = {
-    "fcm1": {"fuzzifier": 2.0},
-    "fcm2": {"entropy_weight": "auto"},
-    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
-    "pcm2": {"entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
-    "hard": {},
-}
-"""The parameters that each rule takes, with what they are if not given."""
-_PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+_NAMES = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +48,13 @@ class Run:
     """Between 0 and 1, for eta="cut"; 0.5 by default."""
     eta_refit: bool | None = None
     """Whether eta is estimated again at every iteration; else once, at the start."""
-    start: str | Float | Model = "random"
+    init: str | Float | Model = "random"
     """"random": memberships drawn for each object; "rows": rows of D with sum 1 (K14); "k-means++": objects far from
     each other; memberships (n, c); or a model, of this matrix or of fewer of its objects. pcm1 and pcm2 first run fcm2
     from a start given by a word."""
-    seed: int = 0
+    random_state: int = 0
     restart: int = 0
-    """Number of this restart: random numbers come from (seed, restart)."""
+    """Number of this restart: random numbers come from (random_state, restart)."""
     spread: float = 0.0
     """beta added to all dissimilarities off the diagonal, known in advance."""
     on_negative: Literal["error", "heal"] = "error"
@@ -81,10 +72,10 @@ class Run:
 
     def __post_init__(self) -> None:
         _choice("rule", self.rule, RULES)
-        filled = dict(_FILLED[self.rule])
+        filled = dict(PARAMETERS[self.rule])
         if self.eta == "cut":
             filled["eta_cut"] = 0.5
-        for name in _PARAMETERS:
+        for name in _NAMES:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, filled.get(name))
             elif name not in filled:
@@ -92,7 +83,7 @@ class Run:
                 raise InputError(f"the rule {self.rule} takes no {name}{other}")
         _whole("n_clusters", self.n_clusters, 1)
         _whole("max_iter", self.max_iter, 1)
-        _whole("seed", self.seed, 0)
+        _whole("random_state", self.random_state, 0)
         _whole("restart", self.restart, 0)
         if self.fuzzifier is not None:
             _above("fuzzifier", self.fuzzifier, 1.0)
@@ -112,8 +103,8 @@ class Run:
             raise InputError(f"norm is {shown(self.norm)}: give a number of at least 1, or infinity")
         _choice("on_negative", self.on_negative, ("error", "heal"))
         _choice("stop", self.stop, ("memberships", "weights"))
-        if isinstance(self.start, str):
-            _choice("start", self.start, STARTS, "memberships (n, c), or a model")
+        if isinstance(self.init, str):
+            _choice("init", self.init, INITS, "memberships (n, c), or a model")
 
     @property
     def is_possibilistic(self) -> bool:
@@ -128,20 +119,20 @@ class Run:
     @property
     def setting(self) -> tuple[Any, ...]:
         """All that makes objectives comparable: runs of one setting differ in their start only."""
-        names = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
+        names = ("rule", "n_clusters", *_NAMES, "spread", "on_negative")
         return tuple(getattr(self, name) for name in names)
 
     def parameters(self) -> dict[str, Any]:
         """The fields as plain values, for tables and files; a start that is no word is named by what it is."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-        if not isinstance(self.start, str):
-            values["start"] = "model" if isinstance(self.start, Model) else "memberships"
+        if not isinstance(self.init, str):
+            values["init"] = "model" if isinstance(self.init, Model) else "memberships"
         values["norm"] = "inf" if np.isinf(self.norm) else float(self.norm)
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
 def grid(
-    rule: str | Sequence[str], n_clusters: int | Sequence[int], *, n_init: int = 1, seed: int = 0, **others: Any
+    rule: str | Sequence[str], n_clusters: int | Sequence[int], *, n_init: int = 1, random_state: int = 0, **others: Any
 ) -> list[Run]:
     """Runs for every combination of the values given, `n_init` restarts of each: one bundle for `dasrel.cluster`.
 
@@ -151,7 +142,7 @@ def grid(
     >>> len(grid("fcm1", [2, 3, 4], fuzzifier=[1.5, 2], n_init=10))
     60
     """
-    known = {f.name for f in fields(Run)} - {"restart", "seed", "rule", "n_clusters"}
+    known = {f.name for f in fields(Run)} - {"restart", "random_state", "rule", "n_clusters"}
     unknown = [name for name in others if name not in known]
     if unknown:
         raise InputError(f"no such setting of a run: {shown(unknown[0])}; there are {', '.join(sorted(known))}")
@@ -159,12 +150,12 @@ def grid(
     names = ["rule", "n_clusters", *others]
     lists = []
     for name, value in zip(names, [rule, n_clusters, *others.values()], strict=True):
-        several = isinstance(value, (list, tuple, range)) or (isinstance(value, np.ndarray) and name != "start")
+        several = isinstance(value, (list, tuple, range)) or (isinstance(value, np.ndarray) and name != "init")
         lists.append(list(value) if several else [value])
         if not lists[-1]:
             raise InputError(f"{name} is an empty list: give at least one value")
     return [
-        Run(**dict(zip(names, values, strict=True)), seed=seed, restart=restart)
+        Run(**dict(zip(names, values, strict=True)), random_state=random_state, restart=restart)
         for values in itertools.product(*lists)
         for restart in range(n_init)
     ]
@@ -184,35 +175,35 @@ def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -
             raise InputError(
                 f"n_clusters is {run.n_clusters} for {count_text(n_objects, 'object')}: give 1 to {n_objects}"
             )
-    models = {id(run.start): run.start for run in runs if isinstance(run.start, Model)}
+    models = {id(run.init): run.init for run in runs if isinstance(run.init, Model)}
     fitted = {key: model.grown(ids, diagonal) for key, model in models.items()}
     runs = [
-        run if fitted.get(id(run.start), run.start) is run.start else replace(run, start=fitted[id(run.start)])
+        run if fitted.get(id(run.init), run.init) is run.init else replace(run, init=fitted[id(run.init)])
         for run in runs
     ]
     for run in runs:
-        if isinstance(run.start, Model):
-            if run.start.n_clusters != run.n_clusters:
+        if isinstance(run.init, Model):
+            if run.init.n_clusters != run.n_clusters:
                 raise InputError(
-                    f"the start is a model of {count_text(run.start.n_clusters, 'cluster')}, not {run.n_clusters}"
+                    f"init is a model of {count_text(run.init.n_clusters, 'cluster')}, not {run.n_clusters}"
                 )
             if run.eta == "cut":
-                raise InputError("eta='cut' needs memberships to cut, and a model has none: start from memberships")
-        elif not isinstance(run.start, str):
-            _check_memberships(np.asarray(run.start), n_objects, run.n_clusters)
+                raise InputError("eta='cut' needs memberships to cut, and a model has none: give memberships as init")
+        elif not isinstance(run.init, str):
+            _check_memberships(np.asarray(run.init), n_objects, run.n_clusters)
     return list(runs)
 
 
 def _check_memberships(U: NDArray[Any], n: int, c: int) -> None:
     if U.shape != (n, c):
-        raise InputError(f"start memberships have shape {U.shape}: give ({n}, {c}), objects by clusters")
+        raise InputError(f"init has shape {U.shape}: give ({n}, {c}), objects by clusters")
     if U.dtype.kind not in "fiub":
-        raise InputError(f"start memberships are of type {U.dtype}; numbers are needed")
+        raise InputError(f"init is of type {U.dtype}; numbers are needed")
     wrong = ~(np.isfinite(U) & (U >= 0) & (U <= 1))
     if wrong.any():
         k, i = (int(x) for x in np.argwhere(wrong)[0])
         raise InputError(
-            f"start membership of object {k} in cluster {i} is {U[k, i]} ({int(wrong.sum())} such): give 0 to 1"
+            f"init: the membership of object {k} in cluster {i} is {U[k, i]} ({int(wrong.sum())} such): give 0 to 1"
         )
     empty = np.flatnonzero(U.max(axis=0) == 0)
     if empty.size:

@@ -4,10 +4,10 @@ At most one of these is named; without any of them no server is started and no p
 
     --scheduler tcp://host:8786            a scheduler that runs already (tls://host:8786 with the --tls options)
     --scheduler-file scheduler.json        the same, found by the file that it has written
-    --cluster local[:workers=4,memory=4GB,threads=1]
-    --cluster slurm:queue=debug,jobs=2,cores=1,memory=1GB,walltime=00:10:00
-    --cluster kubernetes:image=NAME,workers=2,memory=4GB
-    --cluster mpi                          under mpirun -n N: a scheduler, this program, and N - 2 workers
+    --dask local[:workers=4,memory=4GB,threads=1]
+    --dask slurm:queue=debug,jobs=2,cores=1,memory=1GB,walltime=00:10:00
+    --dask kubernetes:image=NAME,workers=2,memory=4GB
+    --dask mpi                             under mpirun -n N: a scheduler, this program, and N - 2 workers
 
 Settings after the colon are NAME=VALUE with commas between them. For slurm: queue, account, jobs (1), cores (1),
 processes (1), memory (needed), walltime, interface, python, logs (a folder for the jobs' output), scratch (a folder on
@@ -19,7 +19,7 @@ Memory is that of one worker, for slurm that of one job. `--workers N` begins th
 given, all of a local cluster or of MPI, one of any other. `--wait SECONDS` is how long to wait for them, and for a
 scheduler or its file to be there at all.
 
-In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_CLUSTER, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
+In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_DASK, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
 DASREL_TLS_CERT, DASREL_TLS_KEY. What is said on the command line goes before them.
 """
 
@@ -48,7 +48,7 @@ WAIT = 60.0
 """Most seconds to wait for workers, if nothing else is said."""
 REACH = 10.0
 """Most seconds to wait for a scheduler to answer, if nothing else is said."""
-PLACES = ("scheduler", "scheduler_file", "cluster")
+PLACES = ("scheduler", "scheduler_file", "dask")
 TLS = ("tls_ca", "tls_cert", "tls_key")
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}
 """Else a local cluster gives a worker up for good that dies twice within a quarter of a minute or so."""
@@ -62,7 +62,8 @@ class Runtime:
 
     scheduler: str | None = None
     scheduler_file: str | None = None
-    cluster: str | None = None
+    dask: str | None = None
+    """A cluster to start, such as local:workers=4."""
     workers: int | None = None
     """Begin when so many are there. If not given: all of a local cluster, one of any other."""
     wait: float | None = None
@@ -87,9 +88,9 @@ class Runtime:
             raise InputError(
                 "--scheduler has a user or a password in it, which Dask does not know; use the --tls options"
             )
-        if self.cluster is None:
+        if self.dask is None:
             return
-        kind, settings = parsed_cluster(self.cluster)
+        kind, settings = parsed_cluster(self.dask)
         if given and kind not in WITH_TLS:
             raise InputError(f"{_option(given[0])} is given, but a cluster on {kind} takes no TLS files from here")
         if kind == "local" and (self.workers or 0) > settings.get("workers", self.workers or 0):
@@ -97,7 +98,7 @@ class Runtime:
 
     @property
     def place(self) -> str | None:
-        """Which of scheduler, scheduler_file and cluster is named."""
+        """Which of scheduler, scheduler_file and dask is named."""
         return next((name for name in PLACES if getattr(self, name) is not None), None)
 
     def over(self, other: Runtime) -> Runtime:
@@ -112,10 +113,12 @@ class Runtime:
 def environment(variables: Mapping[str, str] | None = None) -> Runtime:
     """What the environment says of where to run.
 
-    >>> environment({"DASREL_CLUSTER": "local:workers=2", "DASREL_WAIT": "30"}).wait
+    >>> environment({"DASREL_DASK": "local:workers=2", "DASREL_WAIT": "30"}).wait
     30.0
     """
     variables = os.environ if variables is None else variables
+    if variables.get("DASREL_CLUSTER"):  # to run on this machine's threads in silence would be worse
+        raise InputError("DASREL_CLUSTER is not known; did you mean DASREL_DASK?")
     found: dict[str, Any] = {}
     for field in dataclasses.fields(Runtime):
         name = f"DASREL_{field.name.upper()}"
@@ -169,14 +172,14 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
             _option(field.name) for field in dataclasses.fields(runtime) if getattr(runtime, field.name) is not None
         ]
         if idle:
-            raise InputError(f"{idle[0]} is given, but no cluster: add --scheduler, --scheduler-file or --cluster")
+            raise InputError(f"{idle[0]} is given, but no cluster: add --scheduler, --scheduler-file or --dask")
         yield None
         return
     from dasrel import tasks
 
     with ExitStack() as stack:
         stack.enter_context(_hushed(logs))
-        kind = None if whole.cluster is None else parsed_cluster(whole.cluster)[0]
+        kind = None if whole.dask is None else parsed_cluster(whole.dask)[0]
         if kind == "local":
             import dask
 
@@ -228,8 +231,8 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
     from distributed import Client
 
     security = _security(runtime)
-    if runtime.cluster is not None:
-        kind, settings = parsed_cluster(runtime.cluster)
+    if runtime.dask is not None:
+        kind, settings = parsed_cluster(runtime.dask)
         if kind == "local" and runtime.workers is not None:
             settings.setdefault("workers", runtime.workers)
         started = start(kind, settings, security=security, level=logging.INFO if logs else logging.CRITICAL)

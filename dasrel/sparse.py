@@ -16,6 +16,7 @@ from dasrel.arrays import FlatFile, MappedSource, TriangleSource, about, allocat
 from dasrel.errors import InputError, count_text, shown
 from dasrel.intake import Array, Names
 from dasrel.source import Reading, Source
+from dasrel.vocabulary import is_similarity
 
 COPY = 8 << 20
 PIECE = 1 << 20
@@ -77,7 +78,7 @@ def absent_value(kind: str) -> float:
     For similarities and kernels it is 0: not alike at all. A distance of 0 would mean equal, which is the opposite of
     what people mean by leaving a pair out: for distances it is a missing pair (NaN), and a policy must name its value.
     """
-    return 0.0 if kind in ("similarity", "kernel") else math.nan
+    return 0.0 if is_similarity(kind) else math.nan
 
 
 def sort_aside(

@@ -39,7 +39,7 @@ class Start:
 
 def generator(run: Run) -> np.random.Generator:
     """The random numbers of a run."""
-    return np.random.default_rng(np.random.SeedSequence((run.seed, run.restart)))
+    return np.random.default_rng(np.random.SeedSequence((run.random_state, run.restart)))
 
 
 def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Start]:
@@ -61,21 +61,21 @@ def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]
     n = relation.n_objects
     starts: list[Start | None] = [None] * len(runs)
     for place, run in enumerate(runs):
-        if isinstance(run.start, Model):
-            starts[place] = Start(np.array(run.start.V, dtype=np.float64)[None])
-        elif not isinstance(run.start, str):
-            starts[place] = from_memberships(np.asarray(run.start, dtype=np.float64).T[None], run.theta)
-        elif run.start == "random":
+        if isinstance(run.init, Model):
+            starts[place] = Start(np.array(run.init.V, dtype=np.float64)[None])
+        elif not isinstance(run.init, str):
+            starts[place] = from_memberships(np.asarray(run.init, dtype=np.float64).T[None], run.theta)
+        elif run.init == "random":
             # exponential numbers over their sum: uniform over all memberships with sum 1
             drawn = generator(run).standard_exponential((n, run.n_clusters))
             U = np.ascontiguousarray(drawn.T)[None]
             U /= U.sum(axis=1, keepdims=True)
             starts[place] = from_memberships(U, 1.0 if run.is_possibilistic else run.theta)
-    rows = [place for place, run in enumerate(runs) if isinstance(run.start, str) and run.start == "rows"]
+    rows = [place for place, run in enumerate(runs) if isinstance(run.init, str) and run.init == "rows"]
     if rows:
         for place, V in zip(rows, _from_rows(relation, [runs[k] for k in rows], [betas[k] for k in rows]), strict=True):
             starts[place] = Start(V)
-    apart = [place for place, run in enumerate(runs) if isinstance(run.start, str) and run.start == "k-means++"]
+    apart = [place for place, run in enumerate(runs) if isinstance(run.init, str) and run.init == "k-means++"]
     if apart:
         chosen = _far_apart(relation, [runs[k] for k in apart], [betas[k] for k in apart])
         for place, objects in zip(apart, chosen, strict=True):

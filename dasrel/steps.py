@@ -154,7 +154,7 @@ def _append(job: Job) -> Summary:
         memory=asked.memory,
         force=True,
     )
-    return _described(done.matrix) | {"objects": done.objects}
+    return _described(done.matrix) | {"new_objects": done.new_objects}
 
 
 def _complete(job: Job) -> Summary | None:
@@ -213,7 +213,7 @@ def _euclideanize(job: Job) -> Summary:
     return {name: report[name] for name in ("method", "gamma", "ratio", "converged")}
 
 
-LEFT = ("store", "clusters", "warm_start", "memory", "strict", "every")
+LEFT = ("store", "clusters", "seed", "warm_start", "memory", "strict", "every")
 """Keys of a cluster step that are not asked of its runs by these names."""
 
 
@@ -225,6 +225,7 @@ def _cluster(job: Job) -> Summary:
     asked = {
         **table,
         "n_clusters": job.step.asked.clusters,
+        "random_state": job.step.asked.seed,
         "init": init,
         "euclideanize": job.places.get("euclideanize", job.step.asked.euclideanize),
         **({"warm_start": job.places["warm_start"]} if "warm_start" in job.places else {}),
@@ -239,7 +240,7 @@ def _cluster(job: Job) -> Summary:
         force=True,
     )
     return {name: result[name] for name in ("n_objects", "runs", "runs_converged", "converged")} | {
-        "settings": [one["folder"] for one in result["settings"]]
+        "folders": [one["folder"] for one in result["settings"]]
     }
 
 
@@ -268,7 +269,7 @@ def _image(job: Job) -> Summary:
         memory=asked.memory,
         force=True,
     )
-    return {"shows": said["title"], "side": said["side"]}
+    return {"title": said["title"], "side": said["side"]}
 
 
 def _figure(job: Job) -> Summary:

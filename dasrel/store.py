@@ -38,6 +38,7 @@ from zarr.storage import LocalStore
 from dasrel import tasks, workers
 from dasrel.errors import DasrelError, InputError, StoreError, count_text, shown, some
 from dasrel.record import Record
+from dasrel.vocabulary import is_similarity
 
 Array = NDArray[Any]
 StoreLike = str | os.PathLike[str] | Any
@@ -346,7 +347,7 @@ class Matrix:
     @property
     def diagonal(self) -> Array | None:
         """Self-similarities (n float64) for kinds similarity and kernel, else None."""
-        if self._diagonal is None and self.kind in ("similarity", "kernel"):
+        if self._diagonal is None and is_similarity(self.kind):
             self._diagonal = np.asarray(self._group["diagonal"][: self.n_objects])
         return self._diagonal
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from dasrel.words import TAKES
+from dasrel.vocabulary import TAKES, ExportName, KindName, MethodName, RuleName
 
 
 def _listed(value: Any) -> Any:
@@ -36,10 +36,9 @@ def _missing(value: Any) -> Any:
 
 
 Memory = Annotated[str, AfterValidator(_memory)]
-Kind = Literal["distance", "squared-distance", "similarity", "kernel"]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Rules = Annotated[list[Literal["fcm1", "fcm2", "pcm1", "pcm2", "hard"]], BeforeValidator(_listed), Field(min_length=1)]
+Rules = Annotated[list[RuleName], BeforeValidator(_listed), Field(min_length=1)]
 Counts = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_listed), Field(min_length=1)]
 Printable = Annotated[str, AfterValidator(_printable)]
 Every = Annotated[int, Field(ge=1)]
@@ -83,7 +82,7 @@ class Import(Made):
 
     FILES = ("source", "ids")
     source: str
-    kind: Kind
+    kind: KindName
     format: str | None = None
     ids: str | None = None
     shape: Annotated[int, Field(ge=1)] | None = None
@@ -103,7 +102,7 @@ class Pairwise(Made):
     FILES = ("features", "ids")
     features: str
     metric: str
-    kind: Kind = "distance"
+    kind: KindName = "distance"
     metric_option: dict[str, Number] = Field(default_factory=dict)
     ids: str | None = None
 
@@ -156,7 +155,7 @@ class Euclideanize(Table):
     HOW = ("every",)
     SUFFIXES = (".npz",)
     store: str | None = None
-    method: Literal["spread", "ultrametric", "power", "exponential", "log"]
+    method: MethodName
     alpha: Positive | None = None
     floor_zeros: Positive | None = None
     tol: Annotated[float, Field(gt=0, lt=1)] = 1e-4
@@ -193,8 +192,7 @@ class Cluster(Table):
 
     @model_validator(mode="after")
     def _numbers_fit_rules(self) -> Cluster:
-        for option, rules in TAKES.items():
-            name = option.replace("-", "_")
+        for name, rules in TAKES.items():
             if getattr(self, name) is not None and not set(self.rule) & set(rules):
                 raise ValueError(f"{name} is for {' and '.join(rules)}, not {', '.join(self.rule)}")
         return self
@@ -240,7 +238,7 @@ class Export(Table):
 
     SUFFIXES = (".npy", ".lsmat", ".phy", ".zarr")
     store: str | None = None
-    format: Literal["npy", "condensed", "lsmat", "phylip", "zarr"]
+    format: ExportName
     relation: str | None = None
     memory: Memory = "1GiB"
 
@@ -250,7 +248,7 @@ class Where(Table):
 
     scheduler: Printable | None = None
     scheduler_file: Printable | None = None
-    cluster: Printable | None = None
+    dask: Printable | None = None
     workers: Annotated[int, Field(ge=1)] | None = None
     wait: Positive | None = None
     tls_ca: Printable | None = None

@@ -20,6 +20,7 @@ from dasrel.guess import DELIMITERS, Line, fields, find_delimiter, lines, sniff,
 from dasrel.intake import Array, Names
 from dasrel.rows import Split, Table, fill
 from dasrel.source import Reading, Source
+from dasrel.vocabulary import is_similarity
 
 __all__ = ["open_text", "peek", "sniff"]
 
@@ -219,7 +220,7 @@ def _phylip(path: Path, stream: spool.Stream, kind: str) -> tuple[Table, Iterabl
             " a lower triangle 0 or 1"
         )
     lower = None if found == n else found
-    if lower == 0 and kind in ("similarity", "kernel"):
+    if lower == 0 and is_similarity(kind):
         raise InputError(
             f"{name}: the triangle has no diagonal, and kind {kind} needs each object's value with itself;"
             " write it with its diagonal (skani triangle --diagonal)"

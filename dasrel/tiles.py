@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dasrel import skinny
 from dasrel.errors import InputError
+from dasrel.vocabulary import is_similarity
 
 Array = NDArray[Any]
 
@@ -106,7 +107,7 @@ class View:
             buffer += row_self[:, None].astype(buffer.dtype, copy=False)
             buffer += column_self[None, :].astype(buffer.dtype, copy=False)
         diagonal = None if offset is None else (np.arange(len(buffer)), offset + np.arange(len(buffer)))
-        if diagonal is not None and self.kind in ("similarity", "kernel"):
+        if diagonal is not None and is_similarity(self.kind):
             buffer[diagonal] = 0  # rounding leaves a trace there
         self._stepped(buffer, on_diagonal=False)
         if diagonal is not None:

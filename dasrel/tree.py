@@ -27,8 +27,8 @@ from dasrel.direct import as_matrix
 from dasrel.errors import InputError, StoreError, count_text, shown
 from dasrel.forest import Forest
 from dasrel.graph import Consumer, Plan
-from dasrel.intake import KINDS
 from dasrel.scan import TileSource, scan
+from dasrel.vocabulary import KINDS
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]

@@ -177,7 +177,7 @@ class _Run:
                 return failed
         seconds, scans = round(time.perf_counter() - began, 3), counted.scans
         self.log("step-done", step=step.name, kind=step.kind, key=one.key, seconds=seconds, scans=scans,
-                 bytes=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip
+                 bytes_read=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip
         self._report(one, "done", seconds=seconds, scans=scans)
         made = record["done"]
         return Planned(step, "done", one.why, one.key, one.inputs, made["content"], made["ended"], made["parts"])
@@ -203,7 +203,7 @@ class _Run:
             nonlocal last
             if time.monotonic() - last >= OFTEN:
                 last = time.monotonic()
-                self.log("progress", step=step.name, scans=told.scans, tiles=told.tiles, tiles_total=told.tiles_total,
+                self.log("progress", step=step.name, scans=told.scans, tiles_read=told.tiles, tiles=told.tiles_total,
                          message=told.note or None)  # fmt: skip
 
         return show
@@ -269,7 +269,7 @@ class _Run:
             given = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}
         if one.step.kind == "cluster":
-            parts = {name: contents.read(work / one.step.name / name) for name in result["settings"] if name != "."}
+            parts = {name: contents.read(work / one.step.name / name) for name in result["folders"] if name != "."}
         made = {"result": result, "seconds": seconds, "outputs": words, "content": given, "parts": parts}
         write_json(marker, made)
         return made

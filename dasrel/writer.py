@@ -16,7 +16,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dasrel._version import __version__
 from dasrel.errors import InputError, StoreError, count_text, redacted, shown, some
-from dasrel.intake import KINDS, Names, Policy
+from dasrel.intake import Names, Policy
 from dasrel.record import RECORD_LENGTH, Record, audit_of
 from dasrel.store import (
     FORMAT_VERSION,
@@ -34,6 +34,7 @@ from dasrel.store import (
     read_manifest,
     zarr_store,
 )
+from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 LARGEST_TILE = 4096
 
@@ -292,8 +293,7 @@ def check_target(store: StoreLike, writing: Writing) -> str | None:
 def check_kind(kind: str, policy: Policy) -> None:
     """Refuse an unknown kind, and repairs that have no meaning for it."""
     if kind not in KINDS:
-        words = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-        raise InputError(f"kind must be one of the four ({words}), not {kind!r}")
+        raise InputError(f"kind must be one of the four ({explain_kinds()}), not {kind!r}")
     policy.check_kind(kind)
 
 
@@ -365,7 +365,7 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
     )  # fmt: skip
     ids = group.create_array("ids", shape=(n,), chunks=(n,), dtype=str, dimension_names=("object",))
     ids[:] = names
-    if manifest["kind"] in ("similarity", "kernel"):
+    if is_similarity(manifest["kind"]):
         group.create_array(
             "diagonal",
             shape=(n,),

@@ -130,7 +130,7 @@ def test_like_a_store_written_at_once(
         assert done.tiles_written == len(now) - len(seen)
         changed = [name for name in now if now[name] != seen.get(name)]
         assert done.bytes_written == sum((store / "values" / "c" / name).stat().st_size for name in changed)
-        assert (done.objects_before, done.objects, done.matrix.n_objects) == (before, after - before, after)
+        assert (done.objects_before, done.new_objects, done.matrix.n_objects) == (before, after - before, after)
         # Who had opened it before sees what was there.
         assert reader.n_objects == before
         assert list(reader.ids) == names[:before]

@@ -27,13 +27,14 @@ from dasrel import cli, meter, shifts, stopping, watch
 from dasrel.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
 from dasrel.estimators import FuzzyCMeans
-from dasrel.euclidean import METHODS, euclideanize
+from dasrel.euclidean import euclideanize
 from dasrel.picard import split_by_memory
 from dasrel.results import cluster
 from dasrel.runs import Run, grid
 from dasrel.spectrum import spectrum
 from dasrel.statefile import read_state, write_state
 from dasrel.store import open_matrix
+from dasrel.vocabulary import METHODS
 from dasrel.writer import Writing
 
 # Runs are short here; that they do not converge is not the point.
@@ -136,11 +137,11 @@ BUNDLES = {
     "fcm2": grid("fcm2", 3, n_init=3, **FEW),
     "pcm1": grid("pcm1", 3, n_init=2, eta=["mean", "overall"], **FEW),
     "pcm2": grid("pcm2", [2, 3], n_init=2, eta="cut", eta_refit=True, **FEW),
-    "hard": grid("hard", [3, 12], n_init=2, start=["random", "rows", "k-means++"]),
+    "hard": grid("hard", [3, 12], n_init=2, init=["random", "rows", "k-means++"]),
     "accelerated": grid("fcm1", 3, n_init=2, fuzzifier=[1.3, 3], accelerate=True, tol=1e-9, max_iter=24),
     "given": [
-        Run("fcm1", 3, start=start(), stop="weights", norm=2, **FEW),
-        Run("pcm1", 3, start=start(), **FEW),
+        Run("fcm1", 3, init=start(), stop="weights", norm=2, **FEW),
+        Run("pcm1", 3, init=start(), **FEW),
         Run("fcm2", 3, entropy_weight=0.3, **FEW),
     ],
     "mixed": [*grid(["fcm1", "fcm2", "hard"], 3, n_init=2, **FEW), *grid("pcm2", 2, **FEW)],
@@ -168,7 +169,7 @@ def test_the_bundles_meet_what_they_are_there_for(store, crooked):
     assert sum(run.reseeded for run in hard.runs) > 0
     assert auto.first_scans >= 2
     healed = quiet(cluster, crooked, HEALED)
-    assert all(run.negatives > 0 and run.beta > 0 for run in healed.runs[:4])
+    assert all(run.negative_distances > 0 and run.beta > 0 for run in healed.runs[:4])
     assert sum(run.rejected for run in healed.runs) > 0
 
 
@@ -412,6 +413,18 @@ def test_a_newest_checkpoint_that_is_damaged_gives_way_to_the_one_before(tmp_pat
         cluster(store, runs, checkpoint=Checkpoint(tmp_path, resume=True))
 
 
+def test_checkpoints_hold_the_names_that_they_were_first_written_with(tmp_path, store):
+    """What has another name in Python now keeps its old one there, so that older checkpoints can be resumed."""
+    runs = [Run("hard", 3), Run("fcm1", 3, max_iter=30, tol=0.0)]
+    with pytest.raises(Killed), killed_after(28):  # the first run has ended by then
+        cluster(store, runs, checkpoint=Checkpoint(tmp_path))
+    kept = read_state(Checkpoint(tmp_path).files("cluster")[0])
+    assert {"start", "seed"} <= set(kept["about"]["run"][0])
+    ((place, row),) = kept["states"]["bundles"]["rows"]
+    assert place == 0
+    assert {"sizes", "coincident", "negatives", "n_iter"} <= set(row)
+
+
 def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, store, crooked):
     runs = grid("fcm1", 3, n_init=2, max_iter=8, tol=0.0)
     with pytest.raises(Killed), killed_after(2):
@@ -426,7 +439,7 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, st
     refused("run 0 max_iter is 8 there and 9 here", these=grid("fcm1", 3, n_init=2, max_iter=9, tol=0.0))
     refused("run 1 fuzzifier is 2.0 there and 3.0 here", these=[runs[0], dataclasses.replace(runs[1], fuzzifier=3.0)])
     refused("run 1 rule is fcm1 there and not given here", these=runs[:1])
-    refused("run 0 start is random there and memberships [0-9a-f]+ here", these=[Run("fcm1", 3, start=start())])
+    refused("run 0 start is random there and memberships [0-9a-f]+ here", these=[Run("fcm1", 3, init=start())])
     refused("keep_all is False there and True here", keep_all=True)
     refused("relation spread is 0.0 there and 2.0 here", dasrel.relation(store).spread(2.0))
     refused("relation matrix tile is 32 there and 96 here", squared(), kind="squared-distance")

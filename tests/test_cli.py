@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +21,10 @@ import dasrel
 from dasrel import cli
 from dasrel.demo import build_digits
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.intake import KINDS, Policy
+from dasrel.intake import Policy
 from dasrel.source import Reading
 from dasrel.store import open_matrix
+from dasrel.vocabulary import KINDS
 from dasrel.writer import Writing
 
 N = 50
@@ -164,7 +165,7 @@ def test_an_interrupt_is_one_line_and_130(folder: Path) -> None:
     done = command("audit", "m.zarr", "--json", cwd=folder)
     audit = json.loads(done.stdout)
     assert audit["state"] == "writing"
-    assert 0 < audit["tiles"]["written"] < audit["tiles"]["total"]
+    assert 0 < audit["tiles_written"] < audit["tiles"]
 
 
 @pytest.mark.parametrize("arguments", [["audit", "d.zarr"], ["audit", "d.zarr", "--json"], ["audit", "none", "--json"]])
@@ -249,14 +250,6 @@ def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) ->
     )
     line = "audit d.zarr --verify --memory 2GiB"
     assert caught(monkeypatch, "dasrel.audit.audit_store", line) == (("d.zarr",), {"verify": True, "memory": "2GiB"})
-
-
-def test_the_help_names_every_format() -> None:
-    from dasrel.export import EXPORTS
-    from dasrel.readers import FORMATS
-
-    assert list(FORMATS) == cli.IMPORTS.split(", ")
-    assert list(EXPORTS) == list(get_args(cli.Exports))
 
 
 # --------------------------------------------------------------------------------------------------------- exit codes

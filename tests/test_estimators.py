@@ -28,9 +28,9 @@ from dasrel.estimators import (
     HardCMeans,
     PossibilisticCMeans,
 )
-from dasrel.intake import KINDS
 from dasrel.readers import import_matrix
 from dasrel.store import open_matrix
+from dasrel.vocabulary import KINDS
 
 CLASSES = [FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans]
 
@@ -298,8 +298,8 @@ def test_words_reach_the_runs(squared: Any) -> None:
     assert len(found.runs_) == 3
     for k, row in enumerate(found.runs_):
         expected = {
-            "run": k, "rule": "fcm1", "n_clusters": 2, "fuzzifier": 1.5, "start": "k-means++", "max_iter": 77,
-            "tol": 1e-4, "seed": 5, "restart": k, "on_negative": "heal", "spread": 0.25, "accelerate": True,
+            "run": k, "rule": "fcm1", "n_clusters": 2, "fuzzifier": 1.5, "init": "k-means++", "max_iter": 77,
+            "tol": 1e-4, "random_state": 5, "restart": k, "on_negative": "heal", "spread": 0.25, "accelerate": True,
         }  # fmt: skip
         assert {name: row[name] for name in expected} == expected
     best = [row for row in found.runs_ if row["best"]]
@@ -331,10 +331,10 @@ def test_an_array_needs_its_kind(squared: Any) -> None:
         ({"tol": -1}, "tol is -1"),
         ({"spread": -1}, "spread is -1"),
         ({"on_negative": "ignore"}, "on_negative is 'ignore'"),
-        ({"random_state": -3}, "seed is -3"),
+        ({"random_state": -3}, "random_state is -3"),
         ({"init": "nearest"}, "init is 'nearest': use one of random, rows, k-means++"),
         ({"init": np.full((42, 2), 0.5)}, r"shape \(42, 2\): give \(42, 3\)"),
-        ({"init": np.full((42, 3), np.nan)}, "start membership of object 0 in cluster 0 is nan"),
+        ({"init": np.full((42, 3), np.nan)}, "init: the membership of object 0 in cluster 0 is nan"),
         ({"kind": "nearness"}, "kind must be one of the four"),
     ],
 )

@@ -10,9 +10,10 @@ from scipy.spatial.distance import pdist, squareform
 
 from dasrel import Euclideanized, euclideanize, relation, watch
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.export import EXPORTS, export_matrix
+from dasrel.export import export_matrix
 from dasrel.readers import import_matrix
 from dasrel.source import Reading
+from dasrel.vocabulary import EXPORTS
 from dasrel.writer import Writing
 
 N, TILE = 70, 32

@@ -209,7 +209,7 @@ def test_a_function_that_always_takes_too_much(tmp_path: Path) -> None:
     blocks = Blocks(tokens, os.getpid())
     told = r"2 workers died over the same piece of work, .*lack memory: give them more.* --resume"
     once_more = dask.config.set({"distributed.scheduler.allowed-failures": 1})
-    with once_more, pytest.raises(ClusterError, match=told), connect(Runtime(cluster="local:workers=3,memory=400MB")):
+    with once_more, pytest.raises(ClusterError, match=told), connect(Runtime(dask="local:workers=3,memory=400MB")):
         dasrel.from_blocks(blocks, N, tmp_path / "s", kind="distance", writing=DOUBLE)
     with pytest.raises(StoreError, match="unfinished"):
         dasrel.open_matrix(tmp_path / "s")
@@ -260,7 +260,7 @@ def test_a_scheduler_that_is_lost_leaves_a_checkpoint(tmp_path: Path, store: Pat
     assert not out.exists()
     with struck("scan", [(3, 0)], lambda: os.kill(os.getpid(), signal.SIGTERM)):
         assert ran(*command, "--resume") == 75
-    assert ran(*command, "--resume", "--cluster", "local:workers=3", "--wait", "240") == 0
+    assert ran(*command, "--resume", "--dask", "local:workers=3", "--wait", "240") == 0
     assert folder(out) == folder(tmp_path / "whole")
 
 

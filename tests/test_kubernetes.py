@@ -181,7 +181,7 @@ def test_names_fit_together():
     given = {entry["name"]: entry["value"] for entry in container["env"]}
     assert container["args"][:2] == ["run", "/config/workflow.toml"]
     assert container["args"][1] in files
-    kind, settings = parsed_cluster(given["DASREL_CLUSTER"])
+    kind, settings = parsed_cluster(given["DASREL_DASK"])
     assert (kind, settings["spec"] in files) == ("kubernetes", True)
     assert environment(given).workers <= spec["worker"]["replicas"]
     # The same labels, so that the network policy holds for all pods.

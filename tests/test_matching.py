@@ -83,14 +83,14 @@ def test_clusters_that_are_alike_stay_where_they_are() -> None:
 def test_all_that_is_numbered_by_clusters_is_renumbered(tmp_path: Path, rule: str) -> None:
     points = blobs()
     store = stored(tmp_path / "s", points)
-    best = dasrel.cluster(store, Run(rule, 3, start="k-means++")).best
+    best = dasrel.cluster(store, Run(rule, 3, init="k-means++")).best
     order = np.array([2, 0, 1])
     other = renumbered(best, order)
     back = np.argsort(order)  # where each of the old numbers has gone
     np.testing.assert_array_equal(other.labels, back[best.labels])
     np.testing.assert_array_equal(other.medoids, best.medoids[order])
     np.testing.assert_array_equal(other.sizes, best.sizes[order])
-    np.testing.assert_allclose(other.result.sizes, other.memberships.sum(axis=0))
+    np.testing.assert_allclose(other.result.membership_sums, other.memberships.sum(axis=0))
     rows = cdist(points[OLD:], points[:OLD])
     np.testing.assert_allclose(other.model.predict_memberships(rows), best.model.predict_memberships(rows)[:, order])
     assert other.objective == best.objective
@@ -115,7 +115,7 @@ def test_the_old_centres_on_a_grown_matrix(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(found[:OLD], before.memberships, atol=1e-7)
     # The first step of a run from there, and it reads no row besides its scans.
     with meter.watch() as counted, pytest.warns(dasrel.DasrelWarning, match="did not converge"):
-        step = dasrel.cluster(store, Run("fcm1", 3, start=before.model, max_iter=1)).best
+        step = dasrel.cluster(store, Run("fcm1", 3, init=before.model, max_iter=1)).best
     assert counted.tiles == len(matrix.layout.tiles())
     np.testing.assert_allclose(step.memberships, found, atol=1e-9)
     # A model of the grown matrix is one like any other.
@@ -133,8 +133,8 @@ def test_objects_are_known_by_their_names(tmp_path: Path) -> None:
     names = [f"x{k}" for k in shuffle]
     square = cdist(points[shuffle], points[shuffle])
     dasrel.import_matrix(square, tmp_path / "t", kind="distance", reading=dasrel.Reading(ids=names))
-    warm = dasrel.cluster(tmp_path / "t", Run("fcm1", 3, start=model)).best
-    cold = dasrel.cluster(store, Run("fcm1", 3, start=model)).best
+    warm = dasrel.cluster(tmp_path / "t", Run("fcm1", 3, init=model)).best
+    cold = dasrel.cluster(store, Run("fcm1", 3, init=model)).best
     at = {name: k for k, name in enumerate(names)}
     np.testing.assert_array_equal(warm.labels[[at[f"x{k}"] for k in range(OLD)]], cold.labels)
     with pytest.raises(InputError, match=r"1 of its 90 not among the 89 of the matrix: x0"):
@@ -144,19 +144,19 @@ def test_objects_are_known_by_their_names(tmp_path: Path) -> None:
 def test_numbers_of_a_cold_run_become_those_of_before(tmp_path: Path) -> None:
     points = blobs()
     store = stored(tmp_path / "s", points)
-    first = dasrel.cluster(store, Run("fcm1", 3, seed=1))
+    first = dasrel.cluster(store, Run("fcm1", 3, random_state=1))
     dasrel.save_clustering(first, tmp_path / "r")
     previous = load_previous(tmp_path / "r")
     grow(store, points)
     orders = set()
     for seed in range(6):
-        cold = dasrel.cluster(store, Run("fcm1", 3, seed=seed))
+        cold = dasrel.cluster(store, Run("fcm1", 3, random_state=seed))
         kept, moves = keep_numbers(cold, previous, relation(store))
         np.testing.assert_array_equal(kept.best.labels[:OLD], first.best.labels)
         # Well separated groups: new objects are where others of their group are.
         np.testing.assert_array_equal(kept.best.labels[OLD:], first.best.labels[np.arange(OLD, ALL) % 3])
         assert (moves.report()["moved"], moves.report()["new_objects"]) == (0, ALL - OLD)
-        np.testing.assert_allclose(kept.runs[0].sizes, kept.best.memberships.sum(axis=0))
+        np.testing.assert_allclose(kept.runs[0].membership_sums, kept.best.memberships.sum(axis=0))
         orders.add(moves.order)
     assert len(orders) > 1  # or nothing was shown
 
@@ -238,7 +238,7 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
     assert command("cluster s.zarr warm --rule fcm1 --clusters 3 --warm-start fcm1 --json") == 0
     warm = json.loads(capsys.readouterr().out)
     assert warm["settings"][0]["fuzzifier"] == 1.5  # that of the model, as no other was asked for
-    assert (warm["runs"], warm["asked"]["warm_start"]) == (1, "fcm1")
+    assert (warm["runs"], warm["requested"]["warm_start"]) == (1, "fcm1")
     assert warm["scans"] < cold["scans"]
     assert warm["settings"][0]["objective"] == pytest.approx(cold["settings"][0]["objective"], rel=1e-6)
     told = warm["warm_start"]

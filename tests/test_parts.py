@@ -56,8 +56,8 @@ def test_many_processes_at_once_leave_the_bytes_of_one(tmp_path):
     ]
     told = [json.loads(process.communicate()[0]) for process in parts]
     assert [process.returncode for process in parts] == [0] * 4
-    assert [one["written"] for one in told] == [13, 14, 14, 14]
-    assert min(one["missing"] for one in told) == 0
+    assert [one["tiles_written"] for one in told] == [13, 14, 14, 14]
+    assert min(one["tiles_missing"] for one in told) == 0
     assert not any(one["complete"] for one in told)
     with pytest.raises(StoreError, match="unfinished"):
         open_matrix(store)

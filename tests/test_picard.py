@@ -90,7 +90,7 @@ def assert_like_oracle(matrix, D, *, rtol=1e-6, max_iter=300, **how):
     """All rules in one bundle, from given memberships, against the oracle one by one."""
     n = len(D)
     tol = 1e-9 if rtol < 1e-5 else 1e-6
-    runs = [Run(rule, 3, start=start(n), tol=tol, max_iter=max_iter, **PARAMETERS[rule]) for rule in RULES]
+    runs = [Run(rule, 3, init=start(n), tol=tol, max_iter=max_iter, **PARAMETERS[rule]) for rule in RULES]
     result = quiet(matrix, runs, **how)
     for rule, ours in zip(RULES, result.partitions, strict=True):
         theirs, eta = oracle_run(D, rule, start(n).T, tol=1e-9, max_iter=max_iter)
@@ -173,7 +173,7 @@ def test_the_same_seed_gives_the_same_bits_on_one_thread_and_on_four(tmp_path):
     runs = [
         *grid("fcm1", 3, n_init=20, max_iter=12, fuzzifier=1.5),
         *grid("fcm2", 3, n_init=20, max_iter=12, accelerate=[False, True]),
-        *grid("hard", 4, n_init=20, start="k-means++", max_iter=12),
+        *grid("hard", 4, n_init=20, init="k-means++", max_iter=12),
     ]
     found = []
     for threads in (1, 4):
@@ -181,7 +181,7 @@ def test_the_same_seed_gives_the_same_bits_on_one_thread_and_on_four(tmp_path):
             found.append(quiet(matrix, runs, keep_all=True))
     for a, b in zip(found[0].kept, found[1].kept, strict=True):
         assert a.memberships.tobytes() == b.memberships.tobytes()
-    other = quiet(matrix, grid("fcm1", 3, n_init=1, seed=1, max_iter=12, fuzzifier=1.5))
+    other = quiet(matrix, grid("fcm1", 3, n_init=1, random_state=1, max_iter=12, fuzzifier=1.5))
     assert not np.array_equal(other.best.memberships, found[0].kept[0].memberships)
 
 
@@ -206,9 +206,9 @@ def test_duality_with_feature_space():
     X = points(80)
     D = cdist(X, X, "sqeuclidean")
     for steps in (1, 5, 40):
-        fuzzy = quiet(D, Run("fcm1", 3, start=start(80), tol=0, max_iter=steps), kind="squared-distance").best
+        fuzzy = quiet(D, Run("fcm1", 3, init=start(80), tol=0, max_iter=steps), kind="squared-distance").best
         np.testing.assert_allclose(fuzzy.memberships.T, feature_space_fcm(X, start(80).T, 2.0, steps), atol=1e-9)
-        hard = quiet(D, Run("hard", 3, start=start(80), tol=0, max_iter=steps), kind="squared-distance").best
+        hard = quiet(D, Run("hard", 3, init=start(80), tol=0, max_iter=steps), kind="squared-distance").best
         np.testing.assert_array_equal(hard.labels, lloyd(X, start(80).T, steps))
 
 
@@ -221,7 +221,7 @@ def test_synthetic_1_under_shifts():
     shifts = [0.0, 100.0, 200.0, 400.0]  # alpha; the spread is 2 alpha
     moved = {}
     for rule, parameters in {"fcm2": {"entropy_weight": 20.0}, "fcm1": {"fuzzifier": 1.5}}.items():
-        runs = [Run(rule, 2, start=first, spread=2 * alpha, tol=1e-8, max_iter=3000, **parameters) for alpha in shifts]
+        runs = [Run(rule, 2, init=first, spread=2 * alpha, tol=1e-8, max_iter=3000, **parameters) for alpha in shifts]
         found = quiet(D, runs, kind="squared-distance").partitions
         moved[rule] = max(np.abs(p.memberships - found[0].memberships).max() for p in found)
     assert moved["fcm2"] <= 0.05
@@ -231,7 +231,7 @@ def test_synthetic_1_under_shifts():
 def test_possibilistic_clusters_coincide_when_their_spreads_are_wide():
     with pytest.warns(DasrelWarning, match="coincident clusters"):
         wide = cluster(squared(), Run("pcm2", 3, entropy_weight=1.0, spread_scale=20), kind="squared-distance").best
-    assert wide.result.coincident == 3
+    assert wide.result.coincident_clusters == 3
     spans = np.ptp(wide.distances, axis=1)  # of each object, over the three centres
     assert spans.max() < 0.01 * wide.distances.max()
     narrow = cluster(squared(), Run("pcm2", 3, entropy_weight=1.0, spread_scale=0.5), kind="squared-distance").best
@@ -273,8 +273,8 @@ def test_500_runs_make_the_scans_of_the_slowest():
         {"rule": "pcm2"},
         {"rule": "pcm1", "eta": "cut", "eta_cut": 0.4},
         {"rule": "pcm1", "eta": "overall", "eta_refit": True},
-        {"rule": "fcm1", "start": "rows"},
-        {"rule": "hard", "start": "k-means++"},
+        {"rule": "fcm1", "init": "rows"},
+        {"rule": "hard", "init": "k-means++"},
         {"rule": "fcm1", "accelerate": True, "stop": "weights"},
         {"rule": "fcm1", "norm": 2},
     ],
@@ -328,8 +328,8 @@ def test_histories_never_rise_on_euclidean_data_and_acceleration_ends_in_the_sam
 def test_negative_distances_are_refused_or_healed():
     D = non_metric()
     with pytest.raises(InputError, match=r"\d+ distances to centres are negative.*heal.*spread.*Euclideanised"):
-        cluster(D, Run("fcm1", 3, start=start(40), fuzzifier=1.2), kind="squared-distance")
-    run = Run("fcm1", 3, start=start(40), fuzzifier=1.2, on_negative="heal", tol=1e-10, max_iter=500)
+        cluster(D, Run("fcm1", 3, init=start(40), fuzzifier=1.2), kind="squared-distance")
+    run = Run("fcm1", 3, init=start(40), fuzzifier=1.2, on_negative="heal", tol=1e-10, max_iter=500)
     with pytest.warns(DasrelWarning, match="healed"):
         ours = cluster(D, run, kind="squared-distance").best
     theirs = oracle.run(D, "fcm1", start(40).T, m=1.2, heal=True, tol=1e-10, max_iter=500)
@@ -344,11 +344,11 @@ def test_each_run_is_healed_by_its_own_beta_and_a_spread_known_in_advance_needs_
     assert len({r.beta for r in healed.runs}) == 4
     beta = -2 * oracle.smallest_eigenvalue(D)
     spread = quiet(D, grid("fcm1", 3, fuzzifier=1.2, n_init=4, spread=beta), kind="squared-distance")
-    assert all(r.negatives == 0 and r.beta == beta and r.rises == 0 for r in spread.runs)
+    assert all(r.negative_distances == 0 and r.beta == beta and r.rises == 0 for r in spread.runs)
     # the same as a relation that has the spread, and as the oracle on a matrix that has it
     again = quiet(relation(D, kind="squared-distance").spread(beta), grid("fcm1", 3, fuzzifier=1.2, n_init=4))
     assert [r.history for r in again.runs] == [r.history for r in spread.runs]
-    run = Run("fcm2", 3, entropy_weight=0.3, start=start(40), spread=beta, tol=1e-11)
+    run = Run("fcm2", 3, entropy_weight=0.3, init=start(40), spread=beta, tol=1e-11)
     ours = quiet(D, run, kind="squared-distance").best
     theirs = oracle.run(oracle.spread_matrix(D, beta), "fcm2", start(40).T, lam=0.3, tol=1e-11, max_iter=300)
     np.testing.assert_allclose(ours.memberships.T, theirs["U"], atol=1e-6)
@@ -405,10 +405,10 @@ def test_starts_from_rows_and_objects_are_what_they_say():
     V = D[rows] / D[rows].sum(axis=1, keepdims=True)
     d = V @ D - 0.5 * np.einsum("in,nk,ik->i", V, D, V)[:, None]
     expected = oracle.updated("fcm2", d, None, 1.0, None)
-    run = Run("fcm2", 3, entropy_weight=1.0, start="rows", seed=5, restart=2, max_iter=1)
+    run = Run("fcm2", 3, entropy_weight=1.0, init="rows", random_state=5, restart=2, max_iter=1)
     ours = quiet(D, run, kind="squared-distance").best
     np.testing.assert_allclose(ours.memberships.T, expected, atol=1e-9)
-    runs = grid("hard", 3, start="k-means++", n_init=20, max_iter=1)
+    runs = grid("hard", 3, init="k-means++", n_init=20, max_iter=1)
     seeds = quiet(D, runs, kind="squared-distance", keep_all=True)
     for one in seeds.kept:
         assert sorted(np.unique(one.model.V).tolist()) == [0.0, 1.0]  # one object each
@@ -452,7 +452,7 @@ def test_emptied_clusters_are_seeded_again():
     D = cdist(X, X, "sqeuclidean")
     U = np.zeros((21, 3))
     U[:, 0] = U[0, 1] = U[0, 2] = 1.0  # two centres on the same object, the third at the grand mean
-    found = quiet(D, Run("hard", 3, start=U), kind="squared-distance")
+    found = quiet(D, Run("hard", 3, init=U), kind="squared-distance")
     assert found.runs[0].reseeded > 0
     assert found.runs[0].empty == 0
     assert sorted(np.bincount(found.best.labels)) == [1, 10, 10]
@@ -467,7 +467,7 @@ def test_odd_matrices_run(rule, how):
     equal = 3.0 * (1 - np.eye(9))
     for D in (np.zeros((7, 7)), equal, doubled, doubled * 1e-12, doubled * 1e12, equal[:2, :2]):
         clusters = sorted({1, min(len(D), 3), len(D)})
-        runs = [run for more in ({}, extreme) for run in grid(rule, clusters, n_init=2, start=how, max_iter=20, **more)]
+        runs = [run for more in ({}, extreme) for run in grid(rule, clusters, n_init=2, init=how, max_iter=20, **more)]
         for partition in quiet(D, runs, kind="squared-distance").partitions:
             assert np.isfinite(partition.memberships).all()
             assert np.isfinite(partition.distances).all()
@@ -510,15 +510,15 @@ BAD = [
     ({"rule": "pcm1", "eta_cut": 0.5}, "unless eta='cut'"),
     ({"spread": -1}, "not negative"),
     ({"on_negative": "clip"}, "error, heal"),
-    ({"start": "best"}, "random, rows, k-means"),
-    ({"start": np.full((60, 2), 0.5)}, r"give \(60, 3\)"),
-    ({"start": np.full((60, 3), np.nan)}, "nan .180 such.: give 0 to 1"),
-    ({"start": np.full((60, 3), -0.1)}, "give 0 to 1"),
-    ({"start": np.tile([0.5, 0.5, 0.0], (60, 1))}, "cluster 2 has no membership"),
+    ({"init": "best"}, "random, rows, k-means"),
+    ({"init": np.full((60, 2), 0.5)}, r"give \(60, 3\)"),
+    ({"init": np.full((60, 3), np.nan)}, "nan .180 such.: give 0 to 1"),
+    ({"init": np.full((60, 3), -0.1)}, "give 0 to 1"),
+    ({"init": np.tile([0.5, 0.5, 0.0], (60, 1))}, "cluster 2 has no membership"),
     ({"max_iter": 0}, "at least 1"),
     ({"tol": -1}, "not negative"),
     ({"norm": 0.5}, "at least 1"),
-    ({"seed": -1}, "at least 0"),
+    ({"random_state": -1}, "at least 0"),
 ]
 
 
@@ -532,10 +532,10 @@ def test_bad_input_is_refused_before_a_scan(wrong, message):
 
 
 def test_grids_are_products():
-    runs = grid(["fcm2", "pcm2"], range(2, 4), n_init=2, seed=9, entropy_weight=np.array([0.1, 0.2]))
+    runs = grid(["fcm2", "pcm2"], range(2, 4), n_init=2, random_state=9, entropy_weight=np.array([0.1, 0.2]))
     assert len(runs) == 2 * 2 * 2 * 2
     assert len({run.setting for run in runs}) == 8
-    assert {(run.seed, run.restart) for run in runs} == {(9, 0), (9, 1)}
+    assert {(run.random_state, run.restart) for run in runs} == {(9, 0), (9, 1)}
     for wrong, message in [({"fuzzyfier": 2}, "no such setting"), ({"fuzzifier": []}, "empty list")]:
         with pytest.raises(InputError, match=message):
             grid("fcm1", 3, **wrong)

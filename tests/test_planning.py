@@ -61,7 +61,7 @@ def test_what_follows_from_the_store_and_the_runs(store) -> None:
     assert (plan.n_objects, plan.kind, plan.dtype, plan.tile) == (N, "distance", "float32", TILE)
     assert plan.tiles == plan.tasks == 15  # five tiles a side
     assert plan.bytes_per_scan == 15 * TILE * TILE * 4
-    assert (plan.runs, plan.settings, plan.columns, plan.bundles) == (16, 4, 2 * 4 * (2 + 3), 1)
+    assert (plan.runs, plan.n_settings, plan.columns, plan.bundles) == (16, 4, 2 * 4 * (2 + 3), 1)
     assert plan.scans == Range(1, 54, 300)
     assert plan.first_scan_seconds >= plan.scan_seconds > 0
     assert plan.stays_in_memory
@@ -113,7 +113,7 @@ def test_scans_for_a_euclideanisation(tmp_path, store, method) -> None:
 
 
 def test_starts_that_read_rows_are_told(store) -> None:
-    runs = [dasrel.Run("fcm1", 4, start=start) for start in ("random", "rows", "k-means++")]
+    runs = [dasrel.Run("fcm1", 4, init=start) for start in ("random", "rows", "k-means++")]
     assert plan_clustering(store, runs, probe_seconds=0.02).start_reads == 1 + 3
     assert plan_clustering(store, runs[:1], probe_seconds=0.02).start_reads == 0
 
@@ -412,7 +412,7 @@ def test_dry_import(capsys, sources, tmp_path, file, name, n) -> None:
         done = said(capsys, *words)
         assert done["n_objects"] == n
         facts = printed["facts"]
-        assert (facts["tiles"], facts["tile"], facts["dtype"]) == (done["tiles"]["total"], done["tile"], "float32")
+        assert (facts["tiles"], facts["tile"], facts["dtype"]) == (done["tiles"], done["tile"], "float32")
         assert 0.9 < printed["outputs"][0]["bytes"] / done["bytes_on_disk"] < 1.1
 
 
@@ -443,7 +443,7 @@ def test_dry_pairwise(capsys, tmp_path) -> None:
     assert snapshot(tmp_path) == before
     assert printed["n_objects"] == N
     done = said(capsys, *words)
-    assert (printed["facts"]["tiles"], printed["facts"]["tile"]) == (done["tiles"]["total"], done["tile"])
+    assert (printed["facts"]["tiles"], printed["facts"]["tile"]) == (done["tiles"], done["tile"])
     assert 0.9 < printed["outputs"][0]["bytes"] / done["bytes_on_disk"] < 1.1
     assert run([*map(str, words), "--dry-run"]) == 1
     assert "exists (state complete)" in capsys.readouterr().err
@@ -500,7 +500,7 @@ def test_dry_predict(capsys, store, tmp_path, matrix) -> None:
     words = ("predict", tmp_path / "out", tmp_path / "rows.npy", tmp_path / "new.csv")
     printed = said(capsys, *words, "--dry-run")
     assert snapshot(tmp_path) == before
-    assert printed["facts"]["clusters"] == 3
+    assert printed["facts"]["n_clusters"] == 3
     assert run(["predict", str(tmp_path / "out"), "none.npy", str(tmp_path / "new.csv"), "--dry-run"]) == 1
     assert "there is no file none.npy" in capsys.readouterr().err
 
@@ -539,7 +539,7 @@ def test_dry_append(capsys, matrix, tmp_path) -> None:
     assert snapshot(tmp_path) == before
     done = said(capsys, *words)
     assert printed["n_objects"] == done["n_objects"] == len(matrix)
-    tiles = printed["facts"]["new_tiles"], printed["facts"]["grown_tiles"]
+    tiles = printed["facts"]["tiles_written"], printed["facts"]["tiles_grown"]
     assert tiles == (done["tiles_written"], done["tiles_grown"])
     assert printed["outputs"][0]["bytes"] == done["bytes_written"]
     ends = []

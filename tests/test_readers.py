@@ -18,8 +18,9 @@ from scipy.spatial.distance import pdist, squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.readers import FORMATS, detect, import_matrix
+from dasrel.readers import detect, import_matrix
 from dasrel.source import Reading
+from dasrel.vocabulary import FORMATS
 from dasrel.writer import Writing
 
 N, TILE = 90, 32

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dasrel.intake import KINDS
-from dasrel.readers import FORMATS
+from dasrel.vocabulary import FORMATS, KINDS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ RUNS = {
     "fcm2": Run("fcm2", 3, entropy_weight=0.8),
     "pcm1": Run("pcm1", 3, entropy_weight=0.8, fuzzifier=1.5, spread_scale=0.7),
     "pcm2": Run("pcm2", 3, entropy_weight=0.8, spread_scale=0.7),
-    "hard": Run("hard", 3, start="k-means++"),
+    "hard": Run("hard", 3, init="k-means++"),
 }
 
 
@@ -214,17 +214,17 @@ def test_a_model_is_a_warm_start_for_a_matrix_with_its_objects(tmp_path):
     cold = cluster(D, Run("fcm1", 3, tol=1e-6), kind="distance")
     cold.best.model.save(tmp_path / "m.npz")
     model = Model.load(tmp_path / "m.npz")
-    warm = cluster(D, Run("fcm1", 3, tol=1e-6, start=model), kind="distance")
+    warm = cluster(D, Run("fcm1", 3, tol=1e-6, init=model), kind="distance")
     assert warm.scans <= 2 < cold.scans
     np.testing.assert_allclose(warm.best.memberships, cold.best.memberships, atol=1e-5)
     names = [f"x{k}" for k in range(60)]
     other = as_matrix(D, kind="distance", ids=names)
     with meter.watch() as counted:
         for matrix, run, message in [
-            (other, Run("fcm1", 3, start=model), "60 of its 60 not among the 60 of the matrix"),
-            (as_matrix(D[:50, :50], kind="distance"), Run("fcm1", 3, start=model), "10 of its 60 not among the 50"),
-            (as_matrix(D, kind="distance"), Run("fcm1", 2, start=model), "3 clusters, not 2"),
-            (as_matrix(D, kind="distance"), Run("pcm1", 3, start=model, eta="cut"), "needs memberships"),
+            (other, Run("fcm1", 3, init=model), "60 of its 60 not among the 60 of the matrix"),
+            (as_matrix(D[:50, :50], kind="distance"), Run("fcm1", 3, init=model), "10 of its 60 not among the 50"),
+            (as_matrix(D, kind="distance"), Run("fcm1", 2, init=model), "3 clusters, not 2"),
+            (as_matrix(D, kind="distance"), Run("pcm1", 3, init=model, eta="cut"), "needs memberships"),
         ]:
             with pytest.raises(InputError, match=message):
                 cluster(matrix, run)
@@ -249,7 +249,7 @@ def test_what_a_partition_says_of_itself():
     np.testing.assert_array_equal(best.labels, U.argmax(axis=1))
     np.testing.assert_array_equal(best.sizes, np.bincount(U.argmax(axis=1)))
     np.testing.assert_array_equal(best.medoids, cdist(X, best.model.V @ X).argmin(axis=0))
-    np.testing.assert_allclose(best.result.sizes, U.sum(axis=0))
+    np.testing.assert_allclose(best.result.membership_sums, U.sum(axis=0))
     assert best.entropy == pytest.approx(-(U[U > 0] * np.log(U[U > 0])).sum())
     np.testing.assert_array_equal(best.border(0.9), np.flatnonzero(U.max(axis=1) < 0.9))
     inner = U @ U.T

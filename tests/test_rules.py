@@ -13,6 +13,7 @@ from scipy.special import expit, logsumexp, softmax
 from dasrel import rules
 from dasrel.errors import InputError
 from dasrel.rules import Rule
+from dasrel.vocabulary import RULES
 
 PARAMETERS = {
     "fcm1": {"m": 1.7},
@@ -98,12 +99,12 @@ def test_oracle_distances_agree_in_both_forms():
 # Rules against the oracle
 
 
-@pytest.mark.parametrize("name", rules.RULES)
+@pytest.mark.parametrize("name", RULES)
 def test_euclidean(name):
     assert_same(euclidean(), name)
 
 
-@pytest.mark.parametrize("name", rules.RULES)
+@pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("make", [non_metric, from_similarity])
 def test_non_euclidean_with_the_eigenvalue_spread(name, make):
     D = make()
@@ -112,7 +113,7 @@ def test_non_euclidean_with_the_eigenvalue_spread(name, make):
     assert_same(D, name, beta=-2 * lowest)
 
 
-@pytest.mark.parametrize("name", rules.RULES)
+@pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("make", [non_metric, from_similarity])
 def test_non_euclidean_with_healing(name, make):
     # singletons and pairs make negative distances sure at the start, so healing has work to do
@@ -157,7 +158,7 @@ def test_each_run_has_its_own_parameters():
             np.testing.assert_allclose(ours["J"][:, r], theirs["J_history"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", rules.RULES)
+@pytest.mark.parametrize("name", RULES)
 def test_a_run_has_the_same_bits_alone_and_in_a_stack(name):
     U0, rule = random_start(5, 3, 30), Rule(name, **PARAMETERS[name])
     Y = random_start(5, 3, 30, seed=3)  # not a product: BLAS may change bits with the width
@@ -208,7 +209,7 @@ def test_hard_is_lloyd():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(rules.RULES),
+    name=st.sampled_from(RULES),
     seed=st.integers(0, 2**32 - 1),
     n=st.integers(4, 24),
     c=st.integers(1, 4),
@@ -281,7 +282,7 @@ def test_hard_keeps_its_objective_under_a_shift_but_for_a_constant():
 # Extremes
 
 
-EXTREME = [(name, PARAMETERS[name]) for name in rules.RULES]
+EXTREME = [(name, PARAMETERS[name]) for name in RULES]
 EXTREME += [(name, PARAMETERS[name] | {"m": m}) for name in ("fcm1", "pcm1") for m in (1.0001, 2.0, 60.0)]
 
 
@@ -298,7 +299,7 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit(name, parameters, exponen
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-@pytest.mark.parametrize("name", rules.RULES)
+@pytest.mark.parametrize("name", RULES)
 def test_other_scales(name, scale):
     D, U0 = euclidean(), random_start(2, 3, 30)
     scaled = {k: np.multiply(v, scale) if k in ("lam", "eta") else v for k, v in PARAMETERS[name].items()}
@@ -400,7 +401,7 @@ def test_many_objects_are_worked_on_in_blocks(m):
     np.testing.assert_allclose(U, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", rules.RULES)
+@pytest.mark.parametrize("name", RULES)
 def test_out_may_be_the_input(name):
     rule, d, Y = Rule(name, **PARAMETERS[name]), random_start(2, 3, 30), random_start(2, 3, 30, seed=1)
     d[0, 0, 0] = 0.0

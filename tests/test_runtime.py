@@ -141,17 +141,17 @@ def refused(arguments: list[str], capfd: pytest.CaptureFixture[str], code: int =
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"scheduler": "tcp://a:1", "cluster": "local"}, "--scheduler and --cluster are given"),
+        ({"scheduler": "tcp://a:1", "dask": "local"}, "--scheduler and --dask are given"),
         ({"scheduler": "tcp://a:1", "scheduler_file": "b"}, "--scheduler and --scheduler-file are given"),
-        ({"cluster": "locl"}, r"cluster 'locl' is unknown; did you mean local\?"),
-        ({"cluster": "local:worker=2"}, r"no setting 'worker'; .*did you mean workers"),
-        ({"cluster": "local:workers=0"}, "workers is '0'"),
-        ({"cluster": "local:workers"}, "'workers' is not NAME=VALUE"),
-        ({"cluster": "local:workers=2,workers=3"}, "given twice"),
-        ({"cluster": "local:workers=2", "workers": 3}, "would never come"),
+        ({"dask": "locl"}, r"dask 'locl' is unknown; did you mean local\?"),
+        ({"dask": "local:worker=2"}, r"no setting 'worker'; .*did you mean workers"),
+        ({"dask": "local:workers=0"}, "workers is '0'"),
+        ({"dask": "local:workers"}, "'workers' is not NAME=VALUE"),
+        ({"dask": "local:workers=2,workers=3"}, "given twice"),
+        ({"dask": "local:workers=2", "workers": 3}, "would never come"),
         ({"scheduler": "tcp://a:1", "wait": 0.0}, "--wait is 0"),
         ({"scheduler": "tls://a:1", "tls_ca": "ca.pem", "tls_key": "k.pem"}, "--tls-cert is missing"),
-        ({"cluster": "mpi", "tls_ca": "a", "tls_cert": "b", "tls_key": "c"}, "mpi takes no TLS"),
+        ({"dask": "mpi", "tls_ca": "a", "tls_cert": "b", "tls_key": "c"}, "mpi takes no TLS"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(values: dict[str, Any], said: str) -> None:
@@ -182,16 +182,18 @@ def test_settings_of_a_cluster() -> None:
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_a_file() -> None:
-    there = environment({"DASREL_CLUSTER": "local:workers=2", "DASREL_WORKERS": "2", "DASREL_SCHEDULER": ""})
-    assert there == Runtime(cluster="local:workers=2", workers=2)
+    there = environment({"DASREL_DASK": "local:workers=2", "DASREL_WORKERS": "2", "DASREL_SCHEDULER": ""})
+    assert there == Runtime(dask="local:workers=2", workers=2)
     assert Runtime(scheduler="tcp://a:1").over(there) == Runtime(scheduler="tcp://a:1", workers=2)
     file = Runtime(**tomllib.loads('[runtime]\nscheduler_file = "s.json"\nwait = 5.5')["runtime"])
-    assert there.over(file) == Runtime(cluster="local:workers=2", workers=2, wait=5.5)
+    assert there.over(file) == Runtime(dask="local:workers=2", workers=2, wait=5.5)
     assert Runtime().over(file) == file
     with pytest.raises(InputError, match="DASREL_WAIT is 'soon', which is no number"):
         environment({"DASREL_WAIT": "soon"})
     with pytest.raises(InputError, match=r"in the environment .*none of local"):
-        environment({"DASREL_CLUSTER": "cloud"})
+        environment({"DASREL_DASK": "cloud"})
+    with pytest.raises(InputError, match="did you mean DASREL_DASK"):
+        environment({"DASREL_CLUSTER": "local:workers=2"})
 
 
 def test_workers_without_a_cluster_are_no_silent_wish(store: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +236,7 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
     said: list[str] = []
     here = dasrel.spectrum(store)
     before = set(psutil.Process().children(recursive=True))
-    with connect(Runtime(cluster="local:workers=2,memory=1GB"), tell=said.append) as client:
+    with connect(Runtime(dask="local:workers=2,memory=1GB"), tell=said.append) as client:
         assert dasrel.spectrum(store).lowest == here.lowest
         workers = client.run(os.getpid)
         assert len({*workers.values(), os.getpid()}) == 3  # each in a process of its own
@@ -260,29 +262,29 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
 
 def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A run of 20 clusters takes more than such a worker has left; nothing is read, nothing is written."""
-    asked = ["--rule", "hard", "--clusters", "20", "--cluster", "local:workers=2,memory=100010kB"]
+    asked = ["--rule", "hard", "--clusters", "20", "--dask", "local:workers=2,memory=100010kB"]
     line = refused(["cluster", store, str(tmp_path / "out"), *asked], capfd)
     assert re.search(
         r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 1 B for them; give workers more memory", line
     )
     assert not (tmp_path / "out").exists()
-    line = refused(["spectrum", store, "--cluster", "local:workers=1,memory=2MB"], capfd)
+    line = refused(["spectrum", store, "--dask", "local:workers=1,memory=2MB"], capfd)
     assert "memory is 2MB for a worker, and an idle one takes 100 MB already" in line
-    assert "write it as 4GB" in refused(["spectrum", store, "--cluster", "local:memory=much"], capfd)
+    assert "write it as 4GB" in refused(["spectrum", store, "--dask", "local:memory=much"], capfd)
 
 
 def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
     """They have 20 MB for work; what was reckoned without what they take themselves was paused for ever."""
     asked = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
     out = tmp_path / "out"
-    assert cli.run(["cluster", store, str(out), *asked, "--cluster", "local:workers=2,memory=150MB"]) == 0
+    assert cli.run(["cluster", store, str(out), *asked, "--dask", "local:workers=2,memory=150MB"]) == 0
     result = json.loads((out / "result.json").read_text())
     assert result["bundles"] > 1
     assert result["runs"] == 500
 
 
 def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("DASREL_CLUSTER", "local:workers=1")
+    monkeypatch.setenv("DASREL_DASK", "local:workers=1")
     assert cli.run(["tree", store, "tree", "--dry-run"]) == 0
     assert unmoved(capfd.readouterr().err) == []  # nothing is started to say what would be done
     assert cli.run(["audit", store, "--verify", "--json"]) == 0
@@ -410,7 +412,7 @@ def test_tls_from_end_to_end(store: str, tmp_path: Path, capfd: pytest.CaptureFi
         mixed = [*where, *mine[:4], "--tls-key", foreign[5]]
         assert "do they belong together?" in refused(mixed, capfd)
         assert "is no file" in refused([*where, *mine[:4], "--tls-key", "absent"], capfd)
-    local = ["spectrum", store, "--cluster", "local:workers=1", *mine, "--json"]
+    local = ["spectrum", store, "--dask", "local:workers=1", *mine, "--json"]
     assert cli.run(local) == 0
     assert capfd.readouterr().err.startswith("dasrel: scheduler tls://127.0.0.1:")
 
@@ -464,7 +466,7 @@ def test_lost_between_two_scans_the_work_does_not_go_on_here(store: str, tmp_pat
 
 def test_work_that_kills_its_workers() -> None:
     once_more = dask.config.set({"distributed.scheduler.allowed-failures": 1})
-    with once_more, pytest.raises(ClusterError) as failed, connect(Runtime(cluster="local:workers=1")) as client:
+    with once_more, pytest.raises(ClusterError) as failed, connect(Runtime(dask="local:workers=1")) as client:
         client.submit(os._exit, 1).result()
     assert re.match(
         r"2 workers died over the same piece of work, the last at tcp://.*; most often they lack memory",
@@ -482,7 +484,7 @@ def test_mpi(store: str, tmp_path: Path) -> None:
         pytest.skip("there is no mpirun: install dasrel[mpi] and an MPI, such as the package openmpi")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     line = [mpirun, "-n", "3", "--oversubscribe", sys.executable, "-m", "dasrel", "spectrum", store]
-    done = subprocess.run([*line, "--cluster", "mpi", "--json"], cwd=tmp_path, env={**os.environ, **root},
+    done = subprocess.run([*line, "--dask", "mpi", "--json"], cwd=tmp_path, env={**os.environ, **root},
                           capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["lowest"] == list(dasrel.spectrum(store).lowest)
@@ -490,7 +492,7 @@ def test_mpi(store: str, tmp_path: Path) -> None:
 
 
 def test_mpi_without_mpirun(store: str, tmp_path: Path) -> None:
-    done = dasrel_process("spectrum", store, "--cluster", "mpi", folder=tmp_path)
+    done = dasrel_process("spectrum", store, "--dask", "mpi", folder=tmp_path)
     assert done.returncode == 1
     assert re.fullmatch(
         r"dasrel: a cluster on mpi needs (3 processes or more .*: mpirun -n 4 dasrel|the package).*\n", done.stderr
@@ -512,7 +514,7 @@ def test_jobs_of_a_batch_system(store: str, tmp_path: Path) -> None:
     path = batch_system(tmp_path, submits=submits)
     asked = "slurm:queue=debug,account=lab,jobs=2,cores=1,memory=1GB,walltime=00:10:00"
     asked += ",directive=--qos=high,prologue=echo ready"
-    done = dasrel_process("spectrum", store, "--cluster", asked, "--workers", "2", "--json", folder=tmp_path, PATH=path)
+    done = dasrel_process("spectrum", store, "--dask", asked, "--workers", "2", "--json", folder=tmp_path, PATH=path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["lowest"] == list(dasrel.spectrum(store).lowest)
     assert unmoved(done.stderr)[1:] == ["dasrel: workers 2, threads 2"]
@@ -533,7 +535,7 @@ def test_jobs_of_a_batch_system(store: str, tmp_path: Path) -> None:
 def test_jobs_that_never_run(submits: str, said: str, store: str, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
     monkeypatch.setenv("PATH", batch_system(tmp_path, submits=submits))
-    assert said in refused(["spectrum", store, "--cluster", "slurm:memory=1GB", "--wait", "1"], capfd)
+    assert said in refused(["spectrum", store, "--dask", "slurm:memory=1GB", "--wait", "1"], capfd)
 
 
 def test_jobs_of_slurm_itself(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -541,11 +543,11 @@ def test_jobs_of_slurm_itself(store: str, tmp_path: Path, capfd: pytest.CaptureF
         pytest.skip(reason)
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
     asked = f"slurm:jobs=2,cores=1,memory=1GB,walltime=00:10:00,logs={tmp_path}"
-    assert cli.run(["spectrum", store, "--cluster", asked, "--workers", "2", "--json"]) == 0
+    assert cli.run(["spectrum", store, "--dask", asked, "--workers", "2", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["lowest"] == list(dasrel.spectrum(store).lowest)
     assert unmoved(err)[1:] == ["dasrel: workers 2, threads 2"]
-    assert "nvalid partition" in refused(["spectrum", store, "--cluster", f"{asked},queue=none-such"], capfd)
+    assert "nvalid partition" in refused(["spectrum", store, "--dask", f"{asked},queue=none-such"], capfd)
 
 
 def test_a_cluster_that_is_not_here(store: str, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
@@ -553,14 +555,14 @@ def test_a_cluster_that_is_not_here(store: str, tmp_path: Path, monkeypatch: Any
     found = dasrel.clusters.importlib.util.find_spec
     hidden = ("dask_kubernetes",)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in hidden else found(name))
-    line = refused(["spectrum", store, "--cluster", "kubernetes:image=lab/dasrel"], capfd)
+    line = refused(["spectrum", store, "--dask", "kubernetes:image=lab/dasrel"], capfd)
     assert "needs the package dask-kubernetes, which is not installed" in line
     assert line.endswith('python -m pip install "dasrel[kubernetes]"')
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no sbatch on this machine" in refused(["spectrum", store, "--cluster", "slurm:memory=1GB"], capfd)
+    assert "there is no sbatch on this machine" in refused(["spectrum", store, "--dask", "slurm:memory=1GB"], capfd)
     monkeypatch.setenv("PATH", batch_system(tmp_path, submits="exit 1"))
-    assert "memory is missing" in refused(["spectrum", store, "--cluster", "slurm:queue=debug"], capfd)
+    assert "memory is missing" in refused(["spectrum", store, "--dask", "slurm:queue=debug"], capfd)
 
 
 def test_pods() -> None:

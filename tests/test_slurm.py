@@ -178,15 +178,13 @@ def test_a_wrong_use_fails_at_once(tmp_path):
 
 @pytest.mark.usefixtures("slurm")
 def test_a_command_submits_its_own_workers(tmp_path):
-    """`--cluster slurm:...`: two jobs are the workers; they are gone when the command is done."""
+    """`--dask slurm:...`: two jobs are the workers; they are gone when the command is done."""
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
     np.save(tmp_path / "x.npy", points(200))
     call("dasrel", "pairwise", tmp_path / "x.npy", tmp_path / "s.zarr", "--metric", "euclidean", "--tile", "50")
     few = ["--rule", "hard", "--clusters", "3", "--n-init", "3"]
     place = f"slurm:jobs=2,cores=1,memory=1GB,walltime=00:10:00,logs={tmp_path}/logs"
-    there = call(
-        "dasrel", "cluster", tmp_path / "s.zarr", tmp_path / "there", *few, "--cluster", place, "--workers", "2"
-    )
+    there = call("dasrel", "cluster", tmp_path / "s.zarr", tmp_path / "there", *few, "--dask", place, "--workers", "2")
     assert "workers 2, threads 2" in there.stderr
     call("dasrel", "cluster", tmp_path / "s.zarr", tmp_path / "here", *few)
     same_results(tmp_path / "there", tmp_path / "here")

@@ -1,0 +1,95 @@
+"""The names that people type: kinds, rules, starting points, methods and formats.
+
+This is their only definition: the library, the commands and the workflow files take them from here. It imports no other
+module of dasrel, so that a command can check its options without loading the library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+KINDS = {
+    "distance": "dissimilarities such as Bray-Curtis, RMSD or DTW; 0 means equal (dasrel squares them)",
+    "squared-distance": "dissimilarities that already play the role of squared distances; used as they are",
+    "similarity": "larger means more alike: identities, alignment scores, TM-scores",
+    "kernel": "inner products (a Gram or kernel matrix), such as a Gaussian or string kernel",
+}
+"""The four kinds of matrix, and one line on each."""
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "fcm1": {"fuzzifier": 2.0},
+    "fcm2": {"entropy_weight": "auto"},
+    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
+    "pcm2": {"entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
+    "hard": {},
+}
+"""The rules, and the parameters that each takes with their defaults."""
+RULES = tuple(PARAMETERS)
+TAKES = {
+    name: tuple(rule for rule in RULES if name in PARAMETERS[rule])
+    for name in ("fuzzifier", "entropy_weight", "spread_scale")
+}
+"""The numbers that commands and workflow files give to rules, and the rules that take each."""
+INITS = ("random", "rows", "k-means++")
+"""How a run begins, where neither memberships nor a model are given."""
+
+METHODS = ("spread", "ultrametric", "power", "exponential", "log")
+"""The ways to make a matrix Euclidean."""
+
+FORMATS = {
+    "npy": "NumPy array: square, or condensed (1-D)",
+    "npz": "NumPy archive with one such array, or a SciPy sparse matrix",
+    "raw": "bare numbers, rows after rows or condensed; needs --shape and --dtype",
+    "condensed": "one triangle as a vector (SciPy pdist, R dist) in npy, npz or raw form",
+    "mtx": "MatrixMarket, coordinate or array, .gz too",
+    "hdf5": "HDF5: unifrac's matrix and order, the only square dataset, or --dataset",
+    "zarr": "Zarr array, format 2 or 3, a path or a URL",
+    "lsmat": "labelled tab-separated matrix (scikit-bio, QIIME)",
+    "csv": "comma-separated matrix, with or without labels",
+    "tsv": "tab-separated matrix, with or without labels",
+    "phylip": "PHYLIP distance matrix, square or lower triangle (mash, skani, mothur)",
+    "qza": "QIIME 2 artifact with a distance matrix",
+    "pairs": "one pair per line: two names and a value, in chosen --columns",
+    "m8": "BLAST tabular output (BLAST, Foldseek, MMseqs2)",
+    "parquet": "pairs in a Parquet file",
+}
+"""The formats that a matrix can be imported from, and one line on each."""
+EXPORTS = {
+    "npy": "NumPy array, n x n",
+    "condensed": "NumPy array of the n(n-1)/2 pairs in SciPy's order",
+    "lsmat": "labelled tab-separated text (scikit-bio, pandas)",
+    "phylip": "PHYLIP square distance matrix",
+    "zarr": "plain Zarr v3 array, n x n",
+}
+"""The formats that a store can be exported to, and one line on each."""
+
+if TYPE_CHECKING:
+    KindName = str
+    RuleName = str
+    MethodName = str
+    ExportName = str
+else:  # a type checker cannot read these; Typer and pydantic do
+    KindName = Literal[tuple(KINDS)]
+    RuleName = Literal[RULES]
+    MethodName = Literal[METHODS]
+    ExportName = Literal[tuple(EXPORTS)]
+
+
+def is_similarity(kind: str) -> bool:
+    """Tell whether larger values of this kind mean more alike: similarities and kernels.
+
+    >>> is_similarity("kernel"), is_similarity("squared-distance")
+    (True, False)
+    """
+    return kind in ("similarity", "kernel")
+
+
+def explain_kinds(*, lines: bool = False) -> str:
+    """Describe the four kinds, in one sentence or on a line each.
+
+    >>> explain_kinds().split("; ")[-1]
+    'kernel: inner products (a Gram or kernel matrix), such as a Gaussian or string kernel'
+    """
+    if lines:
+        return "\n".join(f"  {name:<17} {meaning}" for name, meaning in KINDS.items())
+    return "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())

@@ -1,0 +1,265 @@
+"""The keys of all that commands write and print, against the table of docs/result-files.md."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasrel import cli, demo, workflow
+
+PAGE = Path(__file__).parents[2] / "docs" / "result-files.md"
+Keys = dict[tuple[str, str], set[str]]
+"""The types of values, by output and key."""
+TYPES = {bool: "boolean", int: "integer", float: "number", str: "text", list: "list", dict: "object"}
+
+NUMBERS = "--fuzzifier 2 --entropy-weight auto,9 --spread-scale 1"
+RUNS = f"--rule fcm2,pcm1 --clusters 2 --n-init 2 {NUMBERS} --on-negative heal"
+ONE = "--rule fcm1 --clusters 2 --n-init 1 --on-negative heal"
+FOUR = "--rule fcm1 --clusters 4 --n-init 1 --on-negative heal"
+WORKERS = "--workers 1,2 --probe 0.02"
+COMMANDS = [
+    ("audit", "import d.npy d.zarr --kind distance --tile 16 --ids ids.txt"),
+    ("audit", "import flaws.npy f.zarr --kind distance --symmetrize mean --missing fill=9 --clip-negative 0.1"),
+    ("audit", "audit d.zarr --verify --spectrum"),
+    ("audit", "pairwise points.npy e.zarr --metric minkowski --metric-option p=3 --tile 16"),
+    ("part", "import d.npy p.zarr --kind distance --tile 16 --part 1/2"),
+    ("audit", "audit p.zarr"),
+    ("cluster", f"cluster d.zarr out {RUNS}"),
+    ("cluster", f"cluster d.zarr one {ONE} --euclideanize power"),
+    ("cluster", f"cluster d.zarr before {FOUR} --max-iter 1"),
+    ("append", "append d.zarr rows.npy --ids rows.txt"),
+    ("audit", "audit d.zarr"),
+    ("cluster", f"cluster d.zarr warm {FOUR} --warm-start before --spread 0.5 --accelerate"),
+    ("predict", "predict warm new.npy predicted.csv --ids more.txt"),
+    ("plan", f"plan d.zarr {ONE} {WORKERS}"),
+    ("plan", f"cluster d.zarr dry {RUNS} --euclideanize spread --dry-run"),
+    ("dry-run", "import d.npy new.zarr --kind distance --dry-run"),
+    ("dry-run", "import pairs.tsv new.zarr --kind distance --format pairs --dry-run"),
+    ("dry-run", "import square.csv new.zarr --kind distance --dry-run"),
+    ("dry-run", "pairwise points.npy new.zarr --metric euclidean --dry-run"),
+    ("dry-run", "append d.zarr more.npy --ids more.txt --dry-run"),
+    ("dry-run", "audit d.zarr --spectrum --dry-run"),
+    ("dry-run", "predict warm new.npy new.csv --dry-run"),
+    ("dry-run", "spectrum d.zarr --dry-run"),
+    ("dry-run", "euclideanize d.zarr --method log --out new.npz --dry-run"),
+    ("dry-run", "tree d.zarr new --dry-run"),
+    ("dry-run", "image d.zarr new.png --dry-run"),
+    ("dry-run", "export d.zarr dry.npy --format npy --dry-run"),
+    ("spectrum", "spectrum d.zarr"),
+    ("euclideanize", "euclideanize d.zarr --method log --floor-zeros 0.001 --out log.npz"),
+    ("euclideanize", "euclideanize d.zarr --method spread --out spread.npz"),
+    ("export", "export d.zarr d.csv --format lsmat --relation plain"),
+    ("export", "export d.zarr full.npy --format npy"),
+    ("tree", "tree d.zarr tree"),
+    ("image", "image d.zarr vat.png"),
+    ("status", "run w.toml --dry-run"),
+    ("run", "run w.toml --log-json run.log"),
+    ("status", "run w.toml --status"),
+    ("run", "run w.toml"),
+    ("demo", "demo digits"),
+]
+"""Each command with the name that the page gives to its output."""
+FILES = [
+    ("cluster", "out/result.json"),
+    ("runs.csv", "out/runs.csv"),
+    ("runs.csv", "one/runs.csv"),
+    ("labels.csv", "one/labels.csv"),
+    ("moved.csv", "warm/moved.csv"),
+    ("predicted.csv", "predicted.csv"),
+    ("tree", "tree/result.json"),
+    ("edges.csv", "tree/edges.csv"),
+    ("vat.csv", "tree/vat.csv"),
+    ("spectrum", "w/spectrum.json"),
+    ("log", "run.log"),
+]
+WORKFLOW = """
+[import]
+source = "d.npy"
+kind = "distance"
+tile = 16
+[append]
+source = "rows.npy"
+[spectrum]
+[euclideanize]
+method = "spread"
+[cluster]
+rule = "fcm1"
+clusters = [2, 3]
+n_init = 1
+max_iter = 1
+on_negative = "heal"
+[tree]
+[image]
+pixels = 20
+[figure]
+result = "cluster/fcm1-clusters2"
+[export]
+format = "npy"
+"""
+
+
+def prepare() -> None:
+    """Write the sources: distances that are no Euclidean ones, rows of two more objects, flaws."""
+    rng = np.random.default_rng(4)
+    points = np.concatenate([rng.normal(centre, 1.0, (18, 3)) for centre in ([0, 0, 0], [7, 1, 3])])
+    D = np.abs(points[:, None] - points[None]).max(axis=2)
+    n = len(D) - 4
+    np.save("points.npy", points[:n])
+    np.save("d.npy", D[:n, :n])
+    flaws = D[:n, :n].copy()
+    flaws[0, 1] += 1
+    flaws[2, 3] = flaws[3, 2] = np.nan
+    flaws[4, 5] = flaws[5, 4] = -0.05
+    np.save("flaws.npy", flaws)
+    np.save("rows.npy", D[n : n + 2, : n + 2])
+    np.save("new.npy", D[n + 2 :, : n + 2])
+    np.save("more.npy", D[n + 2 :])
+    np.savetxt("square.csv", D, delimiter=",")
+    lines = [f"{i}\t{j}\t{D[i, j]}" for i in range(n) for j in range(i)]
+    Path("pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name, objects in (("ids", range(n)), ("rows", range(n, n + 2)), ("more", range(n + 2, n + 4))):
+        Path(f"{name}.txt").write_text("".join(f"object{k}\n" for k in objects), encoding="utf-8")
+    Path("w.toml").write_text(WORKFLOW, encoding="utf-8")
+
+
+def keys(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """All keys below a value with the types of theirs: `a.b` is b in a, `a[].b` is b in every member of the list a."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            below = f"{path}.{name}" if path else name
+            yield below, "null" if item is None else TYPES[type(item)]
+            yield from keys(item, below)
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item, f"{path}[]")
+
+
+def cell_type(text: str) -> str:
+    """The type of a cell of a CSV file: an empty one is null, and several numbers are a list."""
+    if text in ("", "true", "false"):
+        return "boolean" if text else "null"
+    for made, name in ((int, "integer"), (float, "number")):
+        try:
+            made(text)
+        except ValueError:
+            continue
+        return name
+    return "list" if " " in text else "text"
+
+
+def placed(output: str, key: str, table: Keys) -> tuple[str, str] | None:
+    """Find where the table describes a key: with another output, where it refers to one; nowhere in a `map`."""
+    key = re.sub(r"^cluster\d+$", "clusterK", key)
+    for end in (k for k, letter in enumerate(key) if letter == "."):
+        for kind in table.get((output, key[:end].removesuffix("[]")), ()):
+            if kind == "map":
+                return None
+            if kind.startswith("`"):
+                return placed(kind.strip("`"), key[end + 1 :], table)
+    return output, key
+
+
+def allowed(types: set[str]) -> set[str]:
+    """The types of JSON that a cell of the table stands for."""
+    return {"object" if kind == "map" or kind.startswith("`") else kind for kind in types}
+
+
+class Outputs:
+    """Commands run in this process, and the keys of what they print and write."""
+
+    def __init__(self) -> None:
+        self.seen: Keys = {}
+
+    def add(self, output: str, value: Any) -> None:
+        for key, name in keys(value):
+            self.seen.setdefault((output, key), set()).add(name)
+
+    def run(self, output: str, line: str, *, code: int = 0) -> None:
+        """Run a command with --json, and note the keys of the object that it prints."""
+        printed, said = io.StringIO(), io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(said):
+            done = cli.run([*line.split(), "--json"])
+        assert done == code, f"{line}: {said.getvalue()}"
+        self.add(output, json.loads(printed.getvalue()))
+
+    def file(self, output: str, path: str) -> None:
+        """Note the keys of a JSON file or of a log, or the columns of a CSV file."""
+        text = Path(path).read_text(encoding="utf-8")
+        if path.endswith(".csv"):
+            for row in csv.DictReader(io.StringIO(text)):
+                for name, cell in row.items():
+                    self.seen.setdefault((output, name), set()).add(cell_type(cell))
+        else:
+            for one in text.splitlines() if path.endswith(".log") else [text]:
+                self.add(output, json.loads(one))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory, table: Keys) -> Keys:
+    """The keys of all outputs, of small matrices that go through every command; each at its place in the table."""
+    outputs = Outputs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("keys"))
+        patch.setattr(demo, "STARTS", 1)
+        patch.setattr(demo, "WEIGHTS", (demo.DRAWN,))
+        patch.setattr(workflow, "OFTEN", 0)
+        prepare()
+        for output, line in COMMANDS:
+            outputs.run(output, line)
+        for output, path in FILES:
+            outputs.file(output, path)
+        (Path("d.zarr") / "values" / "c" / "0" / "1").unlink()
+        outputs.run("audit", "audit d.zarr --verify", code=1)
+        outputs.run("error", "audit none.zarr", code=1)
+        outputs.run("error", "cluster d.zarr", code=2)
+        outputs.run("stopped", f"cluster e.zarr stopped {ONE} --checkpoint kept --time-limit 0.001s", code=75)
+    found: Keys = {}
+    for (output, key), types in outputs.seen.items():
+        place = placed(output, key, table)
+        if place is not None:
+            found.setdefault(place, set()).update(types)
+    return found
+
+
+@pytest.fixture(scope="module")
+def table() -> Keys:
+    """The rows of the page, with the types that it allows."""
+    rows: Keys = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| `"):
+            continue
+        assert len(cells) == 4, line
+        output, key, types, meaning = cells
+        place = (output.strip("`"), key.strip("`"))
+        assert place not in rows, f"{place} is there twice"
+        assert meaning, f"{place} has no meaning"
+        rows[place] = set(types.split(" or "))
+    return rows
+
+
+def test_every_key_is_in_the_table(seen: Keys, table: Keys) -> None:
+    assert sorted(set(seen) - set(table)) == []
+
+
+def test_every_row_of_the_table_occurs(seen: Keys, table: Keys) -> None:
+    assert sorted(set(table) - set(seen)) == []
+
+
+def test_values_have_the_types_of_the_table(seen: Keys, table: Keys) -> None:
+    wrong = {place: types - allowed(table[place]) for place, types in seen.items() if place in table}
+    assert {place: types for place, types in wrong.items() if types} == {}
+
+
+@pytest.mark.parametrize("old", ["asked", "iterations", "seed", "start", "coincident", "coincident_pairs"])
+def test_names_that_were_given_up_are_gone(seen: Keys, old: str) -> None:
+    assert [place for place in seen if old in place[1].replace("[]", "").split(".")] == []
