@@ -59,7 +59,7 @@ class Layout:
     tile: int
     dtype: np.dtype[Any]
 
-    @property
+    @cached_property
     def a_side(self) -> int:
         """Tiles on each side of the matrix."""
         return math.ceil(self.n_objects / self.tile)
