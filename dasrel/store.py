@@ -143,7 +143,11 @@ class TileFiles:
 
     def file(self, i: int, j: int) -> str:
         """Where tile (i, j) lies, for messages and for the operating system."""
-        return f"{location(self.store)}/values/c/{i}/{j}"
+        return f"{self._place}/values/c/{i}/{j}"
+
+    @cached_property
+    def _place(self) -> str:
+        return location(self.store)
 
     def read(self, i: int, j: int, *, verify: bool = False) -> Array:
         """Tile (i, j) without its padding, read-only where it is mapped.
