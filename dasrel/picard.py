@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -25,8 +26,8 @@ from dasrel.checkpoint import Keeper
 from dasrel.errors import InputError, MemoryLimitError, count_text, size_text
 from dasrel.graph import Plan
 from dasrel.motion import Motion, Outcome, Surroundings
-from dasrel.products import product_consumer, product_sizes
-from dasrel.relation import Relation, left_products
+from dasrel.products import product_shape
+from dasrel.relation import LeftProducts, Relation
 from dasrel.runs import Run
 from dasrel.scan import brought_here, needed_memory, needed_on_worker
 from dasrel.starts import BLOCK, LANCZOS_SCANS, first_starts, largest_gram_eigenvalue
@@ -173,6 +174,7 @@ def run_bundle(
     n, dtype = base.n_objects, base.matrix.dtype
     around = Surroundings(n, base.largest(), min(n, base.matrix.layout.tile), dtype)
     moving = bundle.moving
+    width = 0
     wants_mean = any(motion.run.eta == "overall" for motion in moving)
     with ThreadPoolExecutor(tasks.thread_count(waiting=False)) as pool:
         while moving:
@@ -188,7 +190,10 @@ def run_bundle(
                 stacked[end - motion.run.n_clusters : end] = motion.W.V[0]
             stacked[total:] = 1.0 / n
             prepared = time.perf_counter()
-            (Y,) = left_products([(base, stacked)], memory=memory)
+            if len(stacked) != width:  # runs have ended since the last scan
+                width = len(stacked)
+                products = LeftProducts([(base, width)], memory=memory)
+            (Y,) = products.run([stacked])
             scanned = time.perf_counter()
             del stacked
             if len(Y) > total:
@@ -303,10 +308,10 @@ def _scan_memory(relation: Relation) -> Callable[[int], tuple[tuple[int, int], t
     In the caller, and in one task here; in one task on a worker, and besides; in the caller for what workers send.
     """
     source: Any = relation.matrix
-    one = product_consumer(source, [(relation.view, np.zeros((1, relation.n_objects)))])
 
+    @cache
     def needed(columns: int) -> tuple[tuple[int, int], tuple[int, int], int]:
-        wide = [replace(one, **product_sizes(source, [(relation.view, columns)]))]
+        wide = [product_shape(source, [(relation.view, columns)])]
         return needed_memory(source, wide), needed_on_worker(source, wide), brought_here(Plan(source.layout), wide)
 
     return needed

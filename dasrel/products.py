@@ -3,87 +3,125 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import skinny, tiles
-from dasrel.errors import InputError, count_text
+from dasrel.errors import InputError
 from dasrel.graph import Consumer, Plan
-from dasrel.scan import TileSource, scan
+from dasrel.scan import TileSource, prepare_scan
 from dasrel.tiles import Strips, View
 
 Array = NDArray[Any]
 
 
-def products(
-    source: TileSource, wanted: Sequence[tuple[View, Array]], *, memory: int | str | None = None
-) -> list[NDArray[np.float64]]:
-    """For each (view F, U of k x n): U F(matrix), float64, k x n. All of them from the same read.
+class Products:
+    """Products U F(matrix) for columns U of fixed number, planned once and run for any values of the columns.
 
     float32 tiles are multiplied in float32, panel by panel, and summed in float64; float64 tiles stay float64.
 
-    Cost: one scan; k n numbers in, k n float64 numbers out.
+    Parameters
+    ----------
+    wanted
+        (view F, number of columns k) of each product; all are taken from the same read.
+    memory
+        As in `scan`.
+
+    Cost: none; memory is estimated, and compared with the limit when the products are run.
     """
-    return list(scan(source, [product_consumer(source, wanted)], memory=memory)[0])
+
+    def __init__(
+        self, source: TileSource, wanted: Sequence[tuple[View, int]], *, memory: int | str | None = None
+    ) -> None:
+        self._source = source
+        self._wanted = tuple(wanted)
+        self._scan = prepare_scan(source, [product_shape(source, wanted)], memory=memory)
+
+    def run(self, columns: Sequence[Array]) -> list[NDArray[np.float64]]:
+        """For each product, given U of k x n: U F(matrix), float64, k x n.
+
+        Cost: one scan; k n numbers in, k n float64 numbers out.
+        """
+        _check_columns(self._source, columns)
+        widths, given = [k for _, k in self._wanted], [len(u) for u in columns]
+        if given != widths:
+            raise InputError(f"products planned for {widths} columns cannot be run with {given}")
+        pairs = [(view, u) for (view, _), u in zip(self._wanted, columns, strict=True)]
+        return list(self._scan.run([_share(self._source, pairs)])[0])
+
+
+def check_shapes(source: TileSource, columns: Sequence[Array]) -> None:
+    """Refuse columns U that are not k x n."""
+    n = source.layout.n_objects
+    for u in columns:
+        if u.ndim != 2 or u.shape[1] != n:
+            raise InputError(f"columns of shape {u.shape} do not fit {n} objects")
+
+
+def _check_columns(source: TileSource, columns: Sequence[Array]) -> None:
+    check_shapes(source, columns)
+    for u in columns:
+        if not np.isfinite(u).all():
+            raise InputError("the columns to be multiplied hold NaN or infinite values")
 
 
 def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Consumer:
-    """The consumer behind `products`, for a scan that is shared with others."""
-    layout, diagonal = source.layout, source.diagonal
-    for _, u in wanted:
-        if u.ndim != 2 or u.shape[1] != layout.n_objects:
-            raise InputError(f"columns of shape {u.shape} do not fit {count_text(layout.n_objects, 'object')}")
-        if not np.isfinite(u).all():
-            raise InputError("the columns to be multiplied hold NaN or infinite values")
-    order = sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))  # equal views side by side: applied once
-    views = tuple(wanted[k][0] for k in order)
+    """Make the consumer of products U F(matrix) for a scan that is shared with others, given (view F, U of k x n)."""
+    _check_columns(source, [u for _, u in wanted])
+    shape = product_shape(source, [(view, len(u)) for view, u in wanted])
+    return replace(shape, share=_share(source, wanted))
+
+
+def _in_order(wanted: Sequence[tuple[View, Any]]) -> list[int]:
+    """Equal views side by side: each is applied once to a tile."""
+    return sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))
+
+
+def _share(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Callable[[slice], Share]:
+    order, dtype, diagonal = _in_order(wanted), source.layout.dtype, source.diagonal
 
     def share(span: slice) -> Share:
-        columns = [_padded(wanted[k][1][:, span], layout.dtype) for k in order]
+        columns = [_padded(wanted[k][1][:, span], dtype) for k in order]
         return Share(columns, None if diagonal is None else diagonal[span])
 
+    return share
+
+
+def product_shape(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Consumer:
+    """Make the consumer of products with so many columns of each view, without the columns themselves.
+
+    Its memory can be estimated, and a scan prepared with it; `run` is given the columns.
+    """
+    layout, plan, order = source.layout, Plan(source.layout), _in_order(wanted)
+
     def finish(parts: dict[int, Any]) -> list[NDArray[np.float64]]:
-        results = [np.empty((len(u), layout.n_objects)) for _, u in wanted]
+        results = [np.empty((k, layout.n_objects)) for _, k in wanted]
         for strip in list(parts):
             sums = parts.pop(strip)  # let go of, strip by strip: there is never room for two of the whole
             for place, k in enumerate(order):
                 results[k][:, plan.span(strip)] = sums[place][: len(results[k])]
         return results
 
-    plan = Plan(layout)
-    sizes = product_sizes(source, [(view, len(u)) for view, u in wanted])
-    return Consumer(_ProductKernel(views), finish, share, in_strips=True, **sizes)
-
-
-class Sizes(TypedDict):
-    """What a `Consumer` says of its memory, in bytes."""
-
-    part_bytes: int
-    task_memory: int
-    fixed_memory: int
-    share_bytes: int
-
-
-def product_sizes(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Sizes:
-    """What products with so many columns of each view take."""
-    layout = source.layout
     side, itemsize = layout.tile, layout.dtype.itemsize
     columns = sum(_padded_width(k) for _, k in wanted)
-    strip = Plan(layout).group_side * side
+    strip = plan.group_side * side
     panel = tiles.panel_rows((side, side), itemsize, columns) * side * itemsize
     panel *= max((view.panels for view, _ in wanted), default=1)
     scratch = max((skinny.scratch_memory(k, side, itemsize) for _, k in wanted), default=0)
-    return {
-        "part_bytes": 2 * strip * columns * itemsize,
+    return Consumer(
+        _ProductKernel(tuple(wanted[k][0] for k in order)),
+        finish,
+        in_strips=True,
+        part_bytes=2 * strip * columns * itemsize,
         # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
-        "task_memory": 3 * strip * columns * 8 + side * columns * itemsize + panel + scratch,
-        "fixed_memory": layout.n_objects * columns * (itemsize + 16),
-        "share_bytes": layout.n_objects * columns * itemsize,
-    }
+        task_memory=3 * strip * columns * 8 + side * columns * itemsize + panel + scratch,
+        fixed_memory=layout.n_objects * columns * (itemsize + 16),
+        share_bytes=layout.n_objects * columns * itemsize,
+    )
 
 
 def _padded_width(columns: int) -> int:

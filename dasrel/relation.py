@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dasrel.direct import DirectMatrix, as_matrix
 from dasrel.errors import InputError, count_text
-from dasrel.products import products
+from dasrel.products import Products, check_shapes
 from dasrel.store import Matrix
 from dasrel.tiles import Parameter, View
 
@@ -211,6 +211,40 @@ def relation(matrix: Any, *, kind: str | None = None) -> Relation:
     return result
 
 
+class LeftProducts:
+    """Products U D with relations for columns U of fixed number, planned once and run for any values of the columns.
+
+    Parameters
+    ----------
+    wanted
+        (relation D, number of columns k) of each product, one at least; all relations stand on the same matrix.
+    memory
+        As in `scan`.
+
+    Cost: none; memory is estimated, and compared with the limit when the products are run.
+    """
+
+    def __init__(self, wanted: Sequence[tuple[Relation, int]], *, memory: int | str | None = None) -> None:
+        source = wanted[0][0].matrix
+        if any(r.matrix is not source for r, _ in wanted):
+            raise InputError("relations that share a scan must stand on the same matrix")
+        self._relations = [r for r, _ in wanted]
+        self._products = Products(source, [(r.view, k) for r, k in wanted], memory=memory)
+
+    def run(self, columns: Sequence[Array]) -> list[Float]:
+        """U D of each relation, given its U of k x n; k x n float64.
+
+        Cost: one scan, however many relations; a view that several share is applied once a tile.
+        """
+        results = self._products.run(columns)
+        for r, u, product in zip(self._relations, columns, results, strict=True):
+            if r.beta:
+                product += r.beta * (u.sum(axis=1, keepdims=True, dtype=np.float64) - u)
+            for weight, term in r.terms:
+                product += weight * term.left(u.astype(np.float64, copy=False))
+        return results
+
+
 def left_products(wanted: Sequence[tuple[Relation, Array]], *, memory: int | str | None = None) -> list[Float]:
     """For each (relation D, U of k x n): U D. All relations must stand on the same matrix.
 
@@ -218,13 +252,6 @@ def left_products(wanted: Sequence[tuple[Relation, Array]], *, memory: int | str
     """
     if not wanted:
         return []
-    source = wanted[0][0].matrix
-    if any(r.matrix is not source for r, _ in wanted):
-        raise InputError("relations that share a scan must stand on the same matrix")
-    results = products(source, [(r.view, u) for r, u in wanted], memory=memory)
-    for (r, u), product in zip(wanted, results, strict=True):
-        if r.beta:
-            product += r.beta * (u.sum(axis=1, keepdims=True, dtype=np.float64) - u)
-        for weight, term in r.terms:
-            product += weight * term.left(u.astype(np.float64, copy=False))
-    return results
+    columns = [u for _, u in wanted]
+    check_shapes(wanted[0][0].matrix, columns)
+    return LeftProducts([(r, len(u)) for r, u in wanted], memory=memory).run(columns)

@@ -223,7 +223,7 @@ def memberships(rule: Rule, d: Array, *, out: Array | None = None) -> Array:
     """
     runs, c, n = d.shape
     U = np.empty_like(d) if out is None else out
-    m, lam, eta = _per_run(rule.m, runs), _per_run(rule.lam, runs), np.broadcast_to(rule.eta, (runs, c))
+    m, lam = _per_run(rule.m, runs), _per_run(rule.lam, runs)
     step = max(256, _BLOCK // c)
     # 0/0 and x/0 occur only where the exact value is set by hand below, or is the right limit
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -238,7 +238,8 @@ def memberships(rule: Rule, d: Array, *, out: Array | None = None) -> Array:
                     case "hard":
                         _hard(part, u)
                     case _:
-                        _pcm(part, u, eta[r], float(m[r]) if rule.name == "pcm1" else None)
+                        eta = np.broadcast_to(rule.eta, (runs, c))[r]
+                        _pcm(part, u, eta, float(m[r]) if rule.name == "pcm1" else None)
     return U
 
 
@@ -399,7 +400,10 @@ def induced_dissimilarity(U: Array, objects: NDArray[np.intp]) -> Array:
 
 
 def _per_run(value: ArrayLike, runs: int) -> Array:
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), (runs,))
+    array: Array = np.asarray(value, dtype=np.float64)
+    if array.ndim == 0:
+        return np.full(runs, array)
+    return array if array.shape == (runs,) else np.broadcast_to(array, (runs,))  # which takes as long as a small update
 
 
 def _power(x: Array, exponent: float) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from dasrel import graph as graphs
 from dasrel import meter, stopping, tasks, workers
 from dasrel.ahead import Ahead, buffer_bytes
 from dasrel.errors import MemoryLimitError, size_text
-from dasrel.graph import FOLDS, GROUPS, Consumer, Given, Plan, build_graph, keys_of, tile_order
+from dasrel.graph import FOLDS, GROUPS, Consumer, Given, Plan, build_graph, keys_of, run_here, tile_order
 from dasrel.store import Layout
 
 Array = NDArray[Any]
@@ -36,7 +36,10 @@ HERE_BYTES = 128 * 2**20
 they spare. Measured with two workers on one machine at n = 20,480 and 64 columns: 25 MB of them, 30 ms here, 120 ms
 there, of which most is the scheduler's."""
 LOSSES = 9  # of workers, in one scan
-SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: tasks would cost more
+SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: other threads would cost more
+UNSCHEDULED = 256 * 2**20
+"""A matrix below this many bytes is scanned by threads without Dask's scheduler, which would take a noticeable part of
+the time, if its partial results may all wait to be combined by one thread."""
 
 
 class TileSource(Protocol):
@@ -71,23 +74,81 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
     Cost: one scan. Memory is predicted and compared with the limit, and with the workers' limits on a cluster, before
     the first tile is read.
     """
-    stopping.check()
-    plan = Plan(source.layout)
-    client = tasks.active_client()
-    of_workers = None if client is None else tasks.worker_memory(client)
-    threads, ahead = _check_memory(plan, source, consumers, memory, of_workers)
-    with _one_at_a_time, tasks.single_threaded_blas():
-        counted = meter.current()
-        if client is None or of_workers is None:
-            results = _scan_here(source, plan, consumers, counted, threads, ahead)
-        else:
-            results = _scan_again_if_lost(source, plan, consumers, counted, client, of_workers, ahead)
-    finished = []
-    for consumer in consumers:
-        parts = dict(zip(keys_of(plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
-        finished.append(consumer.finish(parts))
-    stopping.check()
-    return finished
+    return prepare_scan(source, consumers, memory=memory).run()
+
+
+def prepare_scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> PreparedScan:
+    """Plan a scan that is run several times with different shares; see `scan`. Cost: none."""
+    limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    needs = needed_memory(source, consumers), needed_on_worker(source, consumers)
+    return PreparedScan(source, Plan(source.layout), tuple(consumers), limit, *needs)
+
+
+@dataclass(frozen=True)
+class PreparedScan:
+    """A scan of which the memory is estimated. Get one with `prepare_scan`."""
+
+    source: TileSource
+    plan: Plan
+    consumers: tuple[Consumer, ...]
+    limit: int
+    """Bytes that it may take on this machine."""
+    needs_here: tuple[int, int]
+    """What `needed_memory` says."""
+    needs_there: tuple[int, int]
+    """What `needed_on_worker` says."""
+
+    def run(self, shares: Sequence[Callable[[slice], Any]] | None = None) -> list[Any]:
+        """Read every tile once and return the consumers' results in order.
+
+        Parameters
+        ----------
+        shares
+            What each consumer's kernel needs of a strip of objects, instead of the consumer's own `share`.
+
+        Cost: one scan. Workers may come and go between two of them: memory is compared with the limits each time.
+        """
+        consumers: Sequence[Consumer] = self.consumers
+        if shares is not None:
+            consumers = [replace(mine, share=share) for mine, share in zip(consumers, shares, strict=True)]
+        stopping.check()
+        client = tasks.active_client()
+        of_workers = None if client is None else tasks.worker_memory(client)
+        threads, ahead = self._check_memory(of_workers)
+        with _one_at_a_time, tasks.single_threaded_blas():
+            counted = meter.current()
+            if client is None or of_workers is None:
+                results = _scan_here(self.source, self.plan, consumers, counted, threads, ahead)
+            else:
+                results = _scan_again_if_lost(self.source, self.plan, consumers, counted, client, of_workers, ahead)
+        finished = []
+        for consumer in consumers:
+            parts = dict(zip(keys_of(self.plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
+            finished.append(consumer.finish(parts))
+        stopping.check()
+        return finished
+
+    def _check_memory(self, of_workers: dict[str, tuple[int, int]] | None) -> tuple[int, bool]:
+        """How many local threads may work, and whether there is room to read ahead; refuses what cannot fit."""
+        files, limit, (fixed, task) = self.source.files, self.limit, self.needs_here
+        here = fixed + (task if of_workers is None else brought_here(self.plan, self.consumers))
+        if here > limit:
+            raise MemoryLimitError(
+                f"a scan needs {size_text(here)} ({size_text(fixed)} for the columns and"
+                f" {size_text(here - fixed)} for a task) and the limit is {size_text(limit)};"
+                f" raise memory, use fewer columns at once, or tiles smaller than {self.plan.layout.tile}"
+            )
+        if of_workers is not None:
+            there, kept = self.needs_there
+            tasks.check_workers(of_workers, there, "a scan", kept=kept)
+            buffers, left = buffer_bytes(files, 1, on_worker=True), 1 - workers.PINNED_SHARE
+            room = all(not most or buffers * threads + kept <= left * most for most, threads in of_workers.values())
+            return 0, room and files.waited_for
+        threads = tasks.thread_count(waiting=not files.in_memory)
+        threads = min(threads, int((limit - fixed) // task)) if task else threads
+        cores = min(threads, int(CPU_COUNT))  # whoever reads ahead is nobody's to wait for
+        ahead = files.waited_for and fixed + cores * task + buffer_bytes(files, cores) <= limit
+        return cores if ahead else threads, ahead
 
 
 _one_at_a_time = threading.Lock()
@@ -104,12 +165,16 @@ def _scan_here(
     source: TileSource, plan: Plan, consumers: Sequence[Consumer], counted: meter.Meter, threads: int, ahead: bool
 ) -> list[Any]:
     size = source.layout.total_bytes
+    threads = 1 if size <= SMALL else threads
     step = counted.begin("scan", tiles=len(source.layout.tiles()), bytes=size, scan=True)
     reader = Ahead(source.files, threads) if ahead else source.files
-    graph, wanted = build_graph(plan, reader, {}, consumers, _Count(step))
-    with source.files.scanned(), reader.reading(tile_order(graph, plan)) if ahead else nullcontext():
-        if size <= SMALL:
-            return list(dask.get(graph, wanted))
+    waiting = len(plan.groups()) * sum(consumer.part_bytes for consumer in consumers)
+    scheduled = size > UNSCHEDULED or waiting > graphs.FOLD_BYTES
+    graph, wanted = build_graph(plan, reader, {}, consumers, _Count(step), inline=not scheduled)
+    order = tile_order(graph, plan, scheduled=scheduled) if ahead else []
+    with source.files.scanned(), reader.reading(order) if ahead else nullcontext():
+        if not scheduled:
+            return run_here(graph, wanted, threads=threads)
         return list(stopping.waited(dask.threaded.get, graph, wanted, pool=_pool(threads)))
 
 
@@ -235,33 +300,3 @@ def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[in
     fixed = waiting + sum(consumer.fixed_memory for consumer in consumers)
     task = source.files.read_memory + sum(consumer.task_memory for consumer in consumers)
     return fixed, task
-
-
-def _check_memory(
-    plan: Plan,
-    source: TileSource,
-    consumers: Sequence[Consumer],
-    memory: int | str | None,
-    of_workers: dict[str, tuple[int, int]] | None,
-) -> tuple[int, bool]:
-    """How many local threads may work, and whether there is room to read ahead; refuses what cannot fit."""
-    fixed, task = needed_memory(source, consumers)
-    limit = tasks.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
-    here = fixed + (task if of_workers is None else brought_here(plan, consumers))
-    if here > limit:
-        raise MemoryLimitError(
-            f"a scan needs {size_text(here)} ({size_text(fixed)} for the columns and"
-            f" {size_text(here - fixed)} for a task) and the limit is {size_text(limit)};"
-            f" raise memory, use fewer columns at once, or tiles smaller than {plan.layout.tile}"
-        )
-    if of_workers is not None:
-        there, kept = needed_on_worker(source, consumers)
-        tasks.check_workers(of_workers, there, "a scan", kept=kept)
-        buffers, left = buffer_bytes(source.files, 1, on_worker=True), 1 - workers.PINNED_SHARE
-        room = all(not most or buffers * threads + kept <= left * most for most, threads in of_workers.values())
-        return 0, room and source.files.waited_for
-    threads = tasks.thread_count(waiting=not source.files.in_memory)
-    threads = min(threads, int((limit - fixed) // task)) if task else threads
-    cores = min(threads, int(CPU_COUNT))  # whoever reads ahead is nobody's to wait for
-    ahead = source.files.waited_for and fixed + cores * task + buffer_bytes(source.files, cores) <= limit
-    return cores if ahead else threads, ahead

@@ -60,7 +60,7 @@ class Layout:
     tile: int
     dtype: np.dtype[Any]
 
-    @property
+    @cached_property
     def a_side(self) -> int:
         """Tiles on each side of the matrix."""
         return math.ceil(self.n_objects / self.tile)
@@ -144,7 +144,11 @@ class TileFiles:
 
     def file(self, i: int, j: int) -> str:
         """Where tile (i, j) lies, for messages and for the operating system."""
-        return f"{location(self.store)}/values/c/{i}/{j}"
+        return f"{self._place}/values/c/{i}/{j}"
+
+    @cached_property
+    def _place(self) -> str:
+        return location(self.store)
 
     def read(self, i: int, j: int, *, verify: bool = False) -> Array:
         """Tile (i, j) without its padding, read-only where it is mapped.

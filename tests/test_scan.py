@@ -18,11 +18,11 @@ import dasrel
 from dasrel import tiles
 from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.graph import FOLD_BYTES, Plan, build_graph
+from dasrel.graph import FOLD_BYTES, Plan, build_graph, run_here
 from dasrel.products import product_consumer
 from dasrel.record import Record
-from dasrel.relation import left_products, relation
-from dasrel.scan import reduction, scan
+from dasrel.relation import LeftProducts, left_products, relation
+from dasrel.scan import needed_memory, reduction, scan
 from dasrel.store import Layout
 from dasrel.tiles import View
 from dasrel.writer import Writing, create_store
@@ -139,13 +139,20 @@ def test_permuting_objects_permutes_results():
     np.testing.assert_allclose(mixed, plain[order], rtol=1e-12)
 
 
-def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monkeypatch):
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monkeypatch, scheduled):
     asked = []
-    plain = dask.threaded.get
+    by_dask, without = dask.threaded.get, run_here
     monkeypatch.setattr("dasrel.scan.SMALL", 0)
-    monkeypatch.setattr(
-        dask.threaded, "get", lambda *given, pool: asked.append(pool._max_workers) or plain(*given, num_workers=2)
-    )
+    if scheduled:
+        monkeypatch.setattr("dasrel.scan.UNSCHEDULED", 0)
+        monkeypatch.setattr(
+            dask.threaded, "get", lambda *of, pool: asked.append(pool._max_workers) or by_dask(*of, num_workers=2)
+        )
+    else:
+        monkeypatch.setattr(
+            "dasrel.scan.run_here", lambda *of, threads: asked.append(threads) or without(*of, threads=2)
+        )
     values = symmetric(100)
     matrix = write(tmp_path / "d.zarr", values, tile=32)
     for sums in (relation(matrix).row_sums() for _ in range(2)):
@@ -160,15 +167,56 @@ def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monk
     assert asked[2:] == [CPU_COUNT + 2, CPU_COUNT, CPU_COUNT + 2, 5]
 
 
-def test_the_same_bits_for_any_number_of_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr("dasrel.scan.SMALL", 0)  # go through the threaded scheduler though the matrix is small
-    seen = relation(write(tmp_path / "d.zarr", symmetric(500, 2), tile=48))
+def test_the_same_bits_for_any_number_of_threads_with_and_without_a_scheduler(tmp_path, monkeypatch):
+    monkeypatch.setattr("dasrel.scan.SMALL", 0)  # on several threads though the matrix is small
+    matrix = write(tmp_path / "d.zarr", symmetric(500, 2), tile=48)
     U = np.random.default_rng(0).random((7, 500))
+    means = reduction(_mean, _half_way)  # not associative: only the same tree gives the same bits
     results = []
-    for threads in (1, 2, 4, 7):
-        with dask.config.set(num_workers=threads):
-            results.append(seen.left(U))
-    assert all((r == results[0]).all() for r in results)
+    for most in (0, matrix.layout.total_bytes):  # bytes of a matrix that is scanned without Dask's scheduler
+        monkeypatch.setattr("dasrel.scan.UNSCHEDULED", most)
+        for threads in (1, 2, 4, 7):
+            with dask.config.set(num_workers=threads):
+                (product,), mean = scan(matrix, [product_consumer(matrix, [(View("distance"), U)]), means])
+                results.append((product, mean))
+    assert all((product == results[0][0]).all() and mean == results[0][1] for product, mean in results)
+
+
+def _mean(tile, on_diagonal):
+    return float(tile.mean(dtype=np.float64))
+
+
+def _half_way(first, second):
+    return (first + second) / 2
+
+
+def test_a_prepared_scan_checks_memory_once_and_takes_any_columns(tmp_path, monkeypatch):
+    values = symmetric(150, 4)
+    seen = relation(write(tmp_path / "d.zarr", values, tile=40, dtype="float64"))
+    estimated = []
+    monkeypatch.setattr("dasrel.scan.needed_memory", lambda *of: estimated.append(of) or needed_memory(*of))
+    prepared = LeftProducts([(seen, 3), (seen.spread(2.0), 1)])
+    rng = np.random.default_rng(0)
+    with dasrel.watch() as meter:
+        for _ in range(3):
+            U, one = rng.normal(size=(3, 150)), rng.normal(size=(1, 150))
+            first, second = prepared.run([U, one])
+            np.testing.assert_allclose(first, U @ values**2, rtol=1e-12, atol=1e-12)
+            spread = values**2 + 2.0 * (1 - np.eye(150))
+            np.testing.assert_allclose(second, one @ spread, rtol=1e-12, atol=1e-12)
+    assert (meter.scans, meter.tiles, len(estimated)) == (3, 3 * len(seen.matrix.layout.tiles()), 1)
+    with pytest.raises(InputError, match=r"\[3, 1\] columns cannot be run with \[3, 2\]"):
+        prepared.run([U, np.ones((2, 150))])
+    with pytest.raises(InputError, match="NaN or infinite"):
+        prepared.run([U, np.full((1, 150), np.nan)])
+
+
+def test_a_prepared_scan_that_does_not_fit_reads_nothing(tmp_path):
+    seen = relation(write(tmp_path / "d.zarr", symmetric(150, 4), tile=40))
+    prepared = LeftProducts([(seen, 3)], memory=1000)
+    with dasrel.watch() as meter, pytest.raises(MemoryLimitError, match="a scan needs"):
+        prepared.run([np.ones((3, 150))])
+    assert (meter.scans, meter.tiles) == (0, 0)
 
 
 def test_the_number_of_parts_folded_in_a_task_does_not_change_bits(tmp_path, monkeypatch):
