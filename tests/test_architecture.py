@@ -12,8 +12,8 @@ import dasrel
 HERE = Path(dasrel.__file__).parent
 # Each module may import only those that stand before it.
 ORDER = [
-    *("_version", "errors", "words", "stopping", "meter", "statefile", "checkpoint"),
-    *("tasks", "workers", "mapping", "compiled", "record", "intake", "skinny", "tiles", "forest", "rules"),
+    *("_version", "errors", "words", "stopping", "meter", "statefile", "compiled", "checkpoint"),
+    *("tasks", "workers", "mapping", "record", "intake", "skinny", "tiles", "forest", "rules"),
     *("source", "store", "writer", "claim", "growing", "parts"),
     *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
     *("features", "metrics", "pairwise", "additions", "append", "audit"),

@@ -435,7 +435,8 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, st
     refused(r"relation matrix ids is [0-9a-f]{16} there and [0-9a-f]{16} here", other)
     newest = go_on.files("cluster")[0]
     state = read_state(newest)
-    for name, value, told in (("dasrel", "0.0.1", "dasrel is 0.0.1 there"), ("format", 9, "format is 9 there and 1 h")):
+    for name, value, told in (("dasrel", "0.0.1", "dasrel is 0.0.1 there"), ("format", 9, "format is 9 there and 1 h"),
+                              ("kernels", "avx9-1", "kernels is avx9-1 there and")):  # fmt: skip
         write_state(newest, {**state, "about": {**state["about"], name: value}})
         refused(told)
     with pytest.raises(Killed), killed_after(1):
