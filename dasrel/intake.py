@@ -216,7 +216,7 @@ def _library() -> Any | None:
 def _taken(a: Array, b: Array | None, out: Array) -> tuple[bool, float, float, Array] | None:
     """Copy rows to `out` by the compiled pass: whether `b` mirrors them, their range, the sums of their columns.
 
-    None where it cannot be done, for want of memory too, or where a value is not finite: then nothing is known of them yet.
+    None where it cannot be done, for lack of memory too, or where a value is not finite: nothing is known of them yet.
     """
     library = _library()
     if library is None or not all(compiled.in_rows(array) for array in (a, out) + (() if b is None else (b,))):
