@@ -22,13 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dasrel import meter, stopping
+from dasrel import compiled, meter, stopping
 from dasrel._version import __version__
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError, count_text, is_url, shown, size_text
 from dasrel.statefile import read_state, write_state
 
 FORMAT = 1
 KEPT = 2
+KERNELS = "kernels"
+"""What a checkpoint says of the kernels that it was computed with: with others, the bits would differ."""
 _log = logging.getLogger("dasrel")
 
 
@@ -105,7 +107,9 @@ class Keeper:
     def __init__(self, checkpoint: Checkpoint | None, command: str, about: dict[str, Any], count: meter.Meter) -> None:
         self._checkpoint = checkpoint
         self._command = command
-        self._about = {"format": FORMAT, "dasrel": __version__, "command": command, **about}
+        self._about = {
+            "format": FORMAT, "dasrel": __version__, KERNELS: compiled.signature(), "command": command, **about,
+        }  # fmt: skip
         self._count = count
         self._began = self._turned = time.perf_counter()
         self._before = 0.0  # seconds of earlier processes
@@ -233,7 +237,8 @@ class Keeper:
             warnings.warn(text, DasrelWarning, stacklevel=5)
 
     def _refuse_other(self, file: Path, made: dict[str, Any]) -> None:
-        theirs, ours = _flat(made), _flat(self._about)
+        # Checkpoints of earlier versions do not say which kernels they were computed with, and are resumed with any.
+        theirs, ours = _flat({KERNELS: self._about[KERNELS], **made}), _flat(self._about)
         for name in [*ours, *theirs]:
             there, here = theirs.get(name, "not given"), ours.get(name, "not given")
             if there != here and not _same_number(there, here):

@@ -140,7 +140,9 @@ def _show_part(talk: Talk, store: str, done: Any) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"dasrel {__version__}")
+        from dasrel import compiled
+
+        print(f"dasrel {__version__} (kernels: {compiled.described()})")
         raise typer.Exit
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dasrel import spool, stopping
-from dasrel.compiled import ADDRESS, NUMBER
+from dasrel.compiled import LONG, POINTER
 from dasrel.errors import InputError, count_text, shown, some
 from dasrel.intake import Array, Names, Policy
 from dasrel.pairlist import Part, is_parquet, parts
@@ -138,11 +138,11 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
 
 
 class _Coded(ctypes.Structure):
-    """Pairs as `pairs.c` takes them: codes and values, numbers and blocks of the objects."""
+    """Pairs as `pair_list.c` takes them: codes and values, numbers and blocks of the objects."""
 
     _fields_ = (
-        ("first", ADDRESS), ("second", ADDRESS), ("values", ADDRESS), ("rows", NUMBER),
-        ("numbers", ADDRESS * 2), ("blocks", ADDRESS * 2), ("a_side", NUMBER),
+        ("first", POINTER), ("second", POINTER), ("values", POINTER), ("rows", LONG),
+        ("numbers", POINTER * 2), ("blocks", POINTER * 2), ("a_side", LONG),
     )  # fmt: skip
 
 
@@ -204,14 +204,14 @@ class _Runs:
         columns = first.ctypes.data, second.ctypes.data, values.ctypes.data
         coded = _Coded(*columns, values.size, _two(numbers), _two(blocks), a_side)
         counts, own, ways = np.zeros(a_side * a_side, np.int64), np.zeros(n, bool), np.zeros(2, bool)
-        library.dasrel_count_pairs(ctypes.byref(coded), counts.ctypes.data, own.ctypes.data, ways.ctypes.data)
+        library.dasrel_count_pairs_by_block(ctypes.byref(coded), counts.ctypes.data, own.ctypes.data, ways.ctypes.data)
         self.has_self.update(np.flatnonzero(own).tolist())
         self.above, self.below = self.above or bool(ways[0]), self.below or bool(ways[1])
         size = RECORD.itemsize * int(counts.sum())
         if self._room.size < size:
             self._room = np.empty(size + size // 4, np.uint8)
         records, places = self._room[:size], np.cumsum(counts) - counts
-        library.dasrel_place_pairs(ctypes.byref(coded), places.ctypes.data, records.ctypes.data)
+        library.dasrel_sort_pairs_by_block(ctypes.byref(coded), places.ctypes.data, records.ctypes.data)
         found = np.flatnonzero(counts)
         return records.view(RECORD), found, counts[found], a_side
 
@@ -253,7 +253,7 @@ class _Runs:
 
 
 def _two(arrays: Sequence[Array]) -> Any:
-    return (ADDRESS * 2)(*(array.ctypes.data for array in arrays))
+    return (POINTER * 2)(*(array.ctypes.data for array in arrays))
 
 
 def _block_key(row: Any, column: Any) -> Any:

@@ -59,7 +59,7 @@ def check_shapes(source: TileSource, columns: Sequence[Array]) -> None:
     n = source.layout.n_objects
     for u in columns:
         if u.ndim != 2 or u.shape[1] != n:
-            raise InputError(f"columns of shape {u.shape} do not fit {n} objects")
+            raise InputError(f"columns of shape {u.shape} do not fit {count_text(n, 'object')}")
 
 
 def _check_columns(source: TileSource, columns: Sequence[Array]) -> None:

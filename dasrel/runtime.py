@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dasrel import stopping
+from dasrel import compiled, stopping
 from dasrel.clusters import has_dashboard, one_line, parsed_cluster, start
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError, count_text, redacted, shown, some
 
@@ -342,7 +342,10 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
 
 
 def _check_versions(client: Any) -> None:
-    """Tell of versions that differ between here and there; refuse a cluster that has no dasrel."""
+    """Warn of versions and kernels that differ between here and there; refuse a cluster that has no dasrel.
+
+    Kernels are compared because they decide on the last bits of a sum, and so on promises of equal results.
+    """
     told = client.get_versions(packages=["dasrel", "zarr"])
     here = told["client"]["packages"]
     differ: dict[str, dict[str, list[str]]] = {}
@@ -353,9 +356,12 @@ def _check_versions(client: Any) -> None:
     missing = differ.get("dasrel", {}).get("None")
     if missing:
         raise ClusterError(f"dasrel is not installed at {some(missing)}; install the same version there as here")
+    for who, kernels in client.run(compiled.signature, on_error="return").items():
+        if isinstance(kernels, str) and kernels != compiled.signature():  # an error: of a version without signatures
+            differ.setdefault("kernels", {}).setdefault(kernels, []).append(who)
     if differ:
         parts = [
-            f"{name} {here.get(name)} here and {version} at {some(who, show=1)}"
+            f"{name} {here.get(name, compiled.signature())} here and {version} at {some(who, show=1)}"
             for name, versions in sorted(differ.items())
             for version, who in versions.items()
         ]

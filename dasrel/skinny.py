@@ -1,8 +1,9 @@
 """Products of a tile with few columns, by a small compiled kernel where there is one, else not at all.
 
-`skinny.c` is compiled when dasrel is installed on a machine that has a C compiler; it runs on processors with AVX2 and
-FMA. Everywhere else `tiles` multiplies by BLAS, as it always does when there are many columns. Measured on one core
-for a tile of 4,096 x 4,096 float32 (both products, ms; a read of it alone takes 3.0):
+`products.c` is compiled when dasrel is installed on a machine that has a C compiler; it runs on x86-64 processors with
+AVX2 and FMA, and on 64-bit ARM. Everywhere else `tiles` multiplies by BLAS, as it always does when there are many
+columns. Measured on one core with AVX2 for a tile of 4,096 x 4,096 float32 (both products, ms; a read of it alone takes
+3.0):
 
     columns    1     2     3     4     5     8    16    32
     BLAS     5.7  14.6  20.2  12.7  18.5  15.9  22.3  34.9
@@ -20,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import compiled
-from dasrel.compiled import ADDRESS, NUMBER
+from dasrel.compiled import LONG, POINTER
 
 Array = NDArray[Any]
 
-VERSION = 2
 MOST_COLUMNS = 32
 """Above these BLAS is as good, and it knows more processors."""
 
@@ -32,12 +32,12 @@ MOST_COLUMNS = 32
 @cache
 def _library() -> Any | None:
     """The compiled kernel, or None where it was not built or cannot run."""
-    library = compiled.part("dasrel_skinny", VERSION)
+    library = compiled.vector_library()
     if library is not None:
-        many = (NUMBER,) * 4
-        pairs = (ADDRESS, NUMBER) * 4
-        for name in ("dasrel_products_f32", "dasrel_products_f64"):
-            compiled.declare(library, name, ctypes.c_int, ADDRESS, *many, *pairs)
+        many = (LONG,) * 4
+        pairs = (POINTER, LONG) * 4
+        for name in ("dasrel_add_products_f32", "dasrel_add_products_f64"):
+            compiled.typed(library, name, ctypes.c_int, POINTER, *many, *pairs)
     return library
 
 
@@ -60,7 +60,7 @@ def add_products(
     arrays = [panel, *down, *across]
     if library is None or len(arrays) == 1 or not all(compiled.in_rows(array) for array in arrays):
         return False
-    names = {np.dtype(np.float32): "dasrel_products_f32", np.dtype(np.float64): "dasrel_products_f64"}
+    names = {np.dtype(np.float32): "dasrel_add_products_f32", np.dtype(np.float64): "dasrel_add_products_f64"}
     name, wide = names.get(panel.dtype), len(arrays[1])
     if name is None or wide > MOST_COLUMNS or any(factors.dtype != panel.dtype for factors in arrays[1::2]):
         return False
@@ -73,7 +73,7 @@ def add_products(
 
 
 def scratch_memory(k: int, columns: int, itemsize: int) -> int:
-    """Bytes that one call takes for k columns of factors and a panel of so many columns; see `skinny.h`."""
+    """Bytes that one call takes for k columns of factors and a panel of so many columns; see `products.h`."""
     if not available() or k > MOST_COLUMNS:
         return 0
     return (2 * min(-(-columns // 256) * 256, 4096) + 96) * k * itemsize

@@ -19,13 +19,11 @@ import google_crc32c
 import numpy as np
 
 from dasrel import compiled, stopping
-from dasrel.compiled import ADDRESS, NUMBER
+from dasrel.compiled import LONG, POINTER
 from dasrel.errors import InputError, shown
 from dasrel.intake import Array
 from dasrel.source import Reading
 
-VERSION = 1
-"""Of the compiled reader of pairs."""
 CHUNK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 LONGEST_LINE = 256 << 20
@@ -223,14 +221,15 @@ def plain(text: bytes, number: int = 0) -> bytes:
 
 @cache
 def library() -> Any | None:
-    """The compiled reader of pairs (`pairs.c`), or None where it was not built or cannot run."""
-    found = compiled.part("dasrel_pairs", VERSION)
-    if found is not None:
-        text, some = (ADDRESS, NUMBER), (ADDRESS,) * 3
-        compiled.declare(found, "dasrel_lines", NUMBER, *text)
-        compiled.declare(found, "dasrel_read_pairs", ctypes.c_int, *text, ADDRESS, ADDRESS, NUMBER, *some, *some[:2])
-        compiled.declare(found, "dasrel_count_pairs", None, ADDRESS, *some)
-        compiled.declare(found, "dasrel_place_pairs", None, *some)
+    """The compiled reader of pairs (`pair_list.c`), or None where it was not built or cannot run."""
+    found = compiled.library()
+    if found is None or not compiled.typed(found, "dasrel_prepare_pair_list", ctypes.c_int)():
+        return None
+    text, some = (POINTER, LONG), (POINTER,) * 3
+    compiled.typed(found, "dasrel_count_lines", LONG, *text)
+    compiled.typed(found, "dasrel_read_pairs", ctypes.c_int, *text, POINTER, POINTER, LONG, *some, *some[:2])
+    compiled.typed(found, "dasrel_count_pairs_by_block", None, POINTER, *some)
+    compiled.typed(found, "dasrel_sort_pairs_by_block", None, *some)
     return found
 
 
@@ -239,7 +238,7 @@ def line_count(text: bytes | Array) -> int:
     found = library()
     if found is None:
         return bytes(text).count(b"\n")
-    return int(found.dasrel_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))
+    return int(found.dasrel_count_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS) -> Iterator[Result]:

@@ -71,7 +71,10 @@ class Talk:
         if self.verbose:
             import platform
 
-            complain(f"version {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
+            from dasrel import compiled
+
+            made = f"version {__version__} (kernels: {compiled.described()})"
+            complain(f"{made}, Python {platform.python_version()}, {os.cpu_count()} cores")
         return self
 
     def __exit__(

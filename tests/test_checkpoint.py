@@ -23,7 +23,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import cli, meter, shifts, stopping, watch
+from dasrel import cli, compiled, meter, shifts, stopping, watch
 from dasrel.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
 from dasrel.estimators import FuzzyCMeans
@@ -449,7 +449,11 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, st
     refused(r"relation matrix ids is [0-9a-f]{16} there and [0-9a-f]{16} here", other)
     newest = go_on.files("cluster")[0]
     state = read_state(newest)
-    for name, value, told in (("dasrel", "0.0.1", "dasrel is 0.0.1 there"), ("format", 9, "format is 9 there and 1 h")):
+    for name, value, told in (
+        ("dasrel", "0.0.1", "dasrel is 0.0.1 there"),
+        ("format", 9, "format is 9 there and 1 h"),
+        ("kernels", "avx9-1", f"kernels is avx9-1 there and {compiled.signature()} here"),
+    ):
         write_state(newest, {**state, "about": {**state["about"], name: value}})
         refused(told)
     with pytest.raises(Killed), killed_after(1):
@@ -460,6 +464,22 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, st
         euclideanize(crooked, checkpoint=Checkpoint(tmp_path))
     with pytest.raises(StoreError, match="method is ultrametric there and spread here"):
         euclideanize(crooked, method="spread", checkpoint=go_on)
+
+
+def test_a_checkpoint_that_names_no_kernels_is_resumed(tmp_path, store):
+    """As earlier versions wrote them."""
+    runs = grid("fcm1", 3, n_init=2, max_iter=8, tol=0.0)
+    whole = cluster(store, runs)
+    with pytest.raises(Killed), killed_after(3):
+        cluster(store, runs, checkpoint=Checkpoint(tmp_path))
+    for file in Checkpoint(tmp_path).files("cluster"):
+        state = read_state(file)
+        assert state["about"].pop("kernels") == compiled.signature()
+        write_state(file, state)
+    with watch() as count:
+        again = cluster(store, runs, checkpoint=Checkpoint(tmp_path, resume=True))
+    assert count.scans < whole.scans
+    assert bits(again)["partitions"] == bits(whole)["partitions"]
 
 
 def test_a_moved_store_and_more_memory_are_no_other_run(tmp_path, store):

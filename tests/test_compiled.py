@@ -1,34 +1,78 @@
-"""The loading of the compiled library."""
+"""The loading of the compiled library, and what is told of it."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 from dasrel import compiled, intake, skinny, spool
 
-
-def test_a_part_of_another_version_is_not_used() -> None:
-    for name in ("dasrel_skinny", "dasrel_intake", "dasrel_pairs"):
-        assert compiled.part(name, -1) is None
-    assert compiled.part("dasrel_nothing", 1) is None
-
-
-def test_without_a_library_there_are_no_parts(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    assert compiled.part.__wrapped__("dasrel_pairs", spool.VERSION) is None
-    (tmp_path / "_compiled.so").write_bytes(b"not a library")
-    assert compiled.part.__wrapped__("dasrel_pairs", spool.VERSION) is None
+FACTS = """
+import numpy as np
+from dasrel import compiled, intake, skinny, spool
+print(compiled.signature(), compiled.described(), sep="|")
+print(skinny.available(), intake._library() is not None, spool.library() is not None)
+"""
 
 
-def test_where_one_part_is_there_the_others_are() -> None:
-    """They are one file; parts for AVX2 may be missing on old processors, but then together."""
-    assert (skinny._library() is None) == (intake._library() is None)
-    assert spool.library() is not None or intake._library() is None
+def facts(**environment: str) -> list[str]:
+    """What a fresh process says of the kernels in use."""
+    done = subprocess.run(
+        [sys.executable, "-c", FACTS], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return done.stdout.splitlines()
 
 
-def test_all_sources_are_compiled() -> None:
-    root = Path(__file__).parents[1]
-    told = (root / "hatch_build.py").read_text(encoding="utf-8")
-    sources = sorted(path.name for path in (root / "dasrel").glob("*.c"))
-    assert sources == ["intake.c", "pairs.c", "skinny.c"]
-    assert all(f'"dasrel/{name}"' in told for name in sources)
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "VERSION", compiled.VERSION + 1)
+    assert compiled.library.__wrapped__() is None
+
+
+def test_versions_in_c_and_python_are_the_same() -> None:
+    """Else an installed library would never be used."""
+    source = Path(compiled.library_path()).parent / "csrc" / "library.c"
+    found = re.search(r"dasrel_library_version\(void\) \{ return (\d+); \}", source.read_text(encoding="utf-8"))
+    assert found is not None
+    assert int(found[1]) == compiled.VERSION
+
+
+def test_without_a_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "_native.so"
+    monkeypatch.setattr(compiled, "library_path", lambda: str(file))
+    assert compiled.library.__wrapped__() is None
+    file.write_bytes(b"not a library")
+    assert compiled.library.__wrapped__() is None
+
+
+def test_what_uses_vectors_is_there_together() -> None:
+    assert skinny.available() == (intake._library() is not None) == bool(compiled.instruction_set())
+    assert spool.library() is not None or compiled.library() is None
+
+
+def test_it_is_switched_off_by_the_environment() -> None:
+    assert facts(DASREL_NO_NATIVE="1") == ["numpy|none, NumPy", "False False False"]
+    usual = f"{compiled.signature()}|{compiled.described()}"
+    if not os.environ.get("DASREL_NO_NATIVE"):
+        assert facts(DASREL_NO_NATIVE="0")[0] == facts(DASREL_NO_NATIVE="")[0] == usual
+
+
+@pytest.mark.skipif(not compiled.instruction_set(), reason="no vector kernels here")
+def test_the_signature_names_instructions_and_version() -> None:
+    assert compiled.signature() == f"{compiled.instruction_set()}-{compiled.VERSION}"
+    assert compiled.instruction_set() in ("avx2", "neon")
+
+
+def test_rows_that_the_library_takes() -> None:
+    array = np.zeros((4, 6))
+    assert compiled.in_rows(array)
+    assert compiled.in_rows(array[:, 1:3])
+    assert compiled.in_rows(array[::2])
+    assert not compiled.in_rows(array[::-1])
+    assert not compiled.in_rows(array[:, ::2])
+    assert not compiled.in_rows(array.T)

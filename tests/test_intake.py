@@ -229,7 +229,7 @@ def test_policies_without_meaning_for_a_kind():
 
 
 needs_compiled = pytest.mark.skipif(
-    intake._library() is None, reason="no C compiler when dasrel was installed, or a processor without AVX2"
+    intake._library() is None, reason="no C compiler when dasrel was installed, or a processor without AVX2 or NEON"
 )
 
 

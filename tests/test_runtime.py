@@ -31,7 +31,7 @@ from cryptography.x509.oid import NameOID
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import cli
+from dasrel import cli, compiled
 from dasrel.clusters import kubernetes_arguments, parsed_cluster
 from dasrel.errors import ClusterError, DasrelWarning, InputError
 from dasrel.runtime import Runtime, connect, environment
@@ -326,6 +326,19 @@ def test_workers_that_do_not_come(store: str, scheduler_file: str, capfd: pytest
 )
 def test_what_cannot_be_reached(where: list[str], said: str, store: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert re.search(said, refused(["spectrum", store, *where, "--wait", "0.5"], capfd))
+
+
+@pytest.mark.skipif(not compiled.instruction_set(), reason="no vector kernels here: all workers are alike")
+def test_kernels_that_differ_are_told_of(scheduler_file: str, tmp_path: Path) -> None:
+    """A third worker, which adds up by NumPy, and so to other bits."""
+    other = worker(Path(scheduler_file), tmp_path, DASREL_NO_NATIVE="1")
+    told = rf"versions differ: kernels {compiled.signature()} here and numpy at tcp://\S+$"
+    try:
+        with pytest.warns(DasrelWarning, match=told), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
+            pass
+    finally:
+        other.terminate()
+        other.wait()
 
 
 def test_versions_that_differ_are_told_of(store: str, scheduler_file: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dasrel import skinny, tiles
 from dasrel.tiles import Strips, View
 
 pytestmark = pytest.mark.skipif(
-    not skinny.available(), reason="no C compiler when dasrel was installed, or a processor without AVX2 and FMA"
+    not skinny.available(), reason="no C compiler when dasrel was installed, or a processor without AVX2 or NEON"
 )
 
 

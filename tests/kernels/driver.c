@@ -1,0 +1,343 @@
+/* Runs all C functions on normal and on edge inputs, and compares them with plain loops.
+
+   Compiled together with the sources: with sanitizers for this machine, and for AArch64 to run under an emulator. Every
+   array is a heap block of just its size, so that a sanitizer sees each access outside of it. Prints the instruction
+   set and ends with 0 if all is well; else says what is not, and ends with 1. */
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const int *first, *second;
+    const double *values;
+    long rows;
+    const int *numbers[2];
+    const int *blocks[2];
+    long n_blocks;
+} pairs_t;
+
+typedef struct {
+    int row, column;
+    double value;
+} record_t;
+
+int dasrel_library_version(void);
+const char *dasrel_instruction_set(void);
+int dasrel_prepare_pair_list(void);
+long dasrel_count_lines(const unsigned char *text, long size);
+int dasrel_read_pairs(const unsigned char *text, long size, const long *columns, const char *missing, long room,
+                      int *first, int *second, double *values, int *spans, long *found);
+void dasrel_count_pairs_by_block(const pairs_t *pairs, long *counts, unsigned char *own, unsigned char *ways);
+void dasrel_sort_pairs_by_block(const pairs_t *pairs, long *next, record_t *records);
+
+static int failures;
+
+#define CHECK(condition, ...)                                                                                         \
+    do {                                                                                                              \
+        if (!(condition) && failures++ < 20) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                           \
+            fprintf(stderr, __VA_ARGS__);                                                                             \
+            fputc('\n', stderr);                                                                                      \
+        }                                                                                                             \
+    } while (0)
+
+static uint64_t state = 88172645463325252u;
+
+static uint64_t random_bits(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+static double random_number(void) { return (double)(random_bits() >> 11) / 9007199254740992.0 * 2 - 1; }
+
+static void *block(size_t size)
+{
+    void *found = malloc(size ? size : 1);
+    if (!found) exit(2);
+    return found;
+}
+
+/* ---- products and checks, for both precisions ---- */
+
+#define TESTS(REAL, SUFFIX, EPSILON)                                                                                  \
+    int dasrel_add_products_##SUFFIX(const REAL *, long, long, long, long, const REAL *, long, const REAL *, long,    \
+                                     double *, long, double *, long);                                                 \
+    int dasrel_copy_and_check_##SUFFIX(const REAL *, long, long, long, const REAL *, long, REAL *, long, double *,    \
+                                       REAL *);                                                                       \
+                                                                                                                      \
+    static REAL *numbers_##SUFFIX(long count)                                                                         \
+    {                                                                                                                 \
+        REAL *x = block((size_t)count * sizeof(REAL));                                                                \
+        for (long i = 0; i < count; i++) x[i] = (REAL)random_number();                                                \
+        return x;                                                                                                     \
+    }                                                                                                                 \
+                                                                                                                      \
+    /* ways: 1 for the sums of rows, 2 for those of columns, 3 for both */                                            \
+    static void products_##SUFFIX(long rows, long columns, long padding, long k, int ways)                            \
+    {                                                                                                                 \
+        const long stride = columns + padding;                                                                        \
+        REAL *tile = numbers_##SUFFIX((rows - 1) * stride + columns);                                                 \
+        REAL *u = numbers_##SUFFIX(k * rows), *v = numbers_##SUFFIX(k * columns);                                     \
+        double *down = block((size_t)(k * rows) * 8), *across = block((size_t)(k * columns) * 8);                     \
+        for (long i = 0; i < k * rows; i++) down[i] = 1;                                                              \
+        for (long i = 0; i < k * columns; i++) across[i] = 1;                                                         \
+        int done = dasrel_add_products_##SUFFIX(tile, stride, rows, columns, k, ways & 2 ? u : 0, rows,               \
+                                                ways & 1 ? v : 0, columns, ways & 1 ? down : 0, rows,                 \
+                                                ways & 2 ? across : 0, columns);                                      \
+        CHECK(done == 1, #SUFFIX " %ld x %ld, k = %ld", rows, columns, k);                                            \
+        for (long j = 0; j < k; j++) {                                                                                \
+            for (long r = 0; r < rows; r++) {                                                                         \
+                double sum = 0, size = 0;                                                                             \
+                for (long c = 0; (ways & 1) && c < columns; c++) {                                                    \
+                    double x = (double)tile[r * stride + c] * (double)v[j * columns + c];                             \
+                    sum += x;                                                                                         \
+                    size += fabs(x);                                                                                  \
+                }                                                                                                     \
+                CHECK(fabs(down[j * rows + r] - 1 - sum) <= 2050 * EPSILON * size + 1e-15,                            \
+                      #SUFFIX " %ld x %ld, k = %ld, row %ld: %g, not %g", rows, columns, k, r,                        \
+                      down[j * rows + r] - 1, sum);                                                                   \
+            }                                                                                                         \
+            for (long c = 0; c < columns; c++) {                                                                      \
+                double sum = 0, size = 0;                                                                             \
+                for (long r = 0; (ways & 2) && r < rows; r++) {                                                       \
+                    double x = (double)tile[r * stride + c] * (double)u[j * rows + r];                                \
+                    sum += x;                                                                                         \
+                    size += fabs(x);                                                                                  \
+                }                                                                                                     \
+                CHECK(fabs(across[j * columns + c] - 1 - sum) <= 200 * EPSILON * size + 1e-15,                        \
+                      #SUFFIX " %ld x %ld, k = %ld, column %ld: %g, not %g", rows, columns, k, c,                     \
+                      across[j * columns + c] - 1, sum);                                                              \
+            }                                                                                                         \
+        }                                                                                                             \
+        free(tile), free(u), free(v), free(down), free(across);                                                       \
+    }                                                                                                                 \
+                                                                                                                      \
+    /* flaw: 0 none, 1 NaN on both sides, 2 a value that differs from its mirror, 3 no mirror, 4 infinities */        \
+    static void checks_##SUFFIX(long rows, long columns, long padding, int flaw)                                      \
+    {                                                                                                                 \
+        const long stride = columns + padding, size = (rows - 1) * stride + columns;                                  \
+        const long bad_row = (long)(random_bits() % (uint64_t)rows);                                                  \
+        const long bad_column = (long)(random_bits() % (uint64_t)columns);                                            \
+        REAL *source = numbers_##SUFFIX(size), *out = numbers_##SUFFIX(size), range[2] = {INFINITY, -INFINITY};       \
+        REAL *mirror = block((size_t)(rows * columns) * sizeof(REAL));                                                \
+        double *sums = block((size_t)columns * 8);                                                                    \
+        if (flaw == 1) source[bad_row * stride + bad_column] = NAN;                                                   \
+        if (flaw == 4) source[bad_row * stride + bad_column] = bad_row % 2 ? INFINITY : -INFINITY;                    \
+        for (long r = 0; r < rows; r++)                                                                               \
+            for (long c = 0; c < columns; c++) mirror[c * rows + r] = source[r * stride + c];                         \
+        if (flaw == 2) mirror[bad_column * rows + bad_row] += 1;                                                      \
+        for (long c = 0; c < columns; c++) sums[c] = 0;                                                               \
+        int equal = dasrel_copy_and_check_##SUFFIX(source, stride, rows, columns, flaw == 3 ? 0 : mirror, rows, out,  \
+                                                   stride, sums, range);                                              \
+        CHECK(equal == (flaw != 1 && flaw != 2), #SUFFIX " %ld x %ld, flaw %d: %d", rows, columns, flaw, equal);      \
+        REAL least = INFINITY, largest = -INFINITY;                                                                   \
+        for (long c = 0; equal && c < columns; c++) {                                                                 \
+            double sum = 0;                                                                                           \
+            for (long r = 0; r < rows; r++) {                                                                         \
+                REAL x = source[r * stride + c];                                                                      \
+                CHECK(!memcmp(out + r * stride + c, &x, sizeof x), #SUFFIX " copy at %ld, %ld", r, c);                \
+                sum += x;                                                                                             \
+                least = x < least ? x : least;                                                                        \
+                largest = x > largest ? x : largest;                                                                  \
+            }                                                                                                         \
+            CHECK(sums[c] == sum, #SUFFIX " %ld x %ld: sum of column %ld", rows, columns, c);                         \
+        }                                                                                                             \
+        CHECK(!equal || (range[0] == least && range[1] == largest), #SUFFIX " %ld x %ld: range", rows, columns);      \
+        free(source), free(out), free(mirror), free(sums);                                                            \
+    }                                                                                                                 \
+                                                                                                                      \
+    static void vectors_##SUFFIX(void)                                                                                \
+    {                                                                                                                 \
+        /* on both sides of 12 and 192 rows, of pieces of 256 columns, of strips of 2,048 and 4,096, of vectors */    \
+        static const long shapes[][2] = {{1, 1},     {3, 8},      {7, 5},     {12, 16},   {13, 17},  {24, 256},       \
+                                         {25, 259},  {191, 64},   {193, 65},  {385, 33},  {26, 4361}};                \
+        static const long ks[] = {1, 2, 3, 4, 5, 6, 7, 9, 10, 16, 17, 32};                                            \
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)                                                   \
+            for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)                                                       \
+                products_##SUFFIX(shapes[s][0], shapes[s][1], (long)(s % 3), ks[i], (int)((s + i) % 3) + 1);          \
+        /* on both sides of blocks of 256 rows and 64 columns, and of vectors */                                      \
+        static const long blocks[][2] = {{1, 1},    {1, 9},    {9, 1},    {3, 5},    {8, 8},                          \
+                                         {33, 64},  {255, 70}, {256, 65}, {257, 63}, {300, 200}};                     \
+        for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
+            for (int flaw = 0; flaw < 5; flaw++)                                                                      \
+                for (int often = 0; often < 4; often++) checks_##SUFFIX(blocks[s][0], blocks[s][1], often, flaw);     \
+    }
+
+TESTS(float, f32, FLT_EPSILON)
+TESTS(double, f64, DBL_EPSILON)
+
+/* ---- lists of pairs ---- */
+
+static const char missing[] = "\nNA\nnan\n"; /* the empty word, and two others */
+
+typedef struct {
+    long rows, names;
+    int *first, *second, *spans;
+    double *values;
+} list_t;
+
+/* Read a text from a block of just its size; 0 if it is refused. */
+static int read_list(const char *text, long size, long delimiter, long room, list_t *list)
+{
+    unsigned char *copy = block((size_t)size);
+    long columns[] = {delimiter, 3, 0, 1, 2}, found[2] = {0, 0};
+    memcpy(copy, text, (size_t)size);
+    *list = (list_t){.first = block((size_t)room * 4), .second = block((size_t)room * 4),
+                     .spans = block((size_t)room * 16), .values = block((size_t)room * 8)};
+    int done = dasrel_read_pairs(copy, size, columns, missing, room, list->first, list->second, list->values,
+                                 list->spans, found);
+    list->rows = found[0];
+    list->names = found[1];
+    free(copy);
+    return done;
+}
+
+static void free_list(list_t *list) { free(list->first), free(list->second), free(list->spans), free(list->values); }
+
+static void decimals(void)
+{
+    static const struct {
+        const char *text;
+        double value;
+    } known[] = {
+        {"0", 0}, {"1", 1}, {"-2", -2}, {"+3.5", 3.5}, {"0.123456", 0.123456}, {".5", .5}, {"7.", 7.},
+        {"0.12345678", 0.12345678}, {"0.123456789", 0.123456789}, {"1e5", 1e5}, {"1E-5", 1E-5}, {"2.5e+22", 2.5e+22},
+        {"123456789012345678", 123456789012345678.}, {"12345678901234567890123", 12345678901234567890123.},
+        {"9007199254740993", 9007199254740993.}, {"1.7976931348623157e308", 1.7976931348623157e308},
+        {"5e-324", 5e-324}, {"2.2250738585072011e-308", 2.2250738585072011e-308}, {"0.1000000000000000055", 0.1},
+        {"6.02214076e23", 6.02214076e23}, {"1e-400", 0}, {"  4 ", 4}, {"0e99999999999", 0},
+    };
+    static const char *const refused[] = {"1e999", "x", "1x", "--1", "1e", "e5", ".", "0x10", "inf", "1 2", "1.2.3"};
+    char line[256];
+    list_t list;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        for (int begins = 0; begins < 2; begins++) { /* with the name before it short, and long */
+            long size = sprintf(line, "%s,b,%s\n", begins ? "a name of some length" : "a", known[i].text);
+            int done = read_list(line, size, ',', 1, &list);
+            CHECK(done && list.rows == 1 && list.values[0] == known[i].value, "%s", known[i].text);
+            free_list(&list);
+        }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        long size = sprintf(line, "a,b,%s\n", refused[i]);
+        CHECK(!read_list(line, size, ',', 1, &list), "%s", refused[i]);
+        free_list(&list);
+    }
+}
+
+/* Many names, of all lengths, told from each other and numbered as they are met. */
+static void names(void)
+{
+    enum { COUNT = 5000 };
+    char *text = block(COUNT * 200), *p = text;
+    list_t list;
+    for (int k = 0; k < COUNT; k++) {
+        p += sprintf(p, "%.*s%d\t", k % 60, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz0123456789", k);
+        p += sprintf(p, "%.*s%d\t0.5\r\n", k / 2 % 60, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz0123456789",
+                     k / 2);
+    }
+    CHECK(dasrel_count_lines((unsigned char *)text, p - text) == COUNT, "lines");
+    int done = read_list(text, p - text, '\t', COUNT, &list);
+    CHECK(done && list.rows == COUNT && list.names == COUNT, "%ld names", list.names);
+    for (int k = 0; done && k < COUNT; k++) {
+        CHECK(list.first[k] == k && list.second[k] == k / 2 && list.values[k] == 0.5, "line %d", k);
+        const char *name = text + list.spans[2 * k];
+        CHECK(list.spans[2 * k + 1] - list.spans[2 * k] >= k % 60 + 1 && strtol(name + k % 60, 0, 10) == k, "name %d", k);
+    }
+    free_list(&list);
+    CHECK(!read_list(text, p - text, '\t', COUNT - 1, &list), "more lines than there is room for");
+    free_list(&list);
+    CHECK(!read_list(text, p - text - 1, '\t', COUNT, &list), "no newline at the end");
+    free_list(&list);
+    CHECK(!read_list(text, 0, '\t', 1, &list), "no text");
+    free_list(&list);
+    free(text);
+}
+
+/* Texts with random bytes in them are read or refused, but never by looking outside of them. */
+static void mutations(void)
+{
+    static const char plain[] = "# a comment, of some length\n\nfirst,second,0.25\nsecond,third,NA\r\nthird,first,\n"
+                                "x,a much longer name than the others have,-1.5e-3\nx,y,12345678901234567890\n";
+    static const char odd[] = ",\n\r\"# .-+eE0NA\t";
+    for (int often = 0; often < 20000; often++) {
+        char text[sizeof plain];
+        list_t list;
+        long size = 1 + (long)(random_bits() % (sizeof plain - 1));
+        memcpy(text, plain + sizeof plain - 1 - size, (size_t)size);
+        for (int changes = (int)(random_bits() % 4); changes; changes--)
+            text[random_bits() % (uint64_t)size] =
+                often % 2 ? odd[random_bits() % sizeof odd] : (char)(random_bits() % 256);
+        const long room = dasrel_count_lines((unsigned char *)text, size);
+        if (read_list(text, size, ',', room, &list)) {
+            CHECK(list.rows <= room && list.names <= 2 * list.rows, "%ld lines, %ld names", list.rows, list.names);
+            for (long k = 0; k < list.rows; k++)
+                CHECK(list.first[k] < list.names && list.second[k] < list.names, "codes of line %ld", k);
+            for (long k = 0; k < list.names; k++)
+                CHECK(0 <= list.spans[2 * k] && list.spans[2 * k] < list.spans[2 * k + 1] &&
+                          list.spans[2 * k + 1] <= size, "name %ld", k);
+        }
+        free_list(&list);
+    }
+}
+
+static void blocks_of_pairs(void)
+{
+    enum { PAIRS = 1000, OBJECTS = 40, BLOCKS = 4 };
+    int *first = block(PAIRS * sizeof(int)), *second = block(PAIRS * sizeof(int));
+    int *numbers = block(OBJECTS * sizeof(int)), *blocks = block(OBJECTS * sizeof(int));
+    double *values = block(PAIRS * sizeof(double));
+    long counts[BLOCKS * BLOCKS] = {0}, next[BLOCKS * BLOCKS], begin[BLOCKS * BLOCKS], kept = 0;
+    unsigned char own[OBJECTS] = {0}, ways[2] = {0}, own_found[OBJECTS] = {0};
+    for (int i = 0; i < OBJECTS; i++) {
+        numbers[i] = (i * 7) % OBJECTS;
+        blocks[i] = numbers[i] / (OBJECTS / BLOCKS);
+    }
+    for (int k = 0; k < PAIRS; k++) {
+        first[k] = (int)(random_bits() % OBJECTS);
+        second[k] = (int)(random_bits() % OBJECTS);
+        values[k] = k % 10 ? k : NAN;
+        if (k % 10 && first[k] == second[k]) own[numbers[first[k]]] = 1;
+        kept += k % 10 != 0;
+    }
+    pairs_t pairs = {first, second, values, PAIRS, {numbers, numbers}, {blocks, blocks}, BLOCKS};
+    dasrel_count_pairs_by_block(&pairs, counts, own_found, ways);
+    CHECK(!memcmp(own, own_found, OBJECTS) && ways[0] == 1 && ways[1] == 1, "objects with themselves");
+    long total = 0;
+    for (int b = 0; b < BLOCKS * BLOCKS; b++) {
+        begin[b] = next[b] = total;
+        total += counts[b];
+    }
+    CHECK(total == kept, "%ld pairs", total);
+    record_t *records = block((size_t)total * sizeof(record_t));
+    dasrel_sort_pairs_by_block(&pairs, next, records);
+    for (int b = 0; b < BLOCKS * BLOCKS; b++)
+        for (long i = begin[b]; i < begin[b] + counts[b]; i++) {
+            const int k = (int)records[i].value; /* which pair it was */
+            CHECK(records[i].row == numbers[first[k]] && records[i].column == numbers[second[k]], "pair %d", k);
+            CHECK(blocks[first[k]] * BLOCKS + blocks[second[k]] == b, "block of pair %d", k);
+            CHECK(i == begin[b] || records[i - 1].value < records[i].value, "order of block %d", b);
+        }
+    free(first), free(second), free(numbers), free(blocks), free(values), free(records);
+}
+
+int main(void)
+{
+    printf("%s-%d\n", dasrel_instruction_set(), dasrel_library_version());
+    if (*dasrel_instruction_set()) {
+        vectors_f32();
+        vectors_f64();
+    }
+    if (!dasrel_prepare_pair_list()) return fputs("no lists of pairs on this machine\n", stderr), 1;
+    decimals();
+    names();
+    mutations();
+    blocks_of_pairs();
+    if (failures) fprintf(stderr, "%d failures\n", failures);
+    return failures != 0;
+}
