@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel import skinny, tiles
-from dasrel.errors import InputError
+from dasrel.errors import InputError, count_text
 from dasrel.graph import Consumer, Plan
 from dasrel.scan import TileSource, prepare_scan
 from dasrel.tiles import Strips, View
