@@ -10,7 +10,7 @@ from distributed import Client
 import dasrel
 from dasrel import mapping, tasks
 from dasrel.writer import Writing
-from tests.test_workers import local_cluster, most_memory
+from tests.engine.test_worker_cache import local_cluster, most_memory
 
 
 @pytest.fixture

@@ -33,7 +33,9 @@ from dasrel.errors import ClusterError, InputError, StoreError
 from dasrel.runs import grid
 from dasrel.runtime import PATIENT, Runtime, connect
 from dasrel.store import TileFiles
-from tests.faults import (
+from tests.engine.test_checkpoint import bits, folder
+from tests.engine.test_runtime import cluster as runtime_cluster
+from tests.helpers.faults import (
     Blocks,
     DeadlyTiles,
     Front,
@@ -44,8 +46,6 @@ from tests.faults import (
     struck,
     worker_processes,
 )
-from tests.test_checkpoint import bits, folder
-from tests.test_runtime import cluster as runtime_cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:dasrel.DasrelWarning")
 

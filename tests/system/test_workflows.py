@@ -15,7 +15,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from dasrel.recipe import read_workflow
 
-FOLDER = Path(__file__).parent.parent / "workflows"
+FOLDER = Path(__file__).parents[2] / "workflows"
 SNAKEMAKE = shutil.which("snakemake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 

@@ -21,7 +21,7 @@ from dasrel.clusters import kubernetes_arguments, parsed_cluster
 from dasrel.recipe import read_workflow
 from dasrel.runtime import environment
 
-FOLDER = Path(__file__).parent.parent / "workflows" / "kubernetes"
+FOLDER = Path(__file__).parents[2] / "workflows" / "kubernetes"
 # The first version whose podFailurePolicy is beyond beta, and the newest that there is a schema of.
 VERSIONS = ["1.31", major_minor(all_versions()[-1])]
 FOUND = importlib.util.find_spec("dask_kubernetes")

@@ -24,7 +24,7 @@ from dasrel.relation import relation
 from dasrel.tasks import limit_for, worker_memory
 from dasrel.workers import PINNED_SHARE
 from dasrel.writer import Writing
-from tests.test_import_faults import s3 as bucket  # noqa: F401 - a fixture
+from tests.io.test_importing_faults import s3 as bucket  # noqa: F401 - a fixture
 
 N, TILE = 300, 64
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.test_scan import symmetric, write
+from tests.engine.test_scan import symmetric, write
 
 MEASURE = """
 import resource, sys, threading

@@ -35,7 +35,7 @@ from dasrel import cli
 from dasrel.clusters import kubernetes_arguments, parsed_cluster
 from dasrel.errors import ClusterError, DasrelWarning, InputError
 from dasrel.runtime import Runtime, connect, environment
-from tests.test_slurm import why_not
+from tests.system.test_slurm import why_not
 
 N, TILE = 300, 60
 

@@ -20,7 +20,7 @@ from dasrel.lanczos import Metric, Search, State, lanczos, search_memory
 from dasrel.relation import relation
 from dasrel.spectrum import spectrum
 from dasrel.statefile import read_state, write_state
-from tests.test_scan import write
+from tests.engine.test_scan import write
 
 
 def mirrored(values):

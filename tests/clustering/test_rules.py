@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from scipy.special import expit, logsumexp, softmax
 from dasrel import rules
 from dasrel.errors import InputError
 from dasrel.rules import Rule
+from tests.helpers import oracle
 
 PARAMETERS = {
     "fcm1": {"m": 1.7},

@@ -20,7 +20,7 @@ from dasrel.graph import Plan
 from dasrel.record import Record
 from dasrel.relation import left_products, relation
 from dasrel.writer import Writing, create_store
-from tests.test_scan import symmetric, write
+from tests.engine.test_scan import symmetric, write
 
 N, TILE = 500, 64
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-FOLDER = Path(__file__).parent.parent / "workflows" / "slurm"
+FOLDER = Path(__file__).parents[2] / "workflows" / "slurm"
 # The dasrel of the Python that runs the tests, for the jobs too: sbatch hands the environment on.
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
 LONG = "--rule fcm1 --clusters 6 --fuzzifier 1.3 --n-init 8 --tol 1e-9 --max-iter 120"

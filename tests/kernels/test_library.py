@@ -27,7 +27,7 @@ def test_where_one_part_is_there_the_others_are() -> None:
 
 
 def test_all_sources_are_compiled() -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     told = (root / "hatch_build.py").read_text(encoding="utf-8")
     sources = sorted(path.name for path in (root / "dasrel").glob("*.c"))
     assert sources == ["intake.c", "pairs.c", "skinny.c"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import oracle
 import pytest
 import zarr
 from scipy.spatial.distance import pdist, squareform
@@ -31,6 +30,7 @@ from dasrel.estimators import (
 from dasrel.intake import KINDS
 from dasrel.readers import import_matrix
 from dasrel.store import open_matrix
+from tests.helpers import oracle
 
 CLASSES = [FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans]
 

@@ -17,7 +17,7 @@ from dasrel.errors import InputError
 from dasrel.graph import Plan
 from dasrel.images import image_consumer, induced_image, ivat_image, matrix_image, write_image
 from dasrel.tree import minimum_spanning_tree
-from tests.test_scan import squared, symmetric, write
+from tests.engine.test_scan import squared, symmetric, write
 
 
 def block_means(values, pixels):

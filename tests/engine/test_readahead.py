@@ -9,7 +9,6 @@ import dask
 import numpy as np
 import pytest
 from dask.system import CPU_COUNT
-from test_scan import symmetric, write
 
 from dasrel import ahead, tasks, tree, watch
 from dasrel.ahead import SPARE, Ahead
@@ -20,6 +19,7 @@ from dasrel.relation import relation
 from dasrel.scan import reduction, scan
 from dasrel.tiles import View
 from dasrel.workers import quiet
+from tests.engine.test_scan import symmetric, write
 
 
 def past(matrix, kept=0.0):

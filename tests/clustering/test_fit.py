@@ -6,7 +6,6 @@ import json
 import pickle
 
 import numpy as np
-import oracle
 import pytest
 import zarr
 from scipy.spatial.distance import cdist
@@ -18,6 +17,7 @@ from dasrel.model import Model
 from dasrel.relation import relation
 from dasrel.results import cluster
 from dasrel.runs import Run, grid
+from tests.helpers import oracle
 
 RUNS = {
     "fcm1": Run("fcm1", 3, fuzzifier=1.8),

@@ -28,7 +28,7 @@ from dasrel.audit import FACTS, audit_store
 from dasrel.growing import growth
 from dasrel.record import Record
 from dasrel.store import TileFiles, open_matrix
-from tests.test_import_faults import s3  # noqa: F401 - a fixture
+from tests.io.test_importing_faults import s3  # noqa: F401 - a fixture
 
 
 def distances(n: int, dtype: str = "float64", seed: int = 0) -> Any:

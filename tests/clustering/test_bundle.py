@@ -8,7 +8,6 @@ from unittest import mock
 
 import dask
 import numpy as np
-import oracle
 import pytest
 from scipy.spatial.distance import cdist
 
@@ -22,6 +21,7 @@ from dasrel.runs import Run, grid
 from dasrel.scan import needed_memory, needed_on_worker
 from dasrel.starts import LANCZOS_SCANS, largest_gram_eigenvalue
 from dasrel.writer import Writing, create_store
+from tests.helpers import oracle
 
 PARAMETERS = {
     "fcm1": {"fuzzifier": 1.7},

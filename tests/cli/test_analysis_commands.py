@@ -12,7 +12,6 @@ from typing import Any
 
 import matplotlib.image
 import numpy as np
-import oracle
 import pandas
 import pytest
 import zarr
@@ -28,6 +27,7 @@ from dasrel.results import cluster
 from dasrel.rules import RULES
 from dasrel.runs import _FILLED, Run, grid
 from dasrel.source import Reading
+from tests.helpers import oracle
 
 N = 45
 NAMES = ["a,b", 'say "hi"', "two\nlines", "\rreturn", "tab\there", "bell\x07", "späte Überraschung", " space ", "=1+1"]

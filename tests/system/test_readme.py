@@ -16,7 +16,7 @@ import pytest
 from dasrel.intake import KINDS
 from dasrel.readers import FORMATS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALL = "python -m pip install . && dasrel demo"
 TEST = 'python -m pip install ".[test]" && python -m pytest'

@@ -19,7 +19,7 @@ from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.graph import Plan
 from dasrel.tree import Tree, forest_consumer, minimum_spanning_tree
-from tests.test_scan import symmetric, write
+from tests.engine.test_scan import symmetric, write
 
 
 def points(n, seed=0, dimensions=3):
