@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +26,12 @@ from dasrel.rules import RULES
 from dasrel.runs import _FILLED, Run, grid
 from dasrel.source import Reading
 from tests.helpers import oracle
+from tests.helpers.matrices import blobs, distances
+from tests.helpers.processes import command
 
 N = 45
 NAMES = ["a,b", 'say "hi"', "two\nlines", "\rreturn", "tab\there", "bell\x07", "späte Überraschung", " space ", "=1+1"]
 NAMES += [f"o{k}" for k in range(len(NAMES), N)]
-
-
-def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run `dasrel` as a user does, in a process of its own."""
-    line = [sys.executable, "-m", "dasrel", *map(str, arguments)]
-    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -47,15 +41,14 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def points() -> Any:
-    rng = np.random.default_rng(8)
-    return np.concatenate([rng.normal(centre, 1.0, (N // 3, 2)) for centre in ([0, 0], [7, 1], [2, 8])])
+    return blobs(N // 3, [[0, 0], [7, 1], [2, 8]], 8)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, points: Any) -> Path:
     """A folder with a store of 45 objects, some of which have awkward names, in 6 tiles."""
     reading, writing = Reading(ids=NAMES), dasrel.Writing(tile=16)
-    import_matrix(squareform(pdist(points)), tmp_path / "d.zarr", kind="distance", reading=reading, writing=writing)
+    import_matrix(distances(points), tmp_path / "d.zarr", kind="distance", reading=reading, writing=writing)
     return tmp_path
 
 

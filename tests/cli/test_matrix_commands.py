@@ -25,22 +25,18 @@ from dasrel.intake import KINDS, Policy
 from dasrel.source import Reading
 from dasrel.store import open_matrix
 from dasrel.writer import Writing
+from tests.helpers.matrices import distances, uniform_points
+from tests.helpers.processes import command
 
 N = 50
-
-
-def command(*arguments: object, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run `dasrel` as a user does, in a process of its own."""
-    line = [sys.executable, "-m", "dasrel", *map(str, arguments)]
-    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=120, check=False, **more)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a matrix and its features."""
-    points = np.random.default_rng(2).random((N, 4))
+    points = uniform_points(N, 4, 2)
     np.save(tmp_path / "points.npy", points)
-    np.save(tmp_path / "dist.npy", squareform(pdist(points)))
+    np.save(tmp_path / "dist.npy", distances(points))
     return tmp_path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from unittest import mock
 
 import dask
@@ -13,15 +12,16 @@ from scipy.spatial.distance import cdist
 
 from dasrel import meter, picard
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
-from dasrel.intake import Policy, check_tile
 from dasrel.products import product_consumer
 from dasrel.relation import relation
 from dasrel.results import cluster
 from dasrel.runs import Run, grid
 from dasrel.scan import needed_memory, needed_on_worker
 from dasrel.starts import LANCZOS_SCANS, largest_gram_eigenvalue
-from dasrel.writer import Writing, create_store
 from tests.helpers import oracle
+from tests.helpers.faults import quiet
+from tests.helpers.matrices import grouped_points, memberships, non_metric, squared
+from tests.helpers.stores import stored
 
 PARAMETERS = {
     "fcm1": {"fuzzifier": 1.7},
@@ -33,43 +33,8 @@ PARAMETERS = {
 RULES = list(PARAMETERS)
 
 
-def points(n=60, seed=0, groups=3):
-    shift = 4.0 * np.eye(groups)[np.arange(n) % groups]
-    return np.random.default_rng(seed).normal(size=(n, groups)) + shift
-
-
-def squared(n=60, seed=0):
-    X = points(n, seed)
-    return cdist(X, X, "sqeuclidean")
-
-
-def non_metric(n=40, seed=0):
-    """Distances to the fourth power: the centre of two far objects is at a negative distance from one between."""
-    return squared(n, seed) ** 2 / 100
-
-
-def start(n, c=3, seed=3):
-    U = np.random.default_rng(seed).uniform(0.01, 1, size=(n, c))
-    return U / U.sum(axis=1, keepdims=True)
-
-
-def make_store(path, D, *, kind="squared-distance", dtype="float64", tile=16):
-    writer = create_store(path, n_objects=len(D), kind=kind, writing=Writing(dtype=dtype, tile=tile))
-    for i, j in writer.missing():
-        rows, columns = writer.layout.span(i), writer.layout.span(j)
-        tile_, record = check_tile(
-            D[rows, columns], D[columns, rows].copy(), place=(rows.start, columns.start), kind=kind,
-            dtype=writer.layout.dtype, policy=Policy(), ids=writer.ids,
-        )  # fmt: skip
-        writer.files.write(i, j, tile_, record)
-    return writer.finish()
-
-
-def quiet(*args, **kwargs):
-    """cluster() where warnings are not the point."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DasrelWarning)
-        return cluster(*args, **kwargs)
+def make_store(path, D, kind="squared-distance", **writing):
+    return stored(path, D, kind, **{"dtype": "float64", "tile": 16, **writing})
 
 
 def oracle_eta(D, U, theta):
@@ -90,10 +55,10 @@ def assert_like_oracle(matrix, D, *, rtol=1e-6, max_iter=300, **how):
     """All rules in one bundle, from given memberships, against the oracle one by one."""
     n = len(D)
     tol = 1e-9 if rtol < 1e-5 else 1e-6
-    runs = [Run(rule, 3, start=start(n), tol=tol, max_iter=max_iter, **PARAMETERS[rule]) for rule in RULES]
-    result = quiet(matrix, runs, **how)
+    runs = [Run(rule, 3, start=memberships(n), tol=tol, max_iter=max_iter, **PARAMETERS[rule]) for rule in RULES]
+    result = quiet(cluster, matrix, runs, **how)
     for rule, ours in zip(RULES, result.partitions, strict=True):
-        theirs, eta = oracle_run(D, rule, start(n).T, tol=1e-9, max_iter=max_iter)
+        theirs, eta = oracle_run(D, rule, memberships(n).T, tol=1e-9, max_iter=max_iter)
         assert ours.result.converged or max_iter < 300
         np.testing.assert_allclose(ours.memberships.T, theirs["U"], rtol=0, atol=rtol)
         np.testing.assert_allclose(ours.distances.T, theirs["d"], rtol=rtol, atol=rtol * D.max())
@@ -107,38 +72,18 @@ def assert_like_oracle(matrix, D, *, rtol=1e-6, max_iter=300, **how):
 
 
 def test_arrays_agree_with_the_oracle():
-    D = squared()
+    D = squared(60)
     assert_like_oracle(D, D, kind="squared-distance")
     assert_like_oracle(np.sqrt(D), D, kind="distance")
-    gram = points() @ points().T
+    gram = grouped_points(60) @ grouped_points(60).T
     assert_like_oracle(gram, D, kind="kernel")
 
 
 def test_stores_agree_with_the_oracle(tmp_path):
-    D = squared()
+    D = squared(60)
     assert_like_oracle(make_store(tmp_path / "m64", np.sqrt(D), kind="distance"), D)
     # float32 holds seven digits of the values, and products are summed in it: five are left
     assert_like_oracle(make_store(tmp_path / "m32", D, dtype="float32"), D, rtol=2e-5)
-
-
-@pytest.fixture
-def client():
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            scheduler_port=0,
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address=None,
-            silence_logs=50,
-        ) as workers,  # fmt: skip
-        Client(workers) as client,
-    ):
-        yield client
 
 
 def test_a_cluster_of_two_processes_agrees_with_the_oracle_and_with_threads_to_the_bit(client, tmp_path):
@@ -148,12 +93,12 @@ def test_a_cluster_of_two_processes_agrees_with_the_oracle_and_with_threads_to_t
     assert len(set(client.run(os.getpid).values()) - {os.getpid()}) == 2
     assert_like_oracle(matrix, D, max_iter=12)
     with meter.watch() as counted:
-        there = quiet(matrix, runs)
+        there = quiet(cluster, matrix, runs)
     assert there.scans == counted.scans == max(r.n_iter for r in there.runs) + there.first_scans
     with dask.config.set(num_workers=1), no_client():
-        one = quiet(matrix, runs)
+        one = quiet(cluster, matrix, runs)
     with dask.config.set(num_workers=4), no_client():
-        four = quiet(matrix, runs)
+        four = quiet(cluster, matrix, runs)
     for other in (one, four):
         assert [r.history for r in other.runs] == [r.history for r in there.runs]
         for a, b in zip(other.partitions, there.partitions, strict=True):
@@ -178,10 +123,10 @@ def test_the_same_seed_gives_the_same_bits_on_one_thread_and_on_four(tmp_path):
     found = []
     for threads in (1, 4):
         with dask.config.set(num_workers=threads):
-            found.append(quiet(matrix, runs, keep_all=True))
+            found.append(quiet(cluster, matrix, runs, keep_all=True))
     for a, b in zip(found[0].kept, found[1].kept, strict=True):
         assert a.memberships.tobytes() == b.memberships.tobytes()
-    other = quiet(matrix, grid("fcm1", 3, n_init=1, seed=1, max_iter=12, fuzzifier=1.5))
+    other = quiet(cluster, matrix, grid("fcm1", 3, n_init=1, seed=1, max_iter=12, fuzzifier=1.5))
     assert not np.array_equal(other.best.memberships, found[0].kept[0].memberships)
 
 
@@ -203,13 +148,17 @@ def lloyd(X, U, steps):
 
 
 def test_duality_with_feature_space():
-    X = points(80)
+    X = grouped_points(80)
     D = cdist(X, X, "sqeuclidean")
     for steps in (1, 5, 40):
-        fuzzy = quiet(D, Run("fcm1", 3, start=start(80), tol=0, max_iter=steps), kind="squared-distance").best
-        np.testing.assert_allclose(fuzzy.memberships.T, feature_space_fcm(X, start(80).T, 2.0, steps), atol=1e-9)
-        hard = quiet(D, Run("hard", 3, start=start(80), tol=0, max_iter=steps), kind="squared-distance").best
-        np.testing.assert_array_equal(hard.labels, lloyd(X, start(80).T, steps))
+        fuzzy = quiet(
+            cluster, D, Run("fcm1", 3, start=memberships(80), tol=0, max_iter=steps), kind="squared-distance"
+        ).best
+        np.testing.assert_allclose(fuzzy.memberships.T, feature_space_fcm(X, memberships(80).T, 2.0, steps), atol=1e-9)
+        hard = quiet(
+            cluster, D, Run("hard", 3, start=memberships(80), tol=0, max_iter=steps), kind="squared-distance"
+        ).best
+        np.testing.assert_array_equal(hard.labels, lloyd(X, memberships(80).T, steps))
 
 
 def test_synthetic_1_under_shifts():
@@ -222,7 +171,7 @@ def test_synthetic_1_under_shifts():
     moved = {}
     for rule, parameters in {"fcm2": {"entropy_weight": 20.0}, "fcm1": {"fuzzifier": 1.5}}.items():
         runs = [Run(rule, 2, start=first, spread=2 * alpha, tol=1e-8, max_iter=3000, **parameters) for alpha in shifts]
-        found = quiet(D, runs, kind="squared-distance").partitions
+        found = quiet(cluster, D, runs, kind="squared-distance").partitions
         moved[rule] = max(np.abs(p.memberships - found[0].memberships).max() for p in found)
     assert moved["fcm2"] <= 0.05
     assert moved["fcm1"] > 0.3
@@ -230,11 +179,11 @@ def test_synthetic_1_under_shifts():
 
 def test_possibilistic_clusters_coincide_when_their_spreads_are_wide():
     with pytest.warns(DasrelWarning, match="coincident clusters"):
-        wide = cluster(squared(), Run("pcm2", 3, entropy_weight=1.0, spread_scale=20), kind="squared-distance").best
+        wide = cluster(squared(60), Run("pcm2", 3, entropy_weight=1.0, spread_scale=20), kind="squared-distance").best
     assert wide.result.coincident == 3
     spans = np.ptp(wide.distances, axis=1)  # of each object, over the three centres
     assert spans.max() < 0.01 * wide.distances.max()
-    narrow = cluster(squared(), Run("pcm2", 3, entropy_weight=1.0, spread_scale=0.5), kind="squared-distance").best
+    narrow = cluster(squared(60), Run("pcm2", 3, entropy_weight=1.0, spread_scale=0.5), kind="squared-distance").best
     assert sorted(np.bincount(narrow.labels)) == [20, 20, 20]
 
 
@@ -249,7 +198,7 @@ def test_500_runs_make_the_scans_of_the_slowest():
     runs += grid("fcm1", 5, n_init=500 - len(runs))
     assert len(runs) == 500
     with meter.watch() as counted:
-        result = quiet(squared(), runs, kind="squared-distance")
+        result = quiet(cluster, squared(60), runs, kind="squared-distance")
     slowest = max(r.n_iter for r in result.runs)
     assert result.bundles == 1
     assert result.first_scans == 0
@@ -281,7 +230,7 @@ def test_500_runs_make_the_scans_of_the_slowest():
 )
 def test_scans_are_counted_in_every_mode(how):
     with meter.watch() as counted:
-        result = quiet(squared(), grid(how.pop("rule"), 3, n_init=5, **how), kind="squared-distance")
+        result = quiet(cluster, squared(60), grid(how.pop("rule"), 3, n_init=5, **how), kind="squared-distance")
     assert all(r.converged for r in result.runs)
     assert counted.scans == result.scans == result.first_scans + max(r.n_iter for r in result.runs)
     automatic = result.runs[0].run.entropy_weight == "auto"
@@ -289,7 +238,7 @@ def test_scans_are_counted_in_every_mode(how):
 
 
 def test_the_largest_eigenvalue_is_that_of_the_centred_matrix():
-    for D in (squared(), non_metric(), squared(n=3), np.array([[0.0, 2.0], [2.0, 0.0]]), np.zeros((5, 5))):
+    for D in (squared(60), non_metric(40), squared(n=3), np.array([[0.0, 2.0], [2.0, 0.0]]), np.zeros((5, 5))):
         dense = np.linalg.eigvalsh(oracle.centred(D))[-1]
         found = largest_gram_eigenvalue(relation(D, kind="squared-distance"))
         assert found == pytest.approx(dense, rel=1e-2, abs=1e-12)
@@ -297,7 +246,7 @@ def test_the_largest_eigenvalue_is_that_of_the_centred_matrix():
 
 
 def test_the_automatic_entropy_weight_is_half_the_threshold_and_above_it_runs_collapse():
-    D = squared()
+    D = squared(60)
     threshold = 2 * np.linalg.eigvalsh(oracle.centred(D))[-1] / len(D)
     result = cluster(D, [Run("fcm2", 3), Run("fcm2", 3, spread=50)], kind="squared-distance")
     assert result.runs[0].entropy_weight == pytest.approx(threshold / 2, rel=1e-2)
@@ -311,51 +260,51 @@ def test_the_automatic_entropy_weight_is_half_the_threshold_and_above_it_runs_co
 
 def test_histories_never_rise_on_euclidean_data_and_acceleration_ends_in_the_same_place():
     runs = [run for rule in RULES for run in grid(rule, 3, n_init=6, tol=1e-9, **PARAMETERS[rule])]
-    plain = quiet(squared(), runs, kind="squared-distance")
+    plain = quiet(cluster, squared(60), runs, kind="squared-distance")
     for r in plain.runs:
         steps = np.diff(r.history)
         if not r.run.is_possibilistic:  # whose history changes its function after the fcm2 run
             assert (steps <= 1e-12 * abs(r.history[0])).all()
         assert r.rises == 0
     kw = {"fuzzifier": 2.5, "n_init": 8, "tol": 1e-9, "max_iter": 1000}
-    slow = quiet(squared(), grid("fcm1", 3, **kw), kind="squared-distance")
-    fast = quiet(squared(), grid("fcm1", 3, **kw, accelerate=True), kind="squared-distance")
+    slow = quiet(cluster, squared(60), grid("fcm1", 3, **kw), kind="squared-distance")
+    fast = quiet(cluster, squared(60), grid("fcm1", 3, **kw, accelerate=True), kind="squared-distance")
     assert all(r.converged for r in (*slow.runs, *fast.runs))
     assert fast.scans < slow.scans
     np.testing.assert_allclose([r.objective for r in fast.runs], [r.objective for r in slow.runs], rtol=1e-9)
 
 
 def test_negative_distances_are_refused_or_healed():
-    D = non_metric()
+    D = non_metric(40)
     with pytest.raises(InputError, match=r"\d+ distances to centres are negative.*heal.*spread.*Euclideanised"):
-        cluster(D, Run("fcm1", 3, start=start(40), fuzzifier=1.2), kind="squared-distance")
-    run = Run("fcm1", 3, start=start(40), fuzzifier=1.2, on_negative="heal", tol=1e-10, max_iter=500)
+        cluster(D, Run("fcm1", 3, start=memberships(40), fuzzifier=1.2), kind="squared-distance")
+    run = Run("fcm1", 3, start=memberships(40), fuzzifier=1.2, on_negative="heal", tol=1e-10, max_iter=500)
     with pytest.warns(DasrelWarning, match="healed"):
         ours = cluster(D, run, kind="squared-distance").best
-    theirs = oracle.run(D, "fcm1", start(40).T, m=1.2, heal=True, tol=1e-10, max_iter=500)
+    theirs = oracle.run(D, "fcm1", memberships(40).T, m=1.2, heal=True, tol=1e-10, max_iter=500)
     assert ours.result.beta == pytest.approx(theirs["beta"], rel=1e-9)
     assert ours.result.beta > 0
     np.testing.assert_allclose(ours.memberships.T, theirs["U"], atol=1e-6)
 
 
 def test_each_run_is_healed_by_its_own_beta_and_a_spread_known_in_advance_needs_none():
-    D = non_metric()
-    healed = quiet(D, grid("fcm1", 3, fuzzifier=1.2, n_init=4, on_negative="heal"), kind="squared-distance")
+    D = non_metric(40)
+    healed = quiet(cluster, D, grid("fcm1", 3, fuzzifier=1.2, n_init=4, on_negative="heal"), kind="squared-distance")
     assert len({r.beta for r in healed.runs}) == 4
     beta = -2 * oracle.smallest_eigenvalue(D)
-    spread = quiet(D, grid("fcm1", 3, fuzzifier=1.2, n_init=4, spread=beta), kind="squared-distance")
+    spread = quiet(cluster, D, grid("fcm1", 3, fuzzifier=1.2, n_init=4, spread=beta), kind="squared-distance")
     assert all(r.negatives == 0 and r.beta == beta and r.rises == 0 for r in spread.runs)
     # the same as a relation that has the spread, and as the oracle on a matrix that has it
-    again = quiet(relation(D, kind="squared-distance").spread(beta), grid("fcm1", 3, fuzzifier=1.2, n_init=4))
+    again = quiet(cluster, relation(D, kind="squared-distance").spread(beta), grid("fcm1", 3, fuzzifier=1.2, n_init=4))
     assert [r.history for r in again.runs] == [r.history for r in spread.runs]
-    run = Run("fcm2", 3, entropy_weight=0.3, start=start(40), spread=beta, tol=1e-11)
-    ours = quiet(D, run, kind="squared-distance").best
-    theirs = oracle.run(oracle.spread_matrix(D, beta), "fcm2", start(40).T, lam=0.3, tol=1e-11, max_iter=300)
+    run = Run("fcm2", 3, entropy_weight=0.3, start=memberships(40), spread=beta, tol=1e-11)
+    ours = quiet(cluster, D, run, kind="squared-distance").best
+    theirs = oracle.run(oracle.spread_matrix(D, beta), "fcm2", memberships(40).T, lam=0.3, tol=1e-11, max_iter=300)
     np.testing.assert_allclose(ours.memberships.T, theirs["U"], atol=1e-6)
 
 
 def test_hard_runs_without_the_spread():
-    D = squared()
+    D = squared(60)
     plain = cluster(D, Run("hard", 3), kind="squared-distance")
     with pytest.warns(DasrelWarning, match="hard runs without the spread"):
         spread = cluster(D, Run("hard", 3, spread=100), kind="squared-distance")
@@ -365,7 +314,7 @@ def test_hard_runs_without_the_spread():
 
 @pytest.mark.parametrize("rule", ["pcm1", "pcm2"])
 def test_possibilistic_runs_start_from_an_fcm2_run(rule):
-    D = squared()
+    D = squared(60)
     U0 = np.random.default_rng(np.random.SeedSequence((0, 0))).standard_exponential((60, 3))
     U0 /= U0.sum(axis=1, keepdims=True)
     fuzzy = oracle.run(D, "fcm2", U0.T, lam=1.0, tol=1e-10, max_iter=500)
@@ -379,7 +328,7 @@ def test_possibilistic_runs_start_from_an_fcm2_run(rule):
     for how, eta in {"mean": weighted, "cut": cut, "overall": overall}.items():
         extra = {"eta_cut": 0.6} if how == "cut" else {}
         run = Run(rule, 3, entropy_weight=1.0, spread_scale=0.7, eta=how, tol=1e-10, **more, **extra)
-        ours = quiet(D, run, kind="squared-distance").best
+        ours = quiet(cluster, D, run, kind="squared-distance").best
         np.testing.assert_allclose(ours.result.eta, 0.7 * eta, rtol=1e-6)
         theirs = oracle.run(D, rule, fuzzy["U"], m=m, eta=0.7 * eta, tol=1e-10, max_iter=500)
         np.testing.assert_allclose(ours.memberships.T, theirs["U"], atol=1e-6)
@@ -387,10 +336,10 @@ def test_possibilistic_runs_start_from_an_fcm2_run(rule):
 
 
 def test_spreads_that_are_estimated_again_fit_the_last_memberships():
-    D = squared()
+    D = squared(60)
     # small enough to stay where they are: the spreads shrink to a fixed point
     ours = quiet(
-        D, Run("pcm2", 3, entropy_weight=1.0, eta_refit=True, tol=1e-9, max_iter=2000), kind="squared-distance"
+        cluster, D, Run("pcm2", 3, entropy_weight=1.0, eta_refit=True, tol=1e-9, max_iter=2000), kind="squared-distance"
     )
     best = ours.best
     U, d = best.memberships.T, best.distances.T
@@ -399,17 +348,17 @@ def test_spreads_that_are_estimated_again_fit_the_last_memberships():
 
 
 def test_starts_from_rows_and_objects_are_what_they_say():
-    D = squared()
+    D = squared(60)
     rng = np.random.default_rng(np.random.SeedSequence((5, 2)))
     rows = rng.choice(60, size=3, replace=False)
     V = D[rows] / D[rows].sum(axis=1, keepdims=True)
     d = V @ D - 0.5 * np.einsum("in,nk,ik->i", V, D, V)[:, None]
     expected = oracle.updated("fcm2", d, None, 1.0, None)
     run = Run("fcm2", 3, entropy_weight=1.0, start="rows", seed=5, restart=2, max_iter=1)
-    ours = quiet(D, run, kind="squared-distance").best
+    ours = quiet(cluster, D, run, kind="squared-distance").best
     np.testing.assert_allclose(ours.memberships.T, expected, atol=1e-9)
     runs = grid("hard", 3, start="k-means++", n_init=20, max_iter=1)
-    seeds = quiet(D, runs, kind="squared-distance", keep_all=True)
+    seeds = quiet(cluster, D, runs, kind="squared-distance", keep_all=True)
     for one in seeds.kept:
         assert sorted(np.unique(one.model.V).tolist()) == [0.0, 1.0]  # one object each
         objects = one.model.V.argmax(axis=1)
@@ -420,11 +369,11 @@ def test_starts_from_rows_and_objects_are_what_they_say():
 
 
 def test_random_starts_depend_on_seed_and_restart_only(tmp_path):
-    D = squared()
+    D = squared(60)
     small, large = (make_store(tmp_path / str(tile), D, tile=tile) for tile in (16, 64))
     runs = grid("fcm2", 3, entropy_weight=1.0, n_init=3, max_iter=1)
-    a, b = (quiet(m, runs, keep_all=True).kept for m in (small, large))
-    alone = quiet(small, runs[2]).best
+    a, b = (quiet(cluster, m, runs, keep_all=True).kept for m in (small, large))
+    alone = quiet(cluster, small, runs[2]).best
     for x, y in zip(a, b, strict=True):
         np.testing.assert_allclose(x.memberships, y.memberships, rtol=0, atol=1e-12)
     np.testing.assert_allclose(alone.memberships, a[2].memberships, rtol=0, atol=1e-12)
@@ -434,7 +383,7 @@ def test_random_starts_depend_on_seed_and_restart_only(tmp_path):
 def test_a_bundle_too_wide_for_memory_is_split_and_says_so():
     D = squared(n=400)
     runs = grid("fcm1", 5, n_init=20, max_iter=5, tol=0)
-    whole = quiet(D, runs, kind="squared-distance")
+    whole = quiet(cluster, D, runs, kind="squared-distance")
     with pytest.warns(DasrelWarning) as told:
         parts = cluster(D, runs, kind="squared-distance", memory="1MB")
     assert any(f"20 runs do not fit into memory at once and were split into {parts.bundles} bundles" in str(w.message)
@@ -452,7 +401,7 @@ def test_emptied_clusters_are_seeded_again():
     D = cdist(X, X, "sqeuclidean")
     U = np.zeros((21, 3))
     U[:, 0] = U[0, 1] = U[0, 2] = 1.0  # two centres on the same object, the third at the grand mean
-    found = quiet(D, Run("hard", 3, start=U), kind="squared-distance")
+    found = quiet(cluster, D, Run("hard", 3, start=U), kind="squared-distance")
     assert found.runs[0].reseeded > 0
     assert found.runs[0].empty == 0
     assert sorted(np.bincount(found.best.labels)) == [1, 10, 10]
@@ -468,7 +417,7 @@ def test_odd_matrices_run(rule, how):
     for D in (np.zeros((7, 7)), equal, doubled, doubled * 1e-12, doubled * 1e12, equal[:2, :2]):
         clusters = sorted({1, min(len(D), 3), len(D)})
         runs = [run for more in ({}, extreme) for run in grid(rule, clusters, n_init=2, start=how, max_iter=20, **more)]
-        for partition in quiet(D, runs, kind="squared-distance").partitions:
+        for partition in quiet(cluster, D, runs, kind="squared-distance").partitions:
             assert np.isfinite(partition.memberships).all()
             assert np.isfinite(partition.distances).all()
             assert np.isfinite(partition.objective)
@@ -483,14 +432,14 @@ def test_results_do_not_depend_on_the_scale(rule):
     for scale in (1.0, 1e-12, 1e12):
         more = {} if rule in ("fcm1", "hard") else {"entropy_weight": 0.5 * scale}
         runs = grid(rule, 3, max_iter=30, tol=0, **more)
-        found.append(quiet(squared() * scale, runs, kind="squared-distance").best.memberships)
+        found.append(quiet(cluster, squared(60) * scale, runs, kind="squared-distance").best.memberships)
     np.testing.assert_allclose(found[1], found[0], atol=1e-8)
     np.testing.assert_allclose(found[2], found[0], atol=1e-8)
 
 
 def test_not_converged_is_said():
     with pytest.warns(DasrelWarning, match="1 of 2 runs did not converge"):
-        result = cluster(squared(), [Run("fcm1", 3, max_iter=2), Run("hard", 1)], kind="squared-distance")
+        result = cluster(squared(60), [Run("fcm1", 3, max_iter=2), Run("hard", 1)], kind="squared-distance")
     assert [r.converged for r in result.runs] == [False, True]
 
 
@@ -526,7 +475,7 @@ BAD = [
 def test_bad_input_is_refused_before_a_scan(wrong, message):
     given = {"rule": "fcm1", "n_clusters": 3, **wrong}
     with meter.watch() as counted, pytest.raises(InputError, match=message) as refused:
-        cluster(squared(), [Run(**given)], kind="squared-distance")
+        cluster(squared(60), [Run(**given)], kind="squared-distance")
     assert counted.scans == 0
     assert "\n" not in str(refused.value)
 
@@ -540,7 +489,7 @@ def test_grids_are_products():
         with pytest.raises(InputError, match=message):
             grid("fcm1", 3, **wrong)
     with pytest.raises(InputError, match="no run to make"):
-        cluster(squared(), [], kind="squared-distance")
+        cluster(squared(60), [], kind="squared-distance")
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5, 32, 33, 100])

@@ -31,6 +31,7 @@ from dasrel.intake import KINDS
 from dasrel.readers import import_matrix
 from dasrel.store import open_matrix
 from tests.helpers import oracle
+from tests.helpers.matrices import blobs, distances
 
 CLASSES = [FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans]
 
@@ -93,14 +94,12 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
 
 @pytest.fixture(scope="module")
 def points() -> Any:
-    rng = np.random.default_rng(4)
-    centres = np.array([[0.0, 0.0], [6.0, 1.0], [2.0, 7.0]])
-    return np.concatenate([rng.normal(centre, 1.0, (14, 2)) for centre in centres])
+    return blobs(14, [[0, 0], [6, 1], [2, 7]], 4)
 
 
 @pytest.fixture(scope="module")
 def squared(points: Any) -> Any:
-    return squareform(pdist(points, "sqeuclidean"))
+    return distances(points, "sqeuclidean")
 
 
 @pytest.fixture

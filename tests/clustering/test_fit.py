@@ -18,6 +18,7 @@ from dasrel.relation import relation
 from dasrel.results import cluster
 from dasrel.runs import Run, grid
 from tests.helpers import oracle
+from tests.helpers.matrices import distances, grouped_points
 
 RUNS = {
     "fcm1": Run("fcm1", 3, fuzzifier=1.8),
@@ -28,22 +29,9 @@ RUNS = {
 }
 
 
-def points(n=60, seed=0):
-    shift = 5.0 * np.eye(3)[np.arange(n) % 3]
-    return np.random.default_rng(seed).normal(size=(n, 3)) + shift
-
-
-def distances(n=60, seed=0):
-    return cdist(points(n, seed), points(n, seed))
-
-
-def new_points(k=25, seed=9):
-    return points(k, seed)
-
-
 @pytest.mark.parametrize("rule", list(RUNS))
 def test_a_saved_model_reproduces_the_memberships_of_the_training_rows(rule, tmp_path):
-    D = distances()
+    D = distances(grouped_points(60))
     best = cluster(D, RUNS[rule], kind="distance").best
     best.model.save(tmp_path / "model.npz")
     model = Model.load(tmp_path / "model.npz")
@@ -55,8 +43,8 @@ def test_a_saved_model_reproduces_the_memberships_of_the_training_rows(rule, tmp
 @pytest.mark.parametrize("rule", list(RUNS))
 def test_new_objects_are_placed_as_in_feature_space(rule):
     """The centres are means of points, so that distances to them can be had without the matrix."""
-    X, Z = points(), new_points()
-    best = cluster(distances(), RUNS[rule], kind="distance").best
+    X, Z = grouped_points(60), grouped_points(25, 9)
+    best = cluster(distances(grouped_points(60)), RUNS[rule], kind="distance").best
     centres = best.model.V @ X
     d = cdist(centres, Z, "sqeuclidean")
     run = RUNS[rule]
@@ -66,9 +54,9 @@ def test_new_objects_are_placed_as_in_feature_space(rule):
 
 def test_a_spread_moves_new_objects_by_all_of_it():
     """On the 61 x 61 matrix with the spread written into it, the new object being the last."""
-    X, beta = points(), 7.0
-    Z = new_points(1)
-    best = cluster(distances(), Run("fcm1", 3, spread=beta), kind="distance").best
+    X, beta = grouped_points(60), 7.0
+    Z = grouped_points(1, 9)
+    best = cluster(distances(grouped_points(60)), Run("fcm1", 3, spread=beta), kind="distance").best
     whole = oracle.spread_matrix(cdist(np.vstack([X, Z]), np.vstack([X, Z]), "sqeuclidean"), beta)
     V = np.hstack([best.model.V, np.zeros((3, 1))])
     d = np.array([whole[-1] @ v - 0.5 * v @ whole @ v for v in V])[:, None]
@@ -78,8 +66,8 @@ def test_a_spread_moves_new_objects_by_all_of_it():
 
 
 def test_rows_come_as_arrays_files_and_zarr(tmp_path, monkeypatch):
-    rows = cdist(new_points(), points())
-    model = cluster(distances(), RUNS["fcm1"], kind="distance").best.model
+    rows = cdist(grouped_points(25, 9), grouped_points(60))
+    model = cluster(distances(grouped_points(60)), RUNS["fcm1"], kind="distance").best.model
     expected = model.predict_memberships(rows)
     np.save(tmp_path / "rows.npy", rows)
     stored = zarr.create_array(str(tmp_path / "rows.zarr"), shape=rows.shape, chunks=(7, 20), dtype="float64")
@@ -94,10 +82,10 @@ def test_rows_come_as_arrays_files_and_zarr(tmp_path, monkeypatch):
 
 
 def test_similarities_need_the_similarity_of_new_objects_with_themselves():
-    X, Z = points(), new_points()
+    X, Z = grouped_points(60), grouped_points(25, 9)
     own = (Z * Z).sum(axis=1)
     model = cluster(X @ X.T, RUNS["fcm1"], kind="kernel").best.model
-    same = cluster(distances(), RUNS["fcm1"], kind="distance").best.model
+    same = cluster(distances(grouped_points(60)), RUNS["fcm1"], kind="distance").best.model
     np.testing.assert_allclose(
         model.predict_memberships(Z @ X.T, self_similarity=own), same.predict_memberships(cdist(Z, X)), atol=1e-6
     )
@@ -110,10 +98,10 @@ def test_similarities_need_the_similarity_of_new_objects_with_themselves():
 
 
 def test_views_are_kept_in_the_model():
-    X, Z = points(), new_points()
-    seen = relation(distances(), kind="distance").power(0.5)
+    X, Z = grouped_points(60), grouped_points(25, 9)
+    seen = relation(distances(grouped_points(60)), kind="distance").power(0.5)
     model = cluster(seen, RUNS["fcm1"]).best.model
-    roots = cluster(np.sqrt(distances()), RUNS["fcm1"], kind="distance").best.model
+    roots = cluster(np.sqrt(distances(grouped_points(60))), RUNS["fcm1"], kind="distance").best.model
     np.testing.assert_allclose(
         model.predict_memberships(cdist(Z, X)), roots.predict_memberships(np.sqrt(cdist(Z, X))), atol=1e-9
     )
@@ -130,22 +118,26 @@ class Ultrametric:
 
 
 def test_a_term_that_new_objects_have_no_values_for_is_refused():
-    model = cluster(relation(distances(), kind="distance").plus(Ultrametric(), 2.0), RUNS["fcm1"]).best.model
-    spread = cluster(distances(), Run("fcm1", 3, fuzzifier=1.8, spread=2.0), kind="distance").best.model
+    model = cluster(
+        relation(distances(grouped_points(60)), kind="distance").plus(Ultrametric(), 2.0), RUNS["fcm1"]
+    ).best.model
+    spread = cluster(
+        distances(grouped_points(60)), Run("fcm1", 3, fuzzifier=1.8, spread=2.0), kind="distance"
+    ).best.model
     np.testing.assert_allclose(model.V, spread.V, atol=1e-9)
     with pytest.raises(InputError, match="added term"):
-        model.predict(distances())
+        model.predict(distances(grouped_points(60)))
 
 
 def test_wrong_rows_are_refused(tmp_path):
-    model = cluster(distances(), RUNS["fcm1"], kind="distance").best.model
-    bad = distances()
+    model = cluster(distances(grouped_points(60)), RUNS["fcm1"], kind="distance").best.model
+    bad = distances(grouped_points(60))
     bad[3, 4] = np.nan
     (tmp_path / "text.npy").write_text("no array")
     np.save(tmp_path / "pickled.npy", np.array([[{}]], dtype=object))
     for rows, message in [
-        (distances()[:, :59], r"\(60, 59\).*\(k, 60\)"),
-        (distances()[0], r"\(60,\)"),
+        (distances(grouped_points(60))[:, :59], r"\(60, 59\).*\(k, 60\)"),
+        (distances(grouped_points(60))[0], r"\(60,\)"),
         (bad, "row 3, column 4"),
         (np.full((2, 60), "a"), "numbers are needed"),
         (tmp_path / "text.npy", "cannot be read as rows"),
@@ -159,7 +151,7 @@ def test_wrong_rows_are_refused(tmp_path):
 
 
 def test_negative_distances_of_new_objects_are_counted():
-    model = cluster(distances(), RUNS["fcm1"], kind="distance").best.model
+    model = cluster(distances(grouped_points(60)), RUNS["fcm1"], kind="distance").best.model
     with pytest.warns(DasrelWarning, match="3 distances of new objects"):
         U = model.predict_memberships(np.zeros((1, 60)))  # at every training object at once: no such point
     assert np.isfinite(U).all()
@@ -172,7 +164,7 @@ class Evil:
 
 def test_broken_and_foreign_models_are_refused(tmp_path, capsys):
     path = tmp_path / "model.npz"
-    cluster(distances(), RUNS["pcm1"], kind="distance").best.model.save(path)
+    cluster(distances(grouped_points(60)), RUNS["pcm1"], kind="distance").best.model.save(path)
     whole = path.read_bytes()
     with np.load(path, allow_pickle=False) as file:
         parts = {name: file[name] for name in file.files}
@@ -210,7 +202,7 @@ def test_broken_and_foreign_models_are_refused(tmp_path, capsys):
 
 
 def test_a_model_is_a_warm_start_for_a_matrix_with_its_objects(tmp_path):
-    D = distances()
+    D = distances(grouped_points(60))
     cold = cluster(D, Run("fcm1", 3, tol=1e-6), kind="distance")
     cold.best.model.save(tmp_path / "m.npz")
     model = Model.load(tmp_path / "m.npz")
@@ -233,15 +225,15 @@ def test_a_model_is_a_warm_start_for_a_matrix_with_its_objects(tmp_path):
 
 def test_ids_of_any_kind_survive(tmp_path):
     names = [f"ß {k}\x00\n'" for k in range(60)]
-    model = cluster(as_matrix(distances(), kind="distance", ids=None), RUNS["hard"]).best.model
+    model = cluster(as_matrix(distances(grouped_points(60)), kind="distance", ids=None), RUNS["hard"]).best.model
     odd = Model(**{**model.__dict__, "ids": np.array(names, dtype=object)})
     odd.save(tmp_path / "m.npz")
     assert Model.load(tmp_path / "m.npz").ids.tolist() == names
 
 
 def test_what_a_partition_says_of_itself():
-    D = distances()
-    X = points()
+    D = distances(grouped_points(60))
+    X = grouped_points(60)
     best = cluster(D, RUNS["fcm2"], kind="distance").best
     U = best.memberships
     assert U.shape == best.distances.shape == (60, 3)
@@ -259,7 +251,7 @@ def test_what_a_partition_says_of_itself():
 
 
 def test_the_best_run_of_each_setting_is_chosen_and_settings_are_not_compared():
-    D = distances()
+    D = distances(grouped_points(60))
     runs = [*grid("hard", [3, 4], n_init=10), *grid("fcm1", 3, fuzzifier=[1.5, 2.0], n_init=2)]
     result = cluster(D, runs, kind="distance", keep_all=True)
     assert len(result.partitions) == 4
@@ -275,7 +267,7 @@ def test_the_best_run_of_each_setting_is_chosen_and_settings_are_not_compared():
 
 
 def test_healed_runs_are_compared_at_the_same_spread():
-    X = points(30)
+    X = grouped_points(30)
     D = cdist(X, X) ** 4 / 1000
     with pytest.warns(DasrelWarning):
         found = cluster(
@@ -288,7 +280,7 @@ def test_healed_runs_are_compared_at_the_same_spread():
 
 
 def test_a_store_s_path_an_array_and_a_relation_are_taken():
-    D = distances()
+    D = distances(grouped_points(60))
     with pytest.raises(InputError, match="kind"):
         cluster(D, Run("hard", 2))
     with pytest.raises(InputError, match="knows its kind"):

@@ -14,7 +14,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import InputError, Run, StoreError, Writing, cli, meter
+from dasrel import InputError, Run, StoreError, Writing, meter
 from dasrel.append import append
 from dasrel.matching import (
     Moves,
@@ -26,6 +26,7 @@ from dasrel.matching import (
     renumbered,
 )
 from dasrel.relation import relation
+from tests.helpers.processes import ran
 
 OLD, ALL = 90, 110
 
@@ -56,10 +57,6 @@ def fuzzy(points: Any, U: Any, m: float = 2.0) -> Any:
     centres = (W / W.sum(axis=0)).T @ points[: len(U)]
     d = cdist(points, centres, "sqeuclidean")
     return 1 / (d[:, :, None] / d[:, None, :]).sum(axis=2)
-
-
-def command(line: str) -> int:
-    return cli.run(line.split())
 
 
 # ------------------------------------------------------------------------------------------------------------- matching
@@ -215,7 +212,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     points = blobs(1.2)
     stored(folder / "s.zarr", points)
     for rule in ("fcm1 --fuzzifier 1.5", "pcm2 --entropy-weight 0.5", "fcm2"):
-        assert command(f"cluster {folder}/s.zarr {folder}/{rule[:4]} --rule {rule} --clusters 3 --quiet") == 0
+        assert ran(*f"cluster {folder}/s.zarr {folder}/{rule[:4]} --rule {rule} --clusters 3 --quiet".split()) == 0
     grow(folder / "s.zarr", points)
     shutil.copytree(folder / "fcm1", folder / "torn")
     np.save(folder / "torn" / "memberships.npy", np.zeros((5, 3)))
@@ -233,9 +230,25 @@ def results(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("cluster s.zarr cold --rule fcm1 --clusters 3 --fuzzifier 1.5 --n-init 1 --json") == 0
+    assert (
+        ran(
+            "cluster",
+            "s.zarr",
+            "cold",
+            "--rule",
+            "fcm1",
+            "--clusters",
+            "3",
+            "--fuzzifier",
+            "1.5",
+            "--n-init",
+            "1",
+            "--json",
+        )
+        == 0
+    )
     cold = json.loads(capsys.readouterr().out)
-    assert command("cluster s.zarr warm --rule fcm1 --clusters 3 --warm-start fcm1 --json") == 0
+    assert ran("cluster", "s.zarr", "warm", "--rule", "fcm1", "--clusters", "3", "--warm-start", "fcm1", "--json") == 0
     warm = json.loads(capsys.readouterr().out)
     assert warm["settings"][0]["fuzzifier"] == 1.5  # that of the model, as no other was asked for
     assert (warm["runs"], warm["asked"]["warm_start"]) == (1, "fcm1")
@@ -262,7 +275,10 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
     assert json.loads((results / "warm" / "result.json").read_text())["warm_start"] == told
     # A model by itself does as well, for one scan more.
     shutil.copy(results / "fcm1" / "model.npz", results / "alone.npz")
-    assert command("cluster s.zarr again --rule fcm1 --clusters 3 --warm-start alone.npz --json") == 0
+    assert (
+        ran("cluster", "s.zarr", "again", "--rule", "fcm1", "--clusters", "3", "--warm-start", "alone.npz", "--json")
+        == 0
+    )
     alone = json.loads(capsys.readouterr().out)
     assert alone["scans"] == warm["scans"] + 1
     change = alone["warm_start"]["largest_change"]["membership"]
@@ -272,7 +288,7 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
 
 @pytest.mark.parametrize("rule", ["pcm2", "fcm2"])
 def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixture[str], rule: str) -> None:
-    assert command(f"cluster s.zarr warm --rule {rule} --clusters 3 --warm-start {rule}/model.npz") == 0
+    assert ran(*f"cluster s.zarr warm --rule {rule} --clusters 3 --warm-start {rule}/model.npz".split()) == 0
     out = capsys.readouterr().out
     assert "objects changed their cluster" in out
     assert "new        20 objects: " in out
@@ -298,7 +314,7 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_refused_warm_starts(results: Path, capsys: pytest.CaptureFixture[str], line: str, told: str) -> None:
-    assert command(f"cluster s.zarr out {line}") == 1
+    assert ran(*f"cluster s.zarr out {line}".split()) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert told in error
     assert not Path("out").exists()

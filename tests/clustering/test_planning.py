@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import pdist, squareform
+from scipy.spatial.distance import squareform
 from zarr.storage import MemoryStore
 
 import dasrel
@@ -24,19 +24,14 @@ from dasrel.relation import relation
 from dasrel.tasks import limit_for, worker_memory
 from dasrel.workers import PINNED_SHARE
 from dasrel.writer import Writing
-from tests.io.test_importing_faults import s3 as bucket  # noqa: F401 - a fixture
+from tests.helpers.matrices import distances, grouped_points
 
 N, TILE = 300, 64
 
 
-def features(n: int = N) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(n, 3)) + 4 * np.eye(3)[np.arange(n) % 3]
-
-
 @pytest.fixture(scope="module")
 def matrix() -> np.ndarray:
-    return squareform(pdist(features(), "chebyshev"))
+    return distances(grouped_points(N), "chebyshev")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def test_what_follows_from_the_store_and_the_runs(store) -> None:
 )
 @pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")
 def test_scans_lie_in_the_range(rule, more) -> None:
-    euclidean = squareform(pdist(features(120)))
+    euclidean = distances(grouped_points(120))
     runs = dasrel.grid(rule, 3, n_init=3, **more)
     plan = plan_clustering(euclidean, runs, kind="distance", probe_seconds=0.02)
     found = dasrel.cluster(euclidean, runs, kind="distance")
@@ -218,7 +213,9 @@ print(predicted, peak[0])
 def large(tmp_path_factory) -> Path:
     """A store of several MB, and a file that Euclideanises it."""
     path = tmp_path_factory.mktemp("large") / "d.zarr"
-    found = dasrel.pairwise(features(2500).astype(np.float32), path, metric="chebyshev", writing=Writing(tile=512))
+    found = dasrel.pairwise(
+        grouped_points(2500).astype(np.float32), path, metric="chebyshev", writing=Writing(tile=512)
+    )
     dasrel.euclideanize(found, method="ultrametric", tol=0.1).save(f"{path}.npz")
     return path
 
@@ -279,15 +276,15 @@ def test_other_places(tmp_path, matrix, where) -> None:
         assert plan.task_memory >= 2 * TILE * TILE * 4
 
 
-def test_a_store_on_s3(capsys, bucket, matrix) -> None:  # noqa: F811
+def test_a_store_on_s3(capsys, s3, matrix) -> None:
     url = "s3://matrices/plan.zarr"
     dasrel.import_matrix(matrix, url, kind="distance", writing=Writing(tile=TILE))
-    before = bucket.find("matrices", detail=True)
+    before = s3.find("matrices", detail=True)
     printed = said(capsys, "plan", url, "--rule", "hard", "--clusters", "2", "--probe", "0.1")
     assert (printed["store"], printed["tiles"], printed["stays_in_memory"]) == (url, 15, False)
     assert printed["speed"]["cold"] is None
     assert said(capsys, "spectrum", url, "--dry-run")["n_objects"] == N
-    assert bucket.find("matrices", detail=True) == before
+    assert s3.find("matrices", detail=True) == before
 
 
 def test_more_workers_hold_more_tiles(store) -> None:
@@ -436,7 +433,7 @@ def test_dry_import_refuses_what_an_import_refuses(capsys, sources, tmp_path) ->
 
 
 def test_dry_pairwise(capsys, tmp_path) -> None:
-    np.save(tmp_path / "x.npy", features())
+    np.save(tmp_path / "x.npy", grouped_points(N))
     before = snapshot(tmp_path)
     words = ("pairwise", tmp_path / "x.npy", tmp_path / "new.zarr", "--metric", "cityblock")
     printed = said(capsys, *words, "--dry-run")

@@ -13,6 +13,7 @@ from dasrel import rules
 from dasrel.errors import InputError
 from dasrel.rules import Rule
 from tests.helpers import oracle
+from tests.helpers.matrices import symmetric
 
 PARAMETERS = {
     "fcm1": {"m": 1.7},
@@ -28,9 +29,8 @@ def euclidean(n=30, seed=0):
     return cdist(points, points, "sqeuclidean") / 10
 
 
-def non_metric(n=30, seed=0):
-    half = np.triu(np.random.default_rng(seed).uniform(0, 2, size=(n, n)), 1)
-    return half + half.T
+def noise(n=30, seed=0):
+    return 2 * symmetric(n, seed)
 
 
 def from_similarity(n=30, seed=0):
@@ -90,7 +90,7 @@ def test_oracle_knows_the_example_of_k14():
 
 
 def test_oracle_distances_agree_in_both_forms():
-    D, U = non_metric(), random_start(1, 3, 30)[0]
+    D, U = noise(), random_start(1, 3, 30)[0]
     kernel = oracle.kernel_distances(oracle.centred(D), U, 1.7)
     np.testing.assert_allclose(kernel, oracle.relational_distances(D, U, 1.7), atol=1e-12)
 
@@ -104,7 +104,7 @@ def test_euclidean(name):
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-@pytest.mark.parametrize("make", [non_metric, from_similarity])
+@pytest.mark.parametrize("make", [noise, from_similarity])
 def test_non_euclidean_with_the_eigenvalue_spread(name, make):
     D = make()
     lowest = oracle.smallest_eigenvalue(D)
@@ -113,7 +113,7 @@ def test_non_euclidean_with_the_eigenvalue_spread(name, make):
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-@pytest.mark.parametrize("make", [non_metric, from_similarity])
+@pytest.mark.parametrize("make", [noise, from_similarity])
 def test_non_euclidean_with_healing(name, make):
     # singletons and pairs make negative distances sure at the start, so healing has work to do
     D = make() ** 4
@@ -217,7 +217,7 @@ def test_hard_is_lloyd():
     scale=st.sampled_from([1e-6, 1.0, 1e6]),
 )
 def test_objective_never_increases(name, seed, n, c, m, width, scale):
-    D = scale * non_metric(n, seed) ** 2
+    D = scale * noise(n, seed) ** 2
     beta = max(0.0, -2.001 * oracle.smallest_eigenvalue(D))
     given_words = {"m": m, "lam": width * scale, "eta": np.full((1, c), width * scale)}
     words = {"fcm1": ["m"], "fcm2": ["lam"], "pcm1": ["m", "eta"], "pcm2": ["eta"], "hard": []}[name]
@@ -229,7 +229,7 @@ def test_objective_never_increases(name, seed, n, c, m, width, scale):
 
 
 def test_objective_under_a_shift_adds_alpha_times_a_minus_b():
-    D, U, alpha = non_metric(), random_start(2, 3, 30), 1.9
+    D, U, alpha = noise(), random_start(2, 3, 30), 1.9
     rule = Rule("fcm1", m=1.7)
     W = rules.weights(U, rule.theta)
     half = rules.distances(W.V @ D, W)[1]
@@ -246,7 +246,7 @@ def test_objective_under_a_shift_adds_alpha_times_a_minus_b():
 
 
 def test_pre_shift_and_post_shift_are_the_spread():
-    D, U, alpha = non_metric(), random_start(1, 3, 30), 2.5
+    D, U, alpha = noise(), random_start(1, 3, 30), 2.5
     W = rules.weights(U, 1.4)
     d = rules.distances(W.V @ D, W, beta=2 * alpha)[0][0]
     pre = oracle.kernel_distances(oracle.centred(oracle.spread_matrix(D, 2 * alpha)), U[0], 1.4)
@@ -447,7 +447,7 @@ def test_heal_next_to_an_object_is_exact():
 
 
 def test_heal_is_the_least_spread_that_does_it():
-    D = non_metric(12) ** 4
+    D = noise(12) ** 4
     i, k = np.unravel_index(D.argmax(), D.shape)
     U = np.full((1, 1, 12), 1e-4)
     U[0, 0, [i, k]] = 1.0
@@ -460,7 +460,7 @@ def test_heal_is_the_least_spread_that_does_it():
 
 
 def test_new_objects_are_seen_as_if_they_had_been_there_without_weight():
-    D, beta = non_metric(20), 1.5
+    D, beta = noise(20), 1.5
     U = random_start(2, 3, 20)
     U[:, :, 16:] = 0.0  # four objects that no centre knows
     everything = rules.weights(U, 1.3)

@@ -19,7 +19,8 @@ from dasrel.relation import relation
 from dasrel.scan import reduction, scan
 from dasrel.tiles import View
 from dasrel.workers import quiet
-from tests.engine.test_scan import symmetric, write
+from tests.helpers.matrices import symmetric
+from tests.helpers.stores import stored
 
 
 def past(matrix, kept=0.0):
@@ -55,7 +56,7 @@ def used(monkeypatch):
 @pytest.mark.parametrize(("n", "tile"), [(2, 16), (50, 16), (128, 32), (300, 20)])
 def test_the_same_bits_as_through_the_cache(tmp_path, used, brought, n, tile, kept):
     values = symmetric(n, seed=n)
-    matrix = write(tmp_path / "m.zarr", values, tile=tile)
+    matrix = stored(tmp_path / "m.zarr", values, tile=tile)
     everything = matrix.layout.tiles()
     U = np.random.default_rng(1).random((3, n))
     through = relation(matrix).left(U)
@@ -76,7 +77,7 @@ def test_the_same_bits_as_through_the_cache(tmp_path, used, brought, n, tile, ke
 def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeypatch):
     """Each from end to end, by threads of its own; the next scan finds them."""
     values = symmetric(1500)
-    matrix = write(tmp_path / "m.zarr", values, tile=500)
+    matrix = stored(tmp_path / "m.zarr", values, tile=500)
     drop(matrix)
     readers, plain = set(), os.sendfile
     monkeypatch.setattr(os, "sendfile", lambda *given: readers.add(threading.get_ident()) or plain(*given))
@@ -93,7 +94,7 @@ def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeyp
 
 
 def test_many_tiles_read_ahead_keep_no_files_open(tmp_path, brought):
-    matrix = write(tmp_path / "m.zarr", symmetric(300), tile=20)
+    matrix = stored(tmp_path / "m.zarr", symmetric(300), tile=20)
     order = matrix.layout.tiles()
     reader = Ahead(matrix.files, 1)
     open_before = len(os.listdir("/proc/self/fd"))
@@ -106,7 +107,7 @@ def test_many_tiles_read_ahead_keep_no_files_open(tmp_path, brought):
 
 def test_where_nothing_can_be_sent_to_nowhere_the_store_reads(tmp_path, monkeypatch, brought):
     values = symmetric(80)
-    matrix = write(tmp_path / "m.zarr", values, tile=16)
+    matrix = stored(tmp_path / "m.zarr", values, tile=16)
 
     def refuse(*given):
         raise OSError(22, "Invalid argument")
@@ -120,7 +121,7 @@ def test_where_nothing_can_be_sent_to_nowhere_the_store_reads(tmp_path, monkeypa
 def test_tiles_that_are_read_in_chunks(tmp_path, used, monkeypatch, tile):
     """Less than a chunk, whole chunks and a checksum, some more than that; the checksum is no read of its own."""
     values = symmetric(200, seed=5)
-    matrix = past(write(tmp_path / "m.zarr", values, tile=tile))
+    matrix = past(stored(tmp_path / "m.zarr", values, tile=tile))
     monkeypatch.setattr(ahead, "CHUNK", 4096)
     reads = []
     plain = os.preadv
@@ -132,7 +133,7 @@ def test_tiles_that_are_read_in_chunks(tmp_path, used, monkeypatch, tile):
 
 
 def test_all_that_is_free_is_trusted_by_default(tmp_path, used, monkeypatch):
-    matrix = write(tmp_path / "m.zarr", symmetric(64), tile=16)
+    matrix = stored(tmp_path / "m.zarr", symmetric(64), tile=16)
     relation(matrix).row_sums()
     assert not used
     matrix.files = replace(matrix.files)
@@ -143,7 +144,7 @@ def test_all_that_is_free_is_trusted_by_default(tmp_path, used, monkeypatch):
 
 def test_other_consumers_keep_nothing_of_a_buffer(tmp_path, used):
     values = symmetric(90, seed=4)
-    matrix = write(tmp_path / "m.zarr", values, tile=16)
+    matrix = stored(tmp_path / "m.zarr", values, tile=16)
     through = tree.minimum_spanning_tree(matrix)
     beside = tree.minimum_spanning_tree(past(matrix))
     assert used
@@ -152,7 +153,7 @@ def test_other_consumers_keep_nothing_of_a_buffer(tmp_path, used):
 
 
 def test_buffers_are_few_and_used_again(tmp_path, monkeypatch):
-    matrix = past(write(tmp_path / "m.zarr", symmetric(200), tile=16))
+    matrix = past(stored(tmp_path / "m.zarr", symmetric(200), tile=16))
     monkeypatch.setattr("dasrel.scan.SMALL", 0)
     for _ in range(3):
         relation(matrix).row_sums()
@@ -168,7 +169,7 @@ def resident(kind):
 
 def test_buffers_are_memory_of_this_process_in_large_pages(tmp_path):
     """Not shared memory, which is counted elsewhere and comes in small pages."""
-    matrix = past(write(tmp_path / "m.zarr", symmetric(2000), tile=1000))
+    matrix = past(stored(tmp_path / "m.zarr", symmetric(2000), tile=1000))
     shared = resident("RssShmem")
     relation(matrix).row_sums()
     buffers = matrix.files.buffers
@@ -195,7 +196,7 @@ def large_pages_around(address):
 
 
 def test_without_room_for_buffers_the_cache_is_used(tmp_path, used):
-    matrix = past(write(tmp_path / "m.zarr", symmetric(256, seed=2), tile=128))
+    matrix = past(stored(tmp_path / "m.zarr", symmetric(256, seed=2), tile=128))
     consumer = reduction(_largest, max)
     scan(matrix, [consumer], memory=ahead.buffer_bytes(matrix.files, CPU_COUNT) - 1)
     assert not used
@@ -210,7 +211,7 @@ def _largest(tile, on_diagonal):
 @pytest.mark.parametrize("kept", [0, 0.5, 1])
 def test_any_other_order_of_asking_works(tmp_path, kept):
     values = symmetric(160, seed=3).astype(np.float32)
-    matrix = past(write(tmp_path / "m.zarr", values, tile=16), kept)
+    matrix = past(stored(tmp_path / "m.zarr", values, tile=16), kept)
     order = matrix.layout.tiles()
     for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda place: hash((place, 7)))):
         matrix.files.met.clear()
@@ -242,7 +243,7 @@ def _flip(path):
 )
 def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil, message, kept):
     monkeypatch.setattr("dasrel.scan.SMALL", 0)
-    matrix = past(write(tmp_path / "m.zarr", symmetric(80), tile=16), kept)
+    matrix = past(stored(tmp_path / "m.zarr", symmetric(80), tile=16), kept)
     spoil(matrix.files.file(1, 2))
     before = threading.active_count()
     with dask.config.set(num_workers=2), pytest.raises(StoreError, match=message):
@@ -253,7 +254,7 @@ def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil,
 
 def test_where_files_cannot_be_read_past_the_cache_the_store_reads_them(tmp_path, monkeypatch, used):
     values = symmetric(80)
-    matrix = past(write(tmp_path / "m.zarr", values, tile=16))
+    matrix = past(stored(tmp_path / "m.zarr", values, tile=16))
     plain = os.open
 
     def refuse(path, flags, *more, **named):
@@ -267,7 +268,7 @@ def test_where_files_cannot_be_read_past_the_cache_the_store_reads_them(tmp_path
 
 
 def test_a_task_of_a_cluster_reads_its_own_tiles_ahead(tmp_path, used):
-    matrix = past(write(tmp_path / "m.zarr", symmetric(200), tile=16))
+    matrix = past(stored(tmp_path / "m.zarr", symmetric(200), tile=16))
     plan = Plan(matrix.layout)
     assert plan.group_side == 2
     U = np.random.default_rng(0).random((2, 200))
@@ -307,7 +308,7 @@ def drop(matrix):
 
 
 def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
-    matrix = write(tmp_path / "m.zarr", symmetric(1500), tile=500)
+    matrix = stored(tmp_path / "m.zarr", symmetric(1500), tile=500)
     seen = relation(matrix)
     first = seen.row_sums()
     seen.row_sums()

@@ -20,48 +20,13 @@ from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.graph import FOLD_BYTES, Plan, build_graph
 from dasrel.products import product_consumer
-from dasrel.record import Record
 from dasrel.relation import left_products, relation
 from dasrel.scan import reduction, scan
 from dasrel.store import Layout
 from dasrel.tiles import View
-from dasrel.writer import Writing, create_store
-
-
-def symmetric(n, seed=0, kind="distance"):
-    """Random values of the given kind; for similarities a Gram matrix with a diagonal of its own."""
-    rng = np.random.default_rng(seed)
-    if kind in ("similarity", "kernel"):
-        points = rng.normal(size=(n, 3))
-        gram = points @ points.T
-        return (gram + gram.T) / 2
-    values = rng.random((n, n))
-    values = np.triu(values, 1)
-    return values + values.T
-
-
-def write(path, values, kind="distance", **writing):
-    """A store of these values, written tile by tile."""
-    writer = create_store(path, n_objects=len(values), kind=kind, writing=Writing(**writing))
-    above = values[np.triu_indices(len(values), 1)]
-    for i, j in writer.layout.tiles():
-        tile = values[writer.layout.span(i), writer.layout.span(j)]
-        record = Record(above.min(), above.max(), 0.0, 1.0, diagonal_minimum=np.diagonal(values).min(),
-                        diagonal_maximum=np.diagonal(values).max())  # fmt: skip
-        writer.files.write(i, j, tile.astype(writer.layout.dtype), record)
-    return writer.finish()
-
-
-def squared(values, kind):
-    """The dense matrix of squared dissimilarities, from the definition of each kind."""
-    if kind == "squared-distance":
-        return values.copy()
-    if kind == "distance":
-        return values**2
-    own = np.diagonal(values)
-    result = own[:, None] + own[None, :] - 2 * values
-    np.fill_diagonal(result, 0)
-    return np.maximum(result, 0)  # a Gram matrix has no negative ones but for rounding
+from dasrel.writer import create_store
+from tests.helpers.matrices import squared_of, symmetric
+from tests.helpers.stores import stored
 
 
 def viewed(D, steps):
@@ -103,7 +68,7 @@ def test_any_shape_kind_and_view_equals_the_dense_oracle(n, parts, k, kind, step
     found = relation(DirectMatrix(values, kind, tile=tile))
     for name, a in steps:
         found = getattr(found, name)(a)
-    expected = viewed(squared(values, kind), steps)
+    expected = viewed(squared_of(values, kind), steps)
     np.testing.assert_allclose(found.matmat(V), expected @ V, rtol=1e-9, atol=1e-9 * np.abs(expected).max() * n)
     np.testing.assert_allclose(found.diagonal(), np.diagonal(expected), atol=1e-12)
     assert found.largest() >= np.abs(expected).max() * (1 - 1e-9)
@@ -115,9 +80,9 @@ def test_any_shape_kind_and_view_equals_the_dense_oracle(n, parts, k, kind, step
 def test_float32_stores_stay_within_the_error_bound(tmp_path, compress, kind):
     """float32 products of at most `tile` terms, float64 sums: |error| <= tile eps32 |F(D)| |V| for every element."""
     values = symmetric(300, 3, kind).astype(np.float32).astype(np.float64)
-    matrix = write(tmp_path / "d.zarr", values, kind, tile=77, compress=compress)
+    matrix = stored(tmp_path / "d.zarr", values, kind, tile=77, compress=compress)
     V = np.random.default_rng(0).normal(size=(300, 5))
-    D = squared(values, kind)
+    D = squared_of(values, kind)
     scale = np.abs(values).max() * 4 if kind == "similarity" else 1.0
     bound = (matrix.tile + 4) * np.finfo(np.float32).eps * ((np.abs(D) + scale) @ np.abs(V))
     assert (np.abs(relation(matrix).matmat(V) - D @ V) <= bound).all()
@@ -125,7 +90,7 @@ def test_float32_stores_stay_within_the_error_bound(tmp_path, compress, kind):
 
 def test_float64_stores_stay_float64(tmp_path):
     values = symmetric(200, 1)
-    matrix = write(tmp_path / "d.zarr", values, dtype="float64", tile=64)
+    matrix = stored(tmp_path / "d.zarr", values, dtype="float64", tile=64)
     V = np.random.default_rng(0).normal(size=(200, 3))
     np.testing.assert_allclose(relation(matrix).matmat(V), values**2 @ V, rtol=1e-12, atol=1e-12)
 
@@ -147,11 +112,11 @@ def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monk
         dask.threaded, "get", lambda *given, num_workers: asked.append(num_workers) or plain(*given, num_workers=2)
     )
     values = symmetric(100)
-    matrix = write(tmp_path / "d.zarr", values, tile=32)
+    matrix = stored(tmp_path / "d.zarr", values, tile=32)
     for sums in (relation(matrix).row_sums() for _ in range(2)):
         np.testing.assert_allclose(sums, (values**2).sum(axis=1), rtol=1e-5)
     assert asked == [CPU_COUNT, CPU_COUNT]  # what is read ahead is waited for by others
-    relation(write(tmp_path / "z.zarr", values, tile=32, compress="lz4")).row_sums()
+    relation(stored(tmp_path / "z.zarr", values, tile=32, compress="lz4")).row_sums()
     relation(values, kind="distance").row_sums()
     np.save(tmp_path / "d.npy", values)
     relation(np.load(tmp_path / "d.npy", mmap_mode="r"), kind="distance").row_sums()
@@ -162,7 +127,7 @@ def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monk
 
 def test_the_same_bits_for_any_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.setattr("dasrel.scan.SMALL", 0)  # go through the threaded scheduler though the matrix is small
-    seen = relation(write(tmp_path / "d.zarr", symmetric(500, 2), tile=48))
+    seen = relation(stored(tmp_path / "d.zarr", symmetric(500, 2), tile=48))
     U = np.random.default_rng(0).random((7, 500))
     results = []
     for threads in (1, 2, 4, 7):
@@ -172,7 +137,7 @@ def test_the_same_bits_for_any_number_of_threads(tmp_path, monkeypatch):
 
 
 def test_the_number_of_parts_folded_in_a_task_does_not_change_bits(tmp_path, monkeypatch):
-    seen = relation(write(tmp_path / "d.zarr", symmetric(300, 2), tile=20))
+    seen = relation(stored(tmp_path / "d.zarr", symmetric(300, 2), tile=20))
     U = np.random.default_rng(0).random((7, 300))
     plain = seen.left(U)
     monkeypatch.setattr("dasrel.graph.FOLD_BYTES", 1)
@@ -181,7 +146,7 @@ def test_the_number_of_parts_folded_in_a_task_does_not_change_bits(tmp_path, mon
 
 
 def test_one_product_is_one_scan_and_reads_each_tile_once(tmp_path, monkeypatch):
-    matrix = write(tmp_path / "d.zarr", symmetric(200, 0), tile=48)
+    matrix = stored(tmp_path / "d.zarr", symmetric(200, 0), tile=48)
     reads = []
     original = type(matrix.files).read
 
@@ -202,7 +167,7 @@ def test_one_product_is_one_scan_and_reads_each_tile_once(tmp_path, monkeypatch)
 
 def test_everybody_shares_one_scan(tmp_path):
     values = symmetric(150, 4)
-    matrix = write(tmp_path / "d.zarr", values, tile=40, dtype="float64")
+    matrix = stored(tmp_path / "d.zarr", values, tile=40, dtype="float64")
     base = relation(matrix)
     U = np.random.default_rng(0).normal(size=(3, 150))
     edges = np.linspace(0, 1, 11)
@@ -300,7 +265,7 @@ def test_directly_given_arrays_are_checked_like_an_import():
 
 
 def test_wrong_columns_are_refused_before_reading(tmp_path):
-    matrix = write(tmp_path / "d.zarr", symmetric(40, 0), tile=16)
+    matrix = stored(tmp_path / "d.zarr", symmetric(40, 0), tile=16)
     seen = relation(matrix)
     bad = np.ones((40, 2))
     bad[3, 1] = np.nan
@@ -328,7 +293,7 @@ def test_values_beyond_float32_products_are_refused():
     ],
 )
 def test_a_bad_tile_is_named_with_its_file_and_objects(tmp_path, spoil, message):
-    matrix = write(tmp_path / "d.zarr", symmetric(100, 0), tile=48)
+    matrix = stored(tmp_path / "d.zarr", symmetric(100, 0), tile=48)
     spoil(matrix.files.file(0, 2))
     with pytest.raises(StoreError, match=message) as caught:
         relation(matrix).matmat(np.ones(100))
@@ -349,7 +314,7 @@ def flip(path):
 
 
 def test_a_tile_that_rots_between_scans_is_noticed(tmp_path):
-    matrix = write(tmp_path / "d.zarr", symmetric(100, 0), tile=48)
+    matrix = stored(tmp_path / "d.zarr", symmetric(100, 0), tile=48)
     relation(matrix).matmat(np.ones(100))
     flip(matrix.files.file(1, 1))
     with pytest.raises(StoreError, match="corrupt"):
@@ -363,7 +328,7 @@ def test_an_unfinished_store_is_refused(tmp_path):
 
 
 def test_memory_is_predicted_and_refused_before_the_first_read(tmp_path):
-    matrix = write(tmp_path / "d.zarr", symmetric(400, 0), tile=128)
+    matrix = stored(tmp_path / "d.zarr", symmetric(400, 0), tile=128)
     U = np.ones((50, 400))
     refusal = pytest.raises(MemoryLimitError, match=r"a scan needs .* limit is 100.00 kiB")
     with dasrel.watch() as meter, refusal as caught:
@@ -397,7 +362,7 @@ def test_the_plan_for_a_million_objects_without_data():
 
 
 def test_progress_tells_scans_tiles_and_bytes(tmp_path):
-    matrix = write(tmp_path / "d.zarr", symmetric(200, 0), tile=48)
+    matrix = stored(tmp_path / "d.zarr", symmetric(200, 0), tile=48)
     events = []
     with dasrel.watch(events.append):
         relation(matrix).matmat(np.ones(200))
@@ -414,7 +379,7 @@ def test_blas_threads_are_limited_while_a_scan_runs_and_given_back(tmp_path):
     def threads(*ignored):
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
-    matrix = write(tmp_path / "d.zarr", symmetric(60, 0), tile=16)
+    matrix = stored(tmp_path / "d.zarr", symmetric(60, 0), tile=16)
     with threadpool_limits(2, user_api="blas"):
         before = threads()
         during = scan(matrix, [reduction(threads, set.union)])[0]
@@ -423,7 +388,7 @@ def test_blas_threads_are_limited_while_a_scan_runs_and_given_back(tmp_path):
 
 
 def test_a_store_that_moved_away_says_so(tmp_path):
-    matrix = write(tmp_path / "d.zarr", symmetric(30, 0), tile=16)
+    matrix = stored(tmp_path / "d.zarr", symmetric(30, 0), tile=16)
     shutil.rmtree(tmp_path / "d.zarr")
     with pytest.raises(StoreError, match="missing"):
         relation(matrix).matmat(np.ones(30))

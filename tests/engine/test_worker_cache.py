@@ -10,7 +10,7 @@ import socket
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import Client, wait
 
 import dasrel
 from dasrel import tasks
@@ -20,37 +20,27 @@ from dasrel.graph import Plan
 from dasrel.record import Record
 from dasrel.relation import left_products, relation
 from dasrel.writer import Writing, create_store
-from tests.engine.test_scan import symmetric, write
+from tests.helpers.matrices import symmetric
+from tests.helpers.processes import local_cluster, most_memory
+from tests.helpers.stores import stored
 
 N, TILE = 500, 64
 
 
 @pytest.fixture
-def client():
-    """Two worker processes of one thread, on loopback."""
-    with local_cluster() as workers, Client(workers) as made:
-        yield made
-
-
-def local_cluster(**options):
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_port": 0}
-    return LocalCluster(**{**settings, **options})
-
-
-@pytest.fixture
 def matrix(tmp_path):
-    return write(tmp_path / "d.zarr", symmetric(N, 1), tile=TILE)
+    return stored(tmp_path / "d.zarr", symmetric(N, 1), tile=TILE)
 
 
 U = np.random.default_rng(0).random((5, N))
 
 
-def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix):
+def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, workers):
     seen = relation(matrix)
     wanted = [(seen, U), (seen.gaussian(0.7).spread(0.2), U[:2])]
     local = left_products(wanted)
     tiles = len(matrix.layout.tiles())
-    with local_cluster() as workers, Client(workers) as client, dasrel.watch() as meter:
+    with Client(workers) as client, dasrel.watch() as meter:
         first = left_products(wanted)
         assert (meter.scans, meter.tiles, meter.bytes) == (1, tiles, matrix.layout.total_bytes)
         second = left_products(wanted)
@@ -96,9 +86,9 @@ def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
         assert (first == second).all()
 
 
-def test_only_a_part_is_pinned_when_only_a_part_fits(matrix):
+def test_only_a_part_is_pinned_when_only_a_part_fits(matrix, workers):
     local = relation(matrix).left(U)
-    with local_cluster() as workers, Client(workers) as client:
+    with Client(workers) as client:
         part_pinned(matrix, client)
         assert (relation(matrix).left(U) == local).all()
 
@@ -150,15 +140,6 @@ def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, fr
         assert 0 < len(matrix.pins[client.id].futures) < len(Plan(matrix.layout).groups()) / 2
     assert meter.bytes > 2 * matrix.layout.total_bytes
     assert peak - idle < tasks.room_of(limit)
-
-
-def most_memory(pid):
-    """The largest memory of a process so far in bytes, mapped files included.
-
-    Asked from outside: a function of this file would take everything that is imported here to the worker.
-    """
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
 def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeypatch):

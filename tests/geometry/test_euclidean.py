@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.optimize import brentq
 from scipy.spatial.distance import pdist, squareform
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_iris
 
 from dasrel import cli, cli_structure, watch
 from dasrel.errors import DasrelWarning, InputError, StoreError
@@ -35,30 +34,14 @@ from dasrel.spectrum import spectrum
 from dasrel.store import open_matrix
 from dasrel.tiles import View
 from dasrel.writer import Writing
+from tests.helpers.matrices import K14, delta_of, gram, mirrored, simpson
 
 Array = NDArray[Any]
 
-K14 = np.array([[0, 9, 36, 81], [9, 0, 49, 36], [36, 49, 0, 4], [81, 36, 4, 0]], dtype=np.float64)
 FITS = ("power", "exponential", "log")
 
 
 # ------------------------------------------------------------------------------------------- the dense computation
-
-
-def gram(D: Array) -> Array:
-    P = np.eye(len(D)) - 1 / len(D)
-    return -0.5 * P @ D @ P
-
-
-def dense_delta(D: Array, method: str, a: float | None) -> Array:
-    if method == "spread":
-        return 1 - np.eye(len(D))
-    if method == "ultrametric":
-        return squareform(cophenet(linkage(squareform(D, checks=False), "single")))
-    assert a is not None
-    if method == "power":
-        return np.where(D > 0, D, 0) ** a
-    return (1 - np.exp(-a * np.sqrt(D))) ** 2 if method == "exponential" else np.log2(1 + np.sqrt(D) ** a) ** 2
 
 
 def dense_gamma(D: Array, delta: Array) -> float:
@@ -75,16 +58,11 @@ def lowest(D: Array) -> float:
 
 
 def dense_boundary(D: Array, method: str, low: float, high: float) -> float:
-    return float(brentq(lambda a: lowest(dense_delta(D, method, a)), low, high, xtol=1e-6))
+    return float(brentq(lambda a: lowest(delta_of(D, method, a)), low, high, xtol=1e-6))
 
 
 def dense(found: Euclideanized) -> Array:
     return found.relation.matmat(np.eye(found.relation.n_objects))
-
-
-def symmetric(upper: Array) -> Array:
-    upper = np.triu(upper, 1)
-    return upper + upper.T
 
 
 @cache
@@ -92,13 +70,13 @@ def data(name: str) -> tuple[Array, str, Array, float | None]:
     """Stored values and kind; D of the objects that are not duplicates, floored; the floor."""
     rng = np.random.default_rng(5)
     if name == "random":
-        S = symmetric(rng.random((50, 50)) + 0.1)
+        S = mirrored(rng.random((50, 50)) + 0.1)
         return S, "squared-distance", S, None
     if name == "tied":
-        S = symmetric(rng.integers(1, 5, (40, 40)).astype(np.float64))
+        S = mirrored(rng.integers(1, 5, (40, 40)).astype(np.float64))
         return S, "distance", S**2, None
     if name == "duplicated":
-        S = symmetric(rng.random((30, 30)) + 0.2)
+        S = mirrored(rng.random((30, 30)) + 0.2)
         twice = np.r_[np.arange(30), 3, 3, 7, 0]
         return S[np.ix_(twice, twice)], "distance", S**2, None
     if name == "iris":  # sup norm; some flowers are the same
@@ -107,9 +85,7 @@ def data(name: str) -> tuple[Array, str, Array, float | None]:
             squareform(pdist(X, "chebyshev")), "distance",
             squareform(pdist(np.unique(X, axis=0), "chebyshev")) ** 2, None,
         )  # fmt: skip
-    ink = (load_digits().data[:90] > 7.5).astype(np.float64)
-    size = ink.sum(axis=1)
-    S = ink @ ink.T / np.minimum(size[:, None], size[None, :])
+    S = simpson(90)
     D = np.maximum(2 - 2 * S, 0.05)
     np.fill_diagonal(D, 0)
     return S, "similarity", D, 0.05
@@ -140,7 +116,7 @@ def test_gamma_is_that_of_the_dense_pencil(name: str, method: str) -> None:
     assert found.scans == meter.scans
     if method == "spread" and len(D) < len(S):  # 11' - I tells duplicates apart
         D = np.where(S > 0, S**2, 0)
-    gamma = dense_gamma(D, dense_delta(D, method, found.alpha))
+    gamma = dense_gamma(D, delta_of(D, method, found.alpha))
     assert found.gamma == pytest.approx(gamma, rel=1e-6 if exact else 1e-4)
     assert found.gamma >= gamma * (1 - 1e-9)
     assert found.converged
@@ -156,7 +132,7 @@ def test_stress_ratio_and_the_relation_itself(method: str, tmp_path: Path) -> No
     S, kind, D, _ = data("tied")
     store = import_matrix(S, tmp_path / "s.zarr", kind=kind, writing=Writing(dtype="float64", tile=16))
     found = euclideanize(store, method=method, tol=1e-6)
-    delta = dense_delta(D, method, found.alpha)
+    delta = delta_of(D, method, found.alpha)
     made = D + found.gamma * delta
     np.testing.assert_allclose(dense(found), made, rtol=1e-9, atol=1e-9)
     pairs = np.triu_indices(len(D), 1)
@@ -174,7 +150,7 @@ def test_ultrametric_across_tiles_where_heights_differ(tmp_path: Path) -> None:
     S, kind, D, _ = data("random")
     store = import_matrix(S, tmp_path / "s.zarr", kind=kind, writing=Writing(dtype="float64", tile=13))
     found = euclideanize(store, method="ultrametric", tol=1e-8)
-    made = D + found.gamma * dense_delta(D, "ultrametric", None)
+    made = D + found.gamma * delta_of(D, "ultrametric", None)
     pairs = np.triu_indices(len(D), 1)
     d, e = D[pairs], made[pairs]
     assert found.stress == pytest.approx(np.linalg.norm(d - (d @ e) / (e @ e) * e) / np.linalg.norm(d), rel=1e-9)
@@ -185,8 +161,8 @@ def test_float32_stores(method: str, tmp_path: Path) -> None:
     S, kind, D, _ = data("random")
     store = import_matrix(S, tmp_path / "s.zarr", kind=kind, writing=Writing(tile=16))
     found = euclideanize(store, method=method, tol=1e-3)
-    assert found.gamma == pytest.approx(dense_gamma(D, dense_delta(D, method, found.alpha)), rel=2e-3)
-    assert lowest(D + found.gamma * dense_delta(D, method, found.alpha)) > -1e-5
+    assert found.gamma == pytest.approx(dense_gamma(D, delta_of(D, method, found.alpha)), rel=2e-3)
+    assert lowest(D + found.gamma * delta_of(D, method, found.alpha)) > -1e-5
 
 
 @pytest.mark.parametrize(("method", "ends"), [("power", (1e-3, 1)), ("log", (1e-3, 1)), ("exponential", (0.1, 100))])
@@ -208,7 +184,7 @@ def test_an_alpha_that_is_given(method: str) -> None:
     inside, outside = {"power": (0.05, 0.9), "log": (0.05, 1.0), "exponential": (20.0, 0.5)}[method]
     found = euclideanize(S, kind=kind, method=method, alpha=inside, tol=1e-5)
     assert found.alpha == inside
-    assert found.gamma == pytest.approx(dense_gamma(D, dense_delta(D, method, inside)), rel=1e-4)
+    assert found.gamma == pytest.approx(dense_gamma(D, delta_of(D, method, inside)), rel=1e-4)
     with pytest.raises(InputError, match="not Euclidean at alpha") as error:
         euclideanize(S, kind=kind, method=method, alpha=outside)
     named = float(re.findall(r"near ([\d.e+-]+\d)", str(error.value))[0])
@@ -218,7 +194,7 @@ def test_an_alpha_that_is_given(method: str) -> None:
 
 def test_searches_in_little_memory_cut_their_basis() -> None:
     """Several in the same scans; with the identity, and as a pencil."""
-    D = symmetric(np.random.default_rng(2).random((150, 150)) + 0.1)
+    D = mirrored(np.random.default_rng(2).random((150, 150)) + 0.1)
     seen = relation(D, kind="squared-distance")
     plain = Lowest(seen, None, None, 149, 40)
     pair = Lowest(seen, seen.power(0.05), None, 149, 40)
@@ -237,9 +213,9 @@ def test_log_may_be_euclidean_up_to_one() -> None:
     D = squareform(pdist(points)) * 30
     D[0, 1] = D[1, 0] = D[0, 1] * 1.9
     found = euclideanize(D, kind="distance", method="log")
-    if lowest(dense_delta(D**2, "log", 1.0)) > 1e-6:
+    if lowest(delta_of(D**2, "log", 1.0)) > 1e-6:
         assert found.alpha == 1.0
-    assert found.gamma == pytest.approx(dense_gamma(D**2, dense_delta(D**2, "log", found.alpha)), rel=1e-4)
+    assert found.gamma == pytest.approx(dense_gamma(D**2, delta_of(D**2, "log", found.alpha)), rel=1e-4)
 
 
 def test_a_relation_with_views_of_its_own() -> None:
@@ -248,10 +224,10 @@ def test_a_relation_with_views_of_its_own() -> None:
     seen = relation(D, kind="squared-distance").power(2.0).spread(0.25)
     E = D**2 + 0.25 * (1 - np.eye(len(D)))
     found = euclideanize(seen, method="ultrametric", tol=1e-8)
-    assert found.gamma == pytest.approx(dense_gamma(E, dense_delta(E, "ultrametric", None)), rel=1e-6)
+    assert found.gamma == pytest.approx(dense_gamma(E, delta_of(E, "ultrametric", None)), rel=1e-6)
     found = euclideanize(seen, method="power", alpha=0.02, tol=1e-5)
-    assert found.gamma == pytest.approx(dense_gamma(E, dense_delta(E, "power", 0.02)), rel=1e-4)
-    np.testing.assert_allclose(dense(found), E + found.gamma * dense_delta(E, "power", 0.02), rtol=1e-9)
+    assert found.gamma == pytest.approx(dense_gamma(E, delta_of(E, "power", 0.02)), rel=1e-4)
+    np.testing.assert_allclose(dense(found), E + found.gamma * delta_of(E, "power", 0.02), rtol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------------- degenerate
@@ -279,14 +255,14 @@ def test_one_small_negative_eigenvalue_among_large_ones_is_found(method: str) ->
     assert -30 < lowest(D) < -5
     found = euclideanize(D, kind="squared-distance", method=method)
     assert found.n_negative == 1
-    assert found.gamma == pytest.approx(dense_gamma(D, dense_delta(D, method, found.alpha)), rel=2e-4)
+    assert found.gamma == pytest.approx(dense_gamma(D, delta_of(D, method, found.alpha)), rel=2e-4)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_three_objects_on_no_triangle(method: str) -> None:
     D = np.array([[0.0, 1, 9], [1, 0, 1], [9, 1, 0]])
     found = euclideanize(D, kind="squared-distance", method=method)
-    assert found.gamma == pytest.approx(dense_gamma(D, dense_delta(D, method, found.alpha)), rel=1e-9)
+    assert found.gamma == pytest.approx(dense_gamma(D, delta_of(D, method, found.alpha)), rel=1e-9)
     assert found.n_negative == 1
 
 
@@ -312,7 +288,7 @@ def test_zeros_between_different_objects_are_named_and_counted(method: str, tmp_
     found = euclideanize(store, method=method, floor_zeros=0.04)
     D = np.maximum(S, 0.04)
     np.fill_diagonal(D, 0)
-    assert found.gamma == pytest.approx(dense_gamma(D, dense_delta(D, method, found.alpha)), rel=1e-3)
+    assert found.gamma == pytest.approx(dense_gamma(D, delta_of(D, method, found.alpha)), rel=1e-3)
     assert (found.floored, found.merged, found.floor_zeros) == (4, 0, 0.04)
 
 
@@ -327,18 +303,18 @@ def test_similarities_above_their_own_are_zeros_too() -> None:
 
 @pytest.mark.parametrize("method", ["spread", "ultrametric"])
 def test_out_of_budget_is_a_warning_and_safe(method: str) -> None:
-    D = symmetric(np.random.default_rng(1).random((120, 120)) + 0.1)
+    D = mirrored(np.random.default_rng(1).random((120, 120)) + 0.1)
     with pytest.warns(DasrelWarning, match="3 scans were not enough"):
         found = euclideanize(D, kind="squared-distance", method=method, max_scans=3)
     assert not found.converged
-    assert found.gamma > dense_gamma(D, dense_delta(D, method, None))
+    assert found.gamma > dense_gamma(D, delta_of(D, method, None))
 
 
 def test_out_of_budget_for_a_fit() -> None:
-    D = symmetric(np.random.default_rng(1).random((120, 120)) + 0.1)
+    D = mirrored(np.random.default_rng(1).random((120, 120)) + 0.1)
     with pytest.warns(DasrelWarning, match="12 scans were not enough"):
         found = euclideanize(D, kind="squared-distance", method="power", alpha=0.02, max_scans=12, tol=1e-9)
-    assert found.gamma > dense_gamma(D, dense_delta(D, "power", 0.02))
+    assert found.gamma > dense_gamma(D, delta_of(D, "power", 0.02))
 
 
 @pytest.mark.parametrize(
@@ -515,7 +491,7 @@ def test_the_new_steps_of_a_view() -> None:
     everything = np.eye(len(D))
     for method, a in (("power", 0.3), ("exponential", 2.0), ("log", 0.7)):
         fused = seen.plus_fit(method, 3.5, a)
-        wanted = D + 3.5 * dense_delta(D, method, a)
+        wanted = D + 3.5 * delta_of(D, method, a)
         np.testing.assert_allclose(fused.matmat(everything), wanted, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(fused.rows([4, 2]), wanted[[4, 2]], rtol=1e-12, atol=1e-14)
         assert hash(fused.view) == hash(View("squared-distance", ((f"plus-{method}", (3.5, a)),)))
@@ -560,7 +536,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, told, _ = run(["euclideanize", store, "--method", "ultrametric"], capsys)
     assert code == 0
     assert {"method", "gamma", "alpha", "beta", "lambda_min", "residual", "scans", "stress", "ratio"} <= set(told)
-    assert told["gamma"] == pytest.approx(dense_gamma(D, dense_delta(D, "ultrametric", None)), rel=1e-4)
+    assert told["gamma"] == pytest.approx(dense_gamma(D, delta_of(D, "ultrametric", None)), rel=1e-4)
     assert told["out"] == str(tmp_path / "iris.ultrametric.npz")
     assert Euclideanized.load(told["out"], open_matrix(store)).gamma == told["gamma"]
 

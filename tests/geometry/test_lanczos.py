@@ -8,10 +8,9 @@ import dask
 import numpy as np
 import pytest
 import scipy.linalg
-from distributed import Client, LocalCluster
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 import dasrel
@@ -20,42 +19,20 @@ from dasrel.lanczos import Metric, Search, State, lanczos, search_memory
 from dasrel.relation import relation
 from dasrel.spectrum import spectrum
 from dasrel.statefile import read_state, write_state
-from tests.engine.test_scan import write
-
-
-def mirrored(values):
-    """A symmetric matrix with a zero diagonal from the upper triangle."""
-    upper = np.triu(values, 1)
-    return upper + upper.T
-
-
-def noise(n, seed=0):
-    return mirrored(np.random.default_rng(seed).random((n, n)))
+from tests.helpers.matrices import K14, distances, mirrored, normal_points, simpson, symmetric
+from tests.helpers.stores import stored
 
 
 def gaussian_noise(n, seed=0):
     return mirrored(np.abs(np.random.default_rng(seed).normal(size=(n, n))))
 
 
-def points(n, p, seed=0):
-    """Squared Euclidean distances of n points in p dimensions: n - 1 - p eigenvalues of W are zero."""
-    X = np.random.default_rng(seed).normal(size=(n, p))
-    return mirrored(((X[:, None] - X[None]) ** 2).sum(axis=2))
-
-
-def tied(n, seed=0):
+def duplicated(n, seed=0):
     """Few different values, and every object several times."""
     rng = np.random.default_rng(seed)
     small = mirrored(rng.integers(1, 4, size=(n // 5, n // 5)).astype(float))
     which = rng.integers(0, n // 5, size=n)
     return small[np.ix_(which, which)]
-
-
-def simpson(n):
-    """Simpson similarities of the binarised digits: common ink over the smaller ink (F09)."""
-    ink = (load_digits().data[:n] > 7.5).astype(float)
-    size = ink.sum(axis=1)
-    return ink @ ink.T / np.minimum(size[:, None], size[None, :])
 
 
 def centred(D):
@@ -78,10 +55,6 @@ def search_of(D, kind="squared-distance", **how):
     return lanczos(seen.gram, seen.n_objects, search=Search(**how))
 
 
-K14 = np.array([[0, 9, 36, 81], [9, 0, 49, 36], [36, 49, 0, 4], [81, 36, 4, 0]], dtype=float)
-"""The squared dissimilarities of the 4 x 4 example of K14 (section 2.2), whose eigenvalues it prints."""
-
-
 def test_the_example_of_k14():
     found = search_of(K14, lowest=3)
     np.testing.assert_allclose(found.lowest.values, [-11.31, 15.77, 49.28], atol=0.005)  # its zero belongs to e
@@ -93,17 +66,17 @@ def test_the_example_of_k14():
 
 
 MATRICES = {
-    "uniform noise": noise(300),
+    "uniform noise": symmetric(300),
     "gaussian noise": gaussian_noise(200),
-    "points": points(150, 3),
-    "more dimensions than the block": points(120, 30),
-    "tied": tied(200),
+    "points": distances(normal_points(150, 3), "sqeuclidean"),
+    "more dimensions than the block": distances(normal_points(120, 30), "sqeuclidean"),
+    "tied": duplicated(200),
     "constant": mirrored(np.ones((40, 40))),
     "zero": np.zeros((30, 30)),
     "two": K14[:2, :2],
     "three": K14[:3, :3],
-    "nine": noise(9),
-    "ten": noise(10),
+    "nine": symmetric(9),
+    "ten": symmetric(10),
 }
 
 
@@ -162,7 +135,7 @@ def test_more_values_than_one_block_can_see():
 
 
 def test_operators_that_are_not_centred():
-    D = noise(200)
+    D = symmetric(200)
     seen = relation(D, kind="squared-distance")
     search = Search(lowest=2, highest=2, tol=1e-8, centre=False)
     found = lanczos(seen.matmat, 200, search=search)
@@ -181,7 +154,7 @@ def test_operators_that_are_not_centred():
 @pytest.mark.parametrize("n", [3, 10, 150])
 def test_a_pencil_agrees_with_scipy(n):
     rng = np.random.default_rng(n)
-    A, basis = centred(noise(n, 1))
+    A, basis = centred(symmetric(n, 1))
     X = rng.normal(size=(n, n + 5))
     P = np.eye(n) - 1 / n
     B = P @ X @ X.T @ P
@@ -202,7 +175,7 @@ def test_a_pencil_agrees_with_scipy(n):
 
 
 def test_the_pencil_with_itself_is_one():
-    B, _ = centred(points(30, 40))
+    B, _ = centred(distances(normal_points(30, 40), "sqeuclidean"))
     inverse = np.linalg.pinv(B, rcond=1e-10)
     metric = Metric(product=lambda V: B @ V, solve=lambda V: inverse @ V)
     found = lanczos(lambda V: B @ V, 30, metric=metric, search=Search(highest=1))
@@ -215,7 +188,7 @@ def test_scans_on_digits_are_those_of_a_good_block_lanczos(tmp_path):
     S = simpson(1000)
     own = np.diagonal(S)
     exact = dense(own[:, None] + own[None, :] - 2 * S)
-    matrix = write(tmp_path / "digits.zarr", S, kind="similarity", tile=512, dtype="float32")
+    matrix = stored(tmp_path / "digits.zarr", S, kind="similarity", tile=512, dtype="float32")
     seen = relation(matrix)
     for tol, scans in ((1e-2, 5), (1e-3, 6), (1e-6, 8)):
         with dasrel.watch() as meter:
@@ -230,7 +203,7 @@ def test_scans_on_digits_are_those_of_a_good_block_lanczos(tmp_path):
 
 
 def test_float32_products_end_at_their_rounding_and_say_so():
-    D = noise(500).astype(np.float32)
+    D = symmetric(500).astype(np.float32)
     found = search_of(D, tol=1e-12, vectors=True)
     assert (found.stopped, found.converged) == ("rounding", False)
     assert found.scans < 60
@@ -243,7 +216,7 @@ def test_float32_products_end_at_their_rounding_and_say_so():
 
 
 def test_a_budget_that_is_too_small_gives_the_best_so_far():
-    D = noise(400)
+    D = symmetric(400)
     found = search_of(D, max_scans=4)
     assert (found.scans, found.stopped, found.converged) == (4, "scans", False)
     assert dense(D)[0] <= found.lowest.values[0]
@@ -259,13 +232,13 @@ def test_a_budget_that_is_too_small_gives_the_best_so_far():
 def test_memory_is_a_budget_too():
     work, one, _ = search_memory(Search(max_scans=40), 400, 399, False)
     assert one == 8 * 400 * 8
-    found = search_of(noise(400), max_scans=40, memory=work + 5 * one)
+    found = search_of(symmetric(400), max_scans=40, memory=work + 5 * one)
     assert (found.scans, found.stopped, found.converged) == (5, "memory", False)
     with pytest.raises(MemoryLimitError, match=r"eigenvalues of 400 objects need .* raise memory"):
-        search_of(noise(400), memory="100kB")
+        search_of(symmetric(400), memory="100kB")
     work, one, _ = search_memory(Search(), 400, 399, False)
     with pytest.warns(DasrelWarning, match="memory for the basis ended after"):
-        spectrum(noise(400), kind="squared-distance", memory=2 * (work + 5 * one), tol=1e-9)
+        spectrum(symmetric(400), kind="squared-distance", memory=2 * (work + 5 * one), tol=1e-9)
 
 
 @pytest.mark.parametrize("with_metric", [False, True])
@@ -290,7 +263,7 @@ def test_memory_is_predicted(with_metric):
 
 @pytest.mark.parametrize("with_metric", [False, True])
 def test_a_search_goes_on_from_a_file_to_the_same_bits(tmp_path, with_metric):
-    D = noise(300).astype(np.float32)
+    D = symmetric(300).astype(np.float32)
     seen = relation(D, kind="squared-distance")
     weights = np.linspace(1, 2, 300)[:, None]
     metric = Metric(product=lambda V: V * weights, solve=lambda V: V / weights) if with_metric else None
@@ -328,7 +301,7 @@ def same_bits(a, b):
 
 
 def test_states_that_do_not_fit_are_refused():
-    seen = relation(noise(50), kind="squared-distance")
+    seen = relation(symmetric(50), kind="squared-distance")
     kept = []
     lanczos(seen.gram, 50, search=Search(max_scans=2), on_step=kept.append)
     with pytest.raises(InputError, match="50 objects with block 8, this one of 50 with block 4"):
@@ -337,9 +310,9 @@ def test_states_that_do_not_fit_are_refused():
         lanczos(seen.gram, 50, state=kept[0], metric=Metric(product=lambda V: V, solve=lambda V: V))
 
 
-def test_the_same_bits_on_threads_and_on_two_processes(tmp_path):
-    D = noise(1600)
-    matrix = write(tmp_path / "d.zarr", D, tile=256, dtype="float64")
+def test_the_same_bits_on_threads_and_on_two_processes(tmp_path, workers):
+    D = symmetric(1600)
+    matrix = stored(tmp_path / "d.zarr", D, tile=256, dtype="float64")
     search = Search(lowest=1, highest=1, max_scans=6, vectors=True)
 
     def run():
@@ -350,8 +323,7 @@ def test_the_same_bits_on_threads_and_on_two_processes(tmp_path):
         one = run()
     with dask.config.set(num_workers=4), threadpool_limits(1):
         same_bits(run(), one)
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_port": 0}
-    with LocalCluster(**settings) as workers, Client(workers):
+    with Client(workers):
         same_bits(run(), one)
 
 
@@ -384,7 +356,7 @@ def test_operators_that_make_no_sense_are_refused():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", ["points", "more dimensions than the block", "constant", "zero", "two", "three"])
 def test_euclidean_matrices_are_told(name, dtype):
-    D = MATRICES[name].astype(dtype) if name != "three" else points(3, 2).astype(dtype)
+    D = MATRICES[name].astype(dtype) if name != "three" else distances(normal_points(3, 2), "sqeuclidean").astype(dtype)
     result = spectrum(D, kind="squared-distance")
     exact = dense(D)
     assert result.is_euclidean is True
@@ -395,7 +367,13 @@ def test_euclidean_matrices_are_told(name, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_spread_makes_a_matrix_euclidean_and_hardly_more(dtype):
-    for D in (noise(300), gaussian_noise(100), tied(100), points(60, 3) ** 2, K14):
+    for D in (
+        symmetric(300),
+        gaussian_noise(100),
+        duplicated(100),
+        distances(normal_points(60, 3), "sqeuclidean") ** 2,
+        K14,
+    ):
         D = D.astype(dtype)
         n, exact = len(D), dense(D)
         result = spectrum(D, kind="squared-distance")
@@ -413,7 +391,7 @@ def test_the_spread_makes_a_matrix_euclidean_and_hardly_more(dtype):
 
 def test_a_store_its_path_an_array_and_a_relation_give_the_same(tmp_path):
     S = simpson(300)
-    matrix = write(tmp_path / "s.zarr", S, kind="similarity", tile=128, dtype="float64")
+    matrix = stored(tmp_path / "s.zarr", S, kind="similarity", tile=128, dtype="float64")
     with dasrel.watch() as meter:
         result = spectrum(matrix)
     assert meter.scans == result.scans == len(result.history)
@@ -437,7 +415,7 @@ def test_a_store_its_path_an_array_and_a_relation_give_the_same(tmp_path):
 
 def test_what_cannot_be_told_is_not_told():
     """A matrix that is just Euclidean, looked at too briefly: no verdict, and a spread that is safe."""
-    D = noise(600)
+    D = symmetric(600)
     D += -2 * dense(D)[0] * 1.0001 * (1 - np.eye(600))
     with pytest.warns(DasrelWarning, match="3 scans were not enough"):
         result = spectrum(D, kind="squared-distance", max_scans=3)

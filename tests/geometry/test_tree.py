@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.cluster.hierarchy as hierarchy
 import scipy.sparse.csgraph as csgraph
-from distributed import Client, LocalCluster
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist, squareform
@@ -19,17 +19,8 @@ from dasrel.direct import DirectMatrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.graph import Plan
 from dasrel.tree import Tree, forest_consumer, minimum_spanning_tree
-from tests.engine.test_scan import symmetric, write
-
-
-def points(n, seed=0, dimensions=3):
-    return np.random.default_rng(seed).normal(size=(n, dimensions))
-
-
-def tied(n, values, seed=0):
-    """A symmetric matrix of a few whole numbers, zeros among them."""
-    drawn = np.triu(np.random.default_rng(seed).integers(0, values, (n, n)), 1).astype(float)
-    return drawn + drawn.T
+from tests.helpers.matrices import distances, normal_points, symmetric, tied
+from tests.helpers.stores import stored
 
 
 def kruskal(D):
@@ -83,7 +74,7 @@ def test_edges_equal_the_textbook_on_tied_matrices_whatever_the_tiles(n, parts, 
 
 SHAPES = {
     "noise": lambda n: np.random.default_rng(0).random((n, n)),
-    "clusters": lambda n: _between(points(2 * n) + 9 * np.random.default_rng(1).integers(0, 2, (2 * n, 3)), n),
+    "clusters": lambda n: _between(normal_points(2 * n) + 9 * np.random.default_rng(1).integers(0, 2, (2 * n, 3)), n),
     "outliers": lambda n: _between(np.random.default_rng(2).standard_cauchy((2 * n, 2)), n),
     "far outliers": lambda n: _between(np.random.default_rng(2).standard_cauchy((2 * n, 2)) ** 3, n),
     "grid": lambda n: _between(np.random.default_rng(3).integers(0, 9, (2 * n, 2)).astype(float), n),
@@ -135,7 +126,7 @@ def test_shapes_take_all_three_ways(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weight_equals_scipy_where_there_are_no_zeros(dtype):
-    D = squareform(pdist(points(700))).astype(dtype)
+    D = distances(normal_points(700)).astype(dtype)
     tree = minimum_spanning_tree(DirectMatrix(D, "distance", tile=300))
     theirs = csgraph.minimum_spanning_tree(D)
     np.testing.assert_array_equal(tree.weights, np.sort(theirs.data))
@@ -143,7 +134,7 @@ def test_weight_equals_scipy_where_there_are_no_zeros(dtype):
 
 @pytest.mark.parametrize("kind", ["squared-distance", "similarity", "kernel"])
 def test_other_kinds_are_trees_of_squared_dissimilarities(kind):
-    X = points(90)
+    X = normal_points(90)
     D = cdist(X, X, "sqeuclidean")
     values = D if kind == "squared-distance" else X @ X.T
     values = (values + values.T) / 2
@@ -172,7 +163,7 @@ def test_a_similarity_above_both_self_similarities_counts_as_dissimilarity_zero(
 
 def test_rounding_asymmetry_of_an_array_does_not_show():
     """Below the tolerance of the check the two halves may differ; the upper one counts, on every tile."""
-    D = squareform(pdist(points(60)))
+    D = distances(normal_points(60))
     D[np.tril_indices(60, -1)] *= 1 + 4e-16
     trees = [minimum_spanning_tree(DirectMatrix(D, "distance", tile=t)) for t in (60, 25)]
     same(*trees)
@@ -185,10 +176,10 @@ def same(one, other):
     assert one.largest == other.largest
 
 
-def test_one_scan_and_the_same_tree_on_threads_and_two_processes(tmp_path):
+def test_one_scan_and_the_same_tree_on_threads_and_two_processes(tmp_path, workers):
     """Tiles over 8 MiB in all, so that threads are used; whole numbers, so that ties abound."""
     D = tied(1700, 3000)
-    matrix = write(tmp_path / "d.zarr", D, tile=300)
+    matrix = stored(tmp_path / "d.zarr", D, tile=300)
     with dasrel.watch() as meter:
         here = minimum_spanning_tree(matrix)
         assert (meter.scans, meter.tiles) == (1, len(matrix.layout.tiles()))
@@ -202,8 +193,7 @@ def test_one_scan_and_the_same_tree_on_threads_and_two_processes(tmp_path):
     for threads in (1, 3):
         with dask.config.set(num_workers=threads):
             same(here, minimum_spanning_tree(dasrel.open_matrix(matrix.store)))
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_port": 0}
-    with LocalCluster(**settings) as workers, Client(workers):
+    with Client(workers):
         same(here, minimum_spanning_tree(dasrel.open_matrix(matrix.store)))
 
 
@@ -236,7 +226,7 @@ def test_a_scan_that_cannot_fit_is_refused():
 
 @pytest.mark.parametrize("n", [2, 3, 10, 300])
 def test_linkage_equals_scipy(n):
-    condensed = pdist(points(n, n))
+    condensed = pdist(normal_points(n, seed=n))
     tree = minimum_spanning_tree(DirectMatrix(squareform(condensed), "distance", tile=max(1, n // 3)))
     np.testing.assert_array_equal(tree.linkage(), hierarchy.linkage(condensed, "single"))
 
@@ -259,7 +249,7 @@ def test_linkage_of_tied_matrices_is_valid_and_has_scipys_heights_and_cuts(n, va
 
 
 def test_merges_are_ranges_of_the_vat_order():
-    D = squareform(pdist(points(50)))
+    D = distances(normal_points(50))
     tree = minimum_spanning_tree(D, kind="distance")
     order, heights = tree.vat_order(), tree.join_heights()
     sets = {frozenset(order[a:b].tolist()) for a, b in zip(*tree.merges, strict=True)}
@@ -283,7 +273,7 @@ def test_all_equal_and_two_objects():
 
 
 def test_networkx_sees_the_same_tree():
-    D = squareform(pdist(points(40)))
+    D = distances(normal_points(40))
     tree = minimum_spanning_tree(D, kind="distance")
     theirs = networkx.minimum_spanning_tree(networkx.from_numpy_array(D))
     ours = tree.to_networkx()

@@ -13,25 +13,12 @@ from dasrel.errors import InputError
 from dasrel.relation import relation
 from dasrel.tree import Tree, minimum_spanning_tree
 from dasrel.ultrametric import ultrametric
-
-
-def distances(n, seed=0):
-    return squareform(pdist(np.random.default_rng(seed).normal(size=(n, 3))))
-
-
-def tied(n, values, seed=0):
-    drawn = np.triu(np.random.default_rng(seed).integers(0, values, (n, n)), 1).astype(float)
-    return drawn + drawn.T
+from tests.helpers.matrices import distances, gram, normal_points, tied
 
 
 def dense(D):
     """Single linkage's cophenetic matrix of squared dissimilarities, by SciPy."""
     return squareform(hierarchy.cophenet(hierarchy.linkage(squareform(D), "single")))
-
-
-def gram(Delta):
-    P = np.eye(len(Delta)) - 1 / len(Delta)
-    return -0.5 * P @ Delta @ P
 
 
 def check(D, seed=0):
@@ -55,7 +42,7 @@ def check(D, seed=0):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 50, 200])
 def test_random_matrices(n):
-    check(distances(n, n) ** 2)
+    check(distances(normal_points(n, seed=n)) ** 2)
 
 
 @settings(max_examples=60, deadline=None, print_blob=True)
@@ -101,7 +88,7 @@ def test_heights_over_many_orders_of_magnitude():
 
 
 def test_columns_in_blocks_give_the_same_bits(monkeypatch):
-    found = ultrametric(minimum_spanning_tree(distances(80), kind="distance"))
+    found = ultrametric(minimum_spanning_tree(distances(normal_points(80)), kind="distance"))
     U = np.random.default_rng(0).normal(size=(7, 80))
     at_once = found.left(U)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 8 * 80 * 2)
@@ -109,7 +96,7 @@ def test_columns_in_blocks_give_the_same_bits(monkeypatch):
 
 
 def test_kind_distance_is_squared_and_relations_take_it_as_a_term():
-    d = distances(70)
+    d = distances(normal_points(70))
     matrix = DirectMatrix(d, "distance", tile=30)
     term = ultrametric(minimum_spanning_tree(matrix))
     seen = relation(matrix).plus(term, 6.7)
@@ -122,7 +109,7 @@ def test_kind_distance_is_squared_and_relations_take_it_as_a_term():
 
 
 def test_vectors_and_wrong_shapes():
-    found = ultrametric(minimum_spanning_tree(distances(9), kind="distance"))
+    found = ultrametric(minimum_spanning_tree(distances(normal_points(9)), kind="distance"))
     v = np.arange(9.0)
     assert found.solve(v).shape == found.gram(v).shape == (9,)
     np.testing.assert_array_equal(found.solve(v), found.solve(v[:, None])[:, 0])

@@ -6,9 +6,9 @@ import http.client
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +21,11 @@ import numpy as np
 import psutil
 import pytest
 
-from dasrel import watch
+from dasrel import stopping, watch
+from dasrel.errors import DasrelWarning
 from dasrel.store import TileFiles
 
-# ------------------------------------------------------------------------------------------------------------- killing
+# -------------------------------------------------------------------------------------------------------------- killing
 
 
 @dataclass(frozen=True)
@@ -122,44 +123,39 @@ def kill_a_worker(client: Any) -> None:
         oldest.kill()
 
 
-KILLED = """
-import os, signal, sys
-from importlib import import_module
-label, scans, tiles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-from dasrel import cli, watch
-
-def look(progress):
-    if progress.label == label and (progress.scans, progress.tiles) >= (scans, tiles):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-if "." in label:
-    module, name = label.rsplit(".", 1)
-    owner = import_module(module) if not module.endswith("Path") else __import__("pathlib").Path
-    original, calls = getattr(owner, name), []
-
-    def dying(*arguments, **options):
-        calls.append(1)
-        if len(calls) >= tiles and not scans:
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = original(*arguments, **options)
-        if len(calls) >= tiles:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    setattr(owner, name, dying)
-with watch(look):
-    cli.run(sys.argv[4:])
-"""
+class Killed(BaseException):
+    """Stands for kill -9: nothing but what is on the disk survives it."""
 
 
-def killed(label: str, scans: int, tiles: int, *command: object) -> None:
-    """Run a command in a process of its own, which gets kill -9 at a moment: in a pass, or at a call of a function.
+@contextmanager
+def killed_after(scans: int) -> Iterator[None]:
+    """The scan after so many never comes to its end."""
 
-    For a function `label` is its whole name; it dies before (`scans` 0) or after (1) call number `tiles`.
-    """
-    line = [sys.executable, "-c", KILLED, label, str(scans), str(tiles), *map(str, command)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    def look(progress: Any) -> None:
+        if progress.label == "scan" and progress.scans > scans:
+            raise Killed
+
+    with watch(look):
+        yield
+
+
+@contextmanager
+def stopped_after(scans: int) -> Iterator[None]:
+    """SIGTERM comes during the last of so many scans."""
+    with stopping.limited(None) as stop:
+
+        def look(progress: Any) -> None:
+            stop.signalled = progress.label == "scan" and progress.scans >= scans
+
+        with watch(look):
+            yield
+
+
+def quiet(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function whose warnings are not the point."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DasrelWarning)
+        return function(*args, **kwargs)
 
 
 # ---------------------------------------------------------------------------------------------------------------- disks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zarr
-from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import pdist, squareform
 
 from dasrel import Euclideanized, euclideanize, relation, watch
@@ -14,6 +13,7 @@ from dasrel.export import EXPORTS, export_matrix
 from dasrel.readers import import_matrix
 from dasrel.source import Reading
 from dasrel.writer import Writing
+from tests.helpers.matrices import delta_of, squared_of
 
 N, TILE = 70, 32
 NAMES = [f"object_{k}" for k in range(N)]
@@ -179,29 +179,6 @@ def points(kind: str) -> np.ndarray:
     return s + np.diag(rng.random(N))
 
 
-def squared(values: np.ndarray, kind: str) -> np.ndarray:
-    """D by hand."""
-    if kind == "distance":
-        return values**2
-    if kind == "squared-distance":
-        return values.copy()
-    itself = np.diagonal(values)
-    return itself[:, None] + itself[None, :] - 2 * values
-
-
-def delta(method: str, D: np.ndarray, alpha: float | None) -> np.ndarray:
-    """Delta of each method by NumPy and SciPy."""
-    if method == "spread":
-        return 1 - np.eye(len(D))
-    if method == "ultrametric":
-        return squareform(cophenet(linkage(squareform(D, checks=False), "single")))
-    if method == "power":
-        return D**alpha
-    if method == "exponential":
-        return (1 - np.exp(-alpha * np.sqrt(D))) ** 2
-    return np.log2(1 + np.sqrt(D) ** alpha) ** 2
-
-
 @pytest.mark.parametrize("method", ["spread", "ultrametric", "power", "exponential", "log"])
 @pytest.mark.parametrize("kind", ["distance", "squared-distance", "similarity"])
 def test_a_relation_is_written_as_squared_dissimilarities(tmp_path, method, kind):
@@ -211,9 +188,9 @@ def test_a_relation_is_written_as_squared_dissimilarities(tmp_path, method, kind
     euclideanize(tmp_path / "s.zarr", method=method).save(tmp_path / "r.npz")
     found = Euclideanized.load(tmp_path / "r.npz", tmp_path / "s.zarr")
     assert found.gamma > 0
-    D = squared(values, kind)
+    D = squared_of(values, kind)
     np.fill_diagonal(D, 0)
-    expected = D + found.gamma * delta(method, D, found.alpha)
+    expected = D + found.gamma * delta_of(D, method, found.alpha)
     for wanted in EXPORTS:
         with watch() as meter:
             out = export_matrix(found.relation, tmp_path / f"out{SUFFIX[wanted]}", format=wanted, force=True)
@@ -248,7 +225,7 @@ def test_a_plain_relation_of_a_similarity_goes_into_every_format(tmp_path):
     import_matrix(
         values, tmp_path / "s.zarr", kind="similarity", reading=Reading(ids=NAMES), writing=Writing("float64")
     )
-    expected = squared(values, "similarity")
+    expected = squared_of(values, "similarity")
     np.fill_diagonal(expected, 0)
     for wanted in EXPORTS:
         out = export_matrix(relation(tmp_path / "s.zarr"), tmp_path / f"out{SUFFIX[wanted]}", format=wanted, force=True)

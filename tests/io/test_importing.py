@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-from pathlib import Path
 
 import dask.array as da
 import h5py
@@ -14,38 +13,27 @@ import scipy.io
 import scipy.sparse
 import xarray
 import zarr
-from scipy.spatial.distance import pdist, squareform
+from scipy.spatial.distance import squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.readers import FORMATS, detect, import_matrix
 from dasrel.source import Reading
 from dasrel.writer import Writing
+from tests.helpers.matrices import line_distances
+from tests.helpers.stores import tiles
 
 N, TILE = 90, 32
 WRITING = Writing(tile=TILE)
 
 
-def distances(n: int = N, dtype: str = "float32") -> np.ndarray:
-    """Euclidean distances of random points: symmetric to the last bit."""
-    points = np.random.default_rng(7).random((n, 3))
-    return squareform(pdist(points)).astype(dtype)
-
-
-def tiles(store: Path) -> dict[str, bytes]:
-    """Every tile file of a store, by its place."""
-    found = {str(p.relative_to(store)): p.read_bytes() for p in (store / "values" / "c").rglob("*") if p.is_file()}
-    assert found
-    return found
-
-
 @pytest.fixture
 def expected(tmp_path):
     """The tiles of the matrix of `distances`, checked against NumPy."""
-    np.save(tmp_path / "expected.npy", distances())
+    np.save(tmp_path / "expected.npy", line_distances(N))
     matrix = import_matrix(tmp_path / "expected.npy", tmp_path / "expected.zarr", kind="distance", writing=WRITING)
     for i, j in matrix.layout.tiles():
-        part = distances()[i * TILE : (i + 1) * TILE, j * TILE : (j + 1) * TILE]
+        part = line_distances(N)[i * TILE : (i + 1) * TILE, j * TILE : (j + 1) * TILE]
         np.testing.assert_array_equal(matrix.read_tile(i, j), part)
     return tiles(tmp_path / "expected.zarr")
 
@@ -158,7 +146,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_format_gives_the_same_tiles(tmp_path, expected, name):
-    WRITERS[name](tmp_path / name, distances())
+    WRITERS[name](tmp_path / name, line_distances(N))
     matrix = import_matrix(tmp_path / name, tmp_path / "out.zarr", kind="distance", writing=WRITING)
     assert tiles(tmp_path / "out.zarr") == expected
     assert matrix.manifest["provenance"]["source"] == str(tmp_path / name)
@@ -167,7 +155,7 @@ def test_every_format_gives_the_same_tiles(tmp_path, expected, name):
 
 @pytest.mark.parametrize("name", ["a.npy", "c.npy", "p.npz"])
 def test_content_tells_the_format_whatever_the_suffix(tmp_path, expected, name):
-    WRITERS[name](tmp_path / name, distances())
+    WRITERS[name](tmp_path / name, line_distances(N))
     (tmp_path / name).rename(tmp_path / "thing")
     import_matrix(tmp_path / "thing", tmp_path / "out.zarr", kind="distance", writing=WRITING)
     assert tiles(tmp_path / "out.zarr") == expected
@@ -175,7 +163,7 @@ def test_content_tells_the_format_whatever_the_suffix(tmp_path, expected, name):
 
 @pytest.mark.parametrize("condensed", [False, True])
 def test_raw(tmp_path, expected, condensed):
-    a = squareform(distances()) if condensed else distances()
+    a = squareform(line_distances(N)) if condensed else line_distances(N)
     a.tofile(tmp_path / "a.bin")
     reading = Reading(shape=N, dtype="float32", format="condensed" if condensed else None)
     import_matrix(tmp_path / "a.bin", tmp_path / "out.zarr", kind="distance", reading=reading, writing=WRITING)
@@ -190,7 +178,7 @@ def test_raw(tmp_path, expected, condensed):
 def test_a_file_larger_than_memory_is_asked_for_row_by_row(tmp_path, expected, monkeypatch):
     monkeypatch.setattr("dasrel.arrays.FlatFile.large", lambda self: True)
     for name in ("a.npy", "f.npy", "a.npz"):
-        WRITERS[name](tmp_path / name, distances())
+        WRITERS[name](tmp_path / name, line_distances(N))
         import_matrix(tmp_path / name, tmp_path / f"{name}.zarr", kind="distance", writing=WRITING)
         assert tiles(tmp_path / f"{name}.zarr") == expected
 
@@ -207,7 +195,7 @@ def test_r_dist_order_is_scipy_order(tmp_path):
     "how", ["numpy", "dask", "odd dask", "xarray", "xarray of dask", "zarr", "sparse", "condensed"]
 )
 def test_arrays_in_python(tmp_path, expected, how):
-    a = distances()
+    a = line_distances(N)
     names = [f"s{k}" for k in range(N)]
     array = {
         "numpy": lambda: a,
@@ -225,7 +213,7 @@ def test_arrays_in_python(tmp_path, expected, how):
 
 
 def test_each_chunk_is_read_once_however_it_lies(tmp_path):
-    a = distances()
+    a = line_distances(N)
     for chunks in (16, 40, ((20, 70), (33, 50, 7))):
         seen: list[tuple[int, ...]] = []
 
@@ -240,7 +228,7 @@ def test_each_chunk_is_read_once_however_it_lies(tmp_path):
 
 
 def test_tiles_follow_the_chunks_of_the_source(tmp_path):
-    zarr.create_array(tmp_path / "a.zarr", data=distances(1000), chunks=(100, 100))
+    zarr.create_array(tmp_path / "a.zarr", data=line_distances(1000), chunks=(100, 100))
     matrix = import_matrix(tmp_path / "a.zarr", tmp_path / "out.zarr", kind="distance")
     assert matrix.tile % 100 == 0
 
@@ -248,7 +236,7 @@ def test_tiles_follow_the_chunks_of_the_source(tmp_path):
 def test_unifrac_hdf5_names(tmp_path, expected):
     names = [f"sample.{k}" for k in range(N)]
     with h5py.File(tmp_path / "u.h5", "w") as file:
-        file["matrix"] = distances()
+        file["matrix"] = line_distances(N)
         file["order"] = np.array(names, dtype=h5py.string_dtype())
         file["pcoa_samples"] = np.ones((N, N))
     matrix = import_matrix(tmp_path / "u.h5", tmp_path / "out.zarr", kind="distance", writing=WRITING)
@@ -257,29 +245,31 @@ def test_unifrac_hdf5_names(tmp_path, expected):
 
 
 def test_a_dataset_can_be_named(tmp_path):
-    np.savez(tmp_path / "two.npz", a=distances(), b=2 * distances())
+    np.savez(tmp_path / "two.npz", a=line_distances(N), b=2 * line_distances(N))
     with pytest.raises(InputError, match=r"2 arrays \(a, b\); choose one with --dataset"):
         import_matrix(tmp_path / "two.npz", tmp_path / "x.zarr", kind="distance")
     with pytest.raises(InputError, match="no array c; there are: a, b"):
         import_matrix(tmp_path / "two.npz", tmp_path / "x.zarr", kind="distance", reading=Reading(dataset="c"))
     matrix = import_matrix(tmp_path / "two.npz", tmp_path / "x.zarr", kind="distance", reading=Reading(dataset="b"))
-    assert matrix.audit["maximum"] == float(2 * distances().max())
+    assert matrix.audit["maximum"] == float(2 * line_distances(N).max())
 
 
 def test_ids_from_a_file_and_from_python(tmp_path):
-    np.save(tmp_path / "a.npy", distances(3))
+    np.save(tmp_path / "a.npy", line_distances(3))
     (tmp_path / "ids.txt").write_text("ä\n../b\n$(c)\n", encoding="utf-8")
     reading = Reading(ids=str(tmp_path / "ids.txt"))
     matrix = import_matrix(tmp_path / "a.npy", tmp_path / "a.zarr", kind="distance", reading=reading)
     assert list(matrix.ids) == ["ä", "../b", "$(c)"]
-    matrix = import_matrix(distances(3), tmp_path / "b.zarr", kind="distance", reading=Reading(ids=["p", "q", "r"]))
+    matrix = import_matrix(
+        line_distances(3), tmp_path / "b.zarr", kind="distance", reading=Reading(ids=["p", "q", "r"])
+    )
     assert list(matrix.ids) == ["p", "q", "r"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("compress", [None, "lz4"])
 def test_store_dtypes_and_compression(tmp_path, dtype, compress):
-    a = distances(dtype="float64")
+    a = line_distances(N, "float64")
     writing = Writing(dtype=dtype, tile=TILE, compress=compress)
     matrix = import_matrix(a, tmp_path / "a.zarr", kind="distance", writing=writing)
     assert matrix.dtype == dtype
@@ -288,7 +278,7 @@ def test_store_dtypes_and_compression(tmp_path, dtype, compress):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "bool", "float16"])
 def test_integers_and_booleans(tmp_path, dtype):
-    a = (distances() > 0.5).astype(dtype)
+    a = (line_distances(N) > 0.5).astype(dtype)
     np.save(tmp_path / "a.npy", a)
     matrix = import_matrix(tmp_path / "a.npy", tmp_path / "a.zarr", kind="distance", writing=WRITING)
     np.testing.assert_array_equal(matrix.to_dask().compute(scheduler="sync"), a.astype("float32"))
@@ -321,7 +311,7 @@ def test_sparse_entries_in_any_order(tmp_path, monkeypatch):
     monkeypatch.setattr("dasrel.sparse.PIECE", 97)  # many small pieces: the sort on disk has work to do
     monkeypatch.setattr("dasrel.sparse.COPY", 1000)
     rng = np.random.default_rng(3)
-    a = distances(64, "float64")
+    a = line_distances(64, "float64")
     row, column = np.nonzero(a)
     order = rng.permutation(row.size)
     lines = [f"{r + 1} {c + 1} {a[r, c]!r}" for r, c in zip(row[order].tolist(), column[order].tolist(), strict=True)]
@@ -365,7 +355,7 @@ def test_policies_are_recorded(tmp_path):
 
 
 def test_missing_max_fills_a_tile_without_any_value(tmp_path):
-    a = distances()
+    a = line_distances(N)
     a[:TILE, TILE : 2 * TILE] = np.nan
     a[TILE : 2 * TILE, :TILE] = np.nan
     matrix = import_matrix(a, tmp_path / "a.zarr", kind="distance", policy=Policy(missing="max"), writing=WRITING)
@@ -379,10 +369,10 @@ def test_missing_max_fills_a_tile_without_any_value(tmp_path):
 
 def test_the_checksum_of_the_source_is_kept(tmp_path):
     for name in ("a", "b"):
-        np.save(tmp_path / f"{name}.npy", distances())
+        np.save(tmp_path / f"{name}.npy", line_distances(N))
     one = import_matrix(tmp_path / "a.npy", tmp_path / "a.zarr", kind="distance").manifest["provenance"]
     two = import_matrix(tmp_path / "b.npy", tmp_path / "b.zarr", kind="distance").manifest["provenance"]
-    other = distances()
+    other = line_distances(N)
     other[0, 1] = other[1, 0] = 0.123
     three = import_matrix(other, tmp_path / "c.zarr", kind="distance").manifest["provenance"]
     assert one["checksum"] == two["checksum"] != three["checksum"]
@@ -392,12 +382,12 @@ def test_the_checksum_of_the_source_is_kept(tmp_path):
 
 def test_memory_is_checked_before_anything_is_written(tmp_path):
     with pytest.raises(MemoryLimitError, match=r"import needs .* for one task and the limit is 1.00 MiB"):
-        import_matrix(distances(), tmp_path / "a.zarr", kind="distance", writing=Writing(memory="1MiB"))
+        import_matrix(line_distances(N), tmp_path / "a.zarr", kind="distance", writing=Writing(memory="1MiB"))
     assert not list(tmp_path.iterdir())
 
 
 def test_formats_are_described_and_names_are_checked(tmp_path):
-    np.save(tmp_path / "a.npy", distances(3))
+    np.save(tmp_path / "a.npy", line_distances(3))
     assert detect(tmp_path / "a.npy", Reading()) == "npy"
     assert all(FORMATS.values())
     with pytest.raises(InputError, match="no format excel; there are: npy, npz"):
@@ -407,29 +397,29 @@ def test_formats_are_described_and_names_are_checked(tmp_path):
 
 
 def test_a_dasrel_store_is_no_source(tmp_path):
-    import_matrix(distances(3), tmp_path / "a.zarr", kind="distance")
+    import_matrix(line_distances(3), tmp_path / "a.zarr", kind="distance")
     with pytest.raises(InputError, match="dasrel store already"):
         import_matrix(tmp_path / "a.zarr", tmp_path / "b.zarr", kind="distance")
 
 
 def test_the_same_bytes_whoever_reads(tmp_path):
     """Any Zarr reader sees the upper tiles, and NaN, not zeros, in the tiles below the diagonal."""
-    import_matrix(distances(), tmp_path / "a.zarr", kind="distance", writing=WRITING)
+    import_matrix(line_distances(N), tmp_path / "a.zarr", kind="distance", writing=WRITING)
     values = zarr.open_array(tmp_path / "a.zarr" / "values", mode="r")[:]
     block = np.arange(N) // TILE
     stored = block[:, None] <= block[None, :]
-    np.testing.assert_array_equal(values[stored], distances()[stored])
+    np.testing.assert_array_equal(values[stored], line_distances(N)[stored])
     assert np.isnan(values[~stored]).all()
 
 
 def test_an_unknown_kind_is_explained(tmp_path):
     with pytest.raises(InputError, match=r"kind must be one of the four .distance: .*squared-distance: .*kernel: "):
-        import_matrix(distances(), tmp_path / "a.zarr", kind="dissimilarity")
+        import_matrix(line_distances(N), tmp_path / "a.zarr", kind="dissimilarity")
 
 
 def test_a_zarr_store_object_and_a_memory_store(tmp_path):
     store = zarr.storage.MemoryStore()
-    matrix = import_matrix(distances(), store, kind="distance", writing=WRITING)
-    np.testing.assert_array_equal(matrix.to_dask().compute(scheduler="sync"), distances())
+    matrix = import_matrix(line_distances(N), store, kind="distance", writing=WRITING)
+    np.testing.assert_array_equal(matrix.to_dask().compute(scheduler="sync"), line_distances(N))
     with pytest.raises(StoreError, match="exists"):
-        import_matrix(distances(), store, kind="distance")
+        import_matrix(line_distances(N), store, kind="distance")

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
-import signal
-import subprocess
-import sys
-import textwrap
-from functools import cache
-from pathlib import Path
 
-import dask.array as da
 import h5py
 import numpy as np
 import pytest
@@ -20,30 +11,20 @@ import scipy.io
 import scipy.sparse
 import zarr
 
-from dasrel import Policy, open_matrix
+from dasrel import open_matrix
 from dasrel.errors import InputError, StoreError
 from dasrel.readers import import_matrix
 from dasrel.source import Reading
-from dasrel.store import read_manifest
 from dasrel.writer import Writing
+from tests.helpers.matrices import line_distances
+from tests.helpers.stores import files
 
 N, TILE = 90, 16
 WRITING = Writing(tile=TILE)
 
 
-def distances(n: int = N, dtype: str = "float32") -> np.ndarray:
-    """Absolute differences: symmetric to the last bit."""
-    x = np.random.default_rng(5).random(n)
-    return np.abs(x[:, None] - x).astype(dtype)
-
-
-def files(store: Path) -> dict[str, bytes]:
-    """Every file of a store."""
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
-
-
 def changed(*cells: tuple[int, int, float]) -> np.ndarray:
-    a = distances()
+    a = line_distances(N)
     for row, column, value in cells:
         a[row, column] = value
     return a
@@ -59,8 +40,11 @@ BAD = {
     "negative": (both(3, 70, -0.5), r"negative values in a distance: 3 .* and 70 .* = -0.5"),
     "diagonal": (changed((40, 40, 0.5)), r"diagonal is not zero .* 40 \(object 40\): 0.5.*--diagonal zero"),
     "asymmetric": (changed((3, 70, 5.0)), r"asymmetric: .* 3 .* and 70 .*: 5 one way, .* --symmetrize"),
-    "similarity": (1 - distances(), r"largest value of its row: this looks like a similarity; say --kind similarity"),
-    "not square": (distances()[:, :80], r"not square: 90 rows, 80 columns"),
+    "similarity": (
+        1 - line_distances(N),
+        r"largest value of its row: this looks like a similarity; say --kind similarity",
+    ),
+    "not square": (line_distances(N)[:, :80], r"not square: 90 rows, 80 columns"),
     "three dimensions": (np.zeros((2, 2, 2)), r"3 dimensions"),
     "no triangle": (np.zeros(11), r"11 values, which is no n\(n-1\)/2"),
     "n = 0": (np.zeros((0, 0)), r"no objects \(n = 0\)"),
@@ -95,28 +79,28 @@ def test_python_objects_are_never_loaded(tmp_path):
 
 
 def truncated_npy(path):
-    np.save(path, distances())
+    np.save(path, line_distances(N))
     os.truncate(path, path.stat().st_size - 100)
 
 
 def truncated_header(path):
-    np.save(path, distances())
+    np.save(path, line_distances(N))
     os.truncate(path, 60)
 
 
 def truncated_npz(path):
-    np.savez_compressed(path, distances())
+    np.savez_compressed(path, line_distances(N))
     os.truncate(path, path.stat().st_size - 100)
 
 
 def truncated_hdf5(path):
     with h5py.File(path, "w") as file:
-        file["matrix"] = distances()
+        file["matrix"] = line_distances(N)
     os.truncate(path, path.stat().st_size - 4000)
 
 
 def damaged_npz(path):
-    np.savez_compressed(path, distances())
+    np.savez_compressed(path, line_distances(N))
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 50] = bytes(50)
     path.write_bytes(data)
@@ -202,7 +186,7 @@ def test_a_source_that_is_not_there(tmp_path):
 )
 def test_bad_ids(tmp_path, ids, message):
     with pytest.raises(InputError, match=message):
-        import_matrix(distances(3), tmp_path / "s.zarr", kind="distance", reading=Reading(ids=ids))
+        import_matrix(line_distances(3), tmp_path / "s.zarr", kind="distance", reading=Reading(ids=ids))
     assert not list(tmp_path.iterdir())
 
 
@@ -212,17 +196,19 @@ def test_no_condensed_similarity(tmp_path):
 
 
 def test_an_existing_store_is_never_touched_without_a_word(tmp_path):
-    import_matrix(distances(), tmp_path / "s.zarr", kind="distance", writing=WRITING)
+    import_matrix(line_distances(N), tmp_path / "s.zarr", kind="distance", writing=WRITING)
     before = files(tmp_path / "s.zarr")
     with pytest.raises(StoreError, match=r"exists \(state complete\); say --force to replace it"):
-        import_matrix(2 * distances(), tmp_path / "s.zarr", kind="distance", writing=WRITING)
+        import_matrix(2 * line_distances(N), tmp_path / "s.zarr", kind="distance", writing=WRITING)
     with pytest.raises(StoreError, match="complete already"):
-        import_matrix(2 * distances(), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE, resume=True))
+        import_matrix(
+            2 * line_distances(N), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE, resume=True)
+        )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     for writing in (Writing(), Writing(force=True), Writing(resume=True)):
         with pytest.raises(StoreError, match="not a dasrel store"):
-            import_matrix(distances(), tmp_path / "other", kind="distance", writing=writing)
+            import_matrix(line_distances(N), tmp_path / "other", kind="distance", writing=writing)
     assert files(tmp_path / "s.zarr") == before
     assert [p.name for p in (tmp_path / "other").iterdir()] == ["file"]
 
@@ -230,102 +216,28 @@ def test_an_existing_store_is_never_touched_without_a_word(tmp_path):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"cannot write to .*file: .*; choose another place"):
-        import_matrix(distances(), tmp_path / "file" / "s.zarr", kind="distance")
+        import_matrix(line_distances(N), tmp_path / "file" / "s.zarr", kind="distance")
 
 
 def test_force_replaces_only_by_a_complete_store(tmp_path):
     store = tmp_path / "s.zarr"
-    import_matrix(distances(), store, kind="distance", writing=WRITING)
+    import_matrix(line_distances(N), store, kind="distance", writing=WRITING)
     before = files(store)
     force = Writing(tile=TILE, force=True)
     with pytest.raises(InputError, match="missing"):
         import_matrix(both(3, 70, np.nan), store, kind="distance", writing=force)
     assert files(store) == before
-    matrix = import_matrix(distances() + 1 - np.eye(N), store, kind="distance", writing=force)
+    matrix = import_matrix(line_distances(N) + 1 - np.eye(N), store, kind="distance", writing=force)
     assert matrix.audit["minimum"] >= 1
-    import_matrix(distances() + 1 - np.eye(N), tmp_path / "t.zarr", kind="distance", writing=WRITING)
+    import_matrix(line_distances(N) + 1 - np.eye(N), tmp_path / "t.zarr", kind="distance", writing=WRITING)
     assert files(store) == files(tmp_path / "t.zarr")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s.zarr", "t.zarr"]
-
-
-KILLED = """
-    import os, signal, sys
-    import dasrel.store, dasrel.writer, zarr
-    from dasrel import Policy
-    from dasrel.readers import import_matrix
-    from dasrel.writer import Writing
-
-    where, count, source, store = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    calls = 0
-
-    def die_in(owner, name, after):
-        original = getattr(owner, name)
-        def dying(*args, **options):
-            global calls
-            calls += 1
-            if calls >= count and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = original(*args, **options)
-            if calls >= count and after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-        setattr(owner, name, dying)
-
-    place = {
-        "before-rename": (os, "replace", False),
-        "after-chunk": (dasrel.store, "_write_aside", True),
-        "after-record": (dasrel.store.TileFiles, "write", True),
-        "creating": (zarr.Group, "create_array", False),
-        "deleting": (zarr.Group, "__delitem__", False),
-        "deleted": (zarr.Group, "__delitem__", True),
-    }[where]
-    die_in(*place)
-    policy = Policy(missing="max", symmetrize="mean")
-    import_matrix(source, store, kind="distance", policy=policy, writing=Writing(tile=16))
-"""
-
-
-@pytest.mark.parametrize(
-    ("where", "count"),
-    [
-        ("before-rename", 1), ("before-rename", 9), ("after-chunk", 1), ("after-chunk", 20), ("after-record", 7),
-        ("after-record", 21), ("after-record", 22), ("after-chunk", 43), ("creating", 1), ("creating", 3),
-        ("creating", 4), ("deleting", 1), ("deleted", 1),
-    ],
-)  # fmt: skip
-def test_killed_and_resumed_is_the_same_to_the_last_byte(tmp_path, where, count):
-    """21 tiles of two chunks each, the values and the record; two tiles wait for the maximum and are written again."""
-    a = np.random.default_rng(2).random((N, N))
-    np.fill_diagonal(a, 0)
-    a[3, 70] = a[70, 3] = a[4, 5] = a[5, 4] = np.nan
-    np.savez_compressed(tmp_path / "a.npz", a)
-    policy = Policy(missing="max", symmetrize="mean")
-    import_matrix(tmp_path / "a.npz", tmp_path / "good.zarr", kind="distance", policy=policy, writing=WRITING)
-    store = tmp_path / "s.zarr"
-    script = [sys.executable, "-c", textwrap.dedent(KILLED), where, str(count), str(tmp_path / "a.npz"), str(store)]
-    done = subprocess.run(script, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    if store.exists() and (store / "zarr.json").exists():
-        assert read_manifest(store)[0]["state"] in ("begun", "writing")
-        with pytest.raises(StoreError, match="unfinished"):
-            open_matrix(store)
-        with pytest.raises(StoreError, match=r"exists.*or --resume to go on"):
-            import_matrix(tmp_path / "a.npz", store, kind="distance", policy=policy, writing=WRITING)
-        with pytest.raises(StoreError, match="begun with symmetrize mean, now it is max"):
-            import_matrix(
-                tmp_path / "a.npz", store, kind="distance", policy=Policy(missing="max", symmetrize="max"),
-                writing=Writing(tile=TILE, resume=True),
-            )  # fmt: skip
-    resume = Writing(tile=TILE, resume=True)
-    import_matrix(tmp_path / "a.npz", store, kind="distance", policy=policy, writing=resume)
-    assert files(store) == files(tmp_path / "good.zarr")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "good.zarr", "s.zarr"]
 
 
 def test_resume_writes_only_what_is_missing(tmp_path, monkeypatch):
     from dasrel.store import TileFiles
 
-    np.save(tmp_path / "a.npy", distances())
+    np.save(tmp_path / "a.npy", line_distances(N))
     store, original, written = tmp_path / "s.zarr", TileFiles.write, []
 
     def stopping(self, i, j, tile, record):
@@ -356,131 +268,51 @@ def test_resume_writes_only_what_is_missing(tmp_path, monkeypatch):
 def test_a_changed_source_is_not_resumed(tmp_path, monkeypatch):
     from dasrel.writer import Writer
 
-    np.save(tmp_path / "a.npy", distances())
+    np.save(tmp_path / "a.npy", line_distances(N))
     with monkeypatch.context() as patch:
         patch.setattr(Writer, "finish", lambda self, checksum: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             import_matrix(tmp_path / "a.npy", tmp_path / "s.zarr", kind="distance", writing=WRITING)
-    np.save(tmp_path / "a.npy", 2 * distances())
+    np.save(tmp_path / "a.npy", 2 * line_distances(N))
     with pytest.raises(StoreError, match=r"begun with modified \d+, now it is \d+; use the same again, or --force"):
         import_matrix(tmp_path / "a.npy", tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE, resume=True))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small tmpfs")
-def test_full_disk(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    np.save(tmp_path / "a.npy", distances(600))
-    writing = Writing(tile=100)
-    import_matrix(tmp_path / "a.npy", tmp_path / "good.zarr", kind="distance", writing=writing)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)], check=False)
-    if mounted.returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        with pytest.raises(StoreError, match=r"the disk is full.*nothing was lost.*--resume"):
-            import_matrix(tmp_path / "a.npy", disk / "s.zarr", kind="distance", writing=writing)
-        assert list(disk.rglob("values/c/*/*"))
-        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
-        resume = Writing(tile=100, resume=True)
-        import_matrix(tmp_path / "a.npy", disk / "s.zarr", kind="distance", writing=resume)
-        assert files(disk / "s.zarr") == files(tmp_path / "good.zarr")
-        with pytest.raises(StoreError, match="the disk is full"):  # while it is being put aside
-            import_matrix(da.zeros((1500, 1500), chunks=(70, 1500)), disk / "t.zarr", kind="distance", writing=writing)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_limit_on_file_size_leaves_no_half_tile(tmp_path):
-    """Where nobody may mount, a limit on the size of files stands in for a full disk."""
-    np.save(tmp_path / "a.npy", distances(600))
-    script = """
-        import resource, signal, sys
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-        from dasrel.readers import import_matrix
-        from dasrel.writer import Writing
-        try:
-            import_matrix(sys.argv[1], sys.argv[2], kind="distance", writing=Writing(tile=100))
-        except OSError as error:
-            print(error.errno)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "a.npy"), str(tmp_path / "s.zarr")],
-        capture_output=True, check=True, text=True,
-    )  # fmt: skip
-    assert done.stdout.strip() == "27"
-    assert not [p for p in (tmp_path / "s.zarr" / "values").rglob("*") if p.is_file() and p.name != "zarr.json"]
-
-
-@cache
-def s3_server() -> str:
-    """The URL of a real S3-speaking server on loopback, one for the whole process: what is open holds on to it."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    atexit.register(server.stop)
-    host, port = server.get_host_and_port()
-    return f"http://{host}:{port}"
-
-
-@pytest.fixture
-def s3(monkeypatch):
-    """The file system of that server, with an empty bucket, `matrices`."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server())
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    system = s3fs.S3FileSystem()
-    system.mkdir("matrices")
-    yield system
-    system.rm("matrices", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
-    monkeypatch.setattr(sys, "unraisablehook", lambda told: None)
-    gc.collect()  # open sessions complain when they are collected, now or in another test
-
-
 def test_s3(tmp_path, s3):
-    import_matrix(distances(), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=40))
+    import_matrix(line_distances(N), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=40))
     url = "s3://matrices/d.zarr"
     with pytest.raises(InputError, match="missing"):
         import_matrix(both(3, 70, np.nan), url, kind="distance", writing=Writing(tile=40))
-    matrix = import_matrix(distances(), url, kind="distance", writing=Writing(tile=40))
+    matrix = import_matrix(line_distances(N), url, kind="distance", writing=Writing(tile=40))
     assert matrix.n_objects == N
     again = open_matrix(url)
-    np.testing.assert_array_equal(again.rows(["3", "70"]), distances()[[3, 70]])
+    np.testing.assert_array_equal(again.rows(["3", "70"]), line_distances(N)[[3, 70]])
     for i, j in again.layout.tiles():
         assert s3.cat(f"matrices/d.zarr/values/c/{i}/{j}") == (tmp_path / f"s.zarr/values/c/{i}/{j}").read_bytes()
     with pytest.raises(StoreError, match="exists"):
-        import_matrix(distances(), url, kind="distance")
+        import_matrix(line_distances(N), url, kind="distance")
     with pytest.raises(StoreError, match="no store at s3://matrices/none"):
         open_matrix("s3://matrices/none")
 
 
-def test_a_cluster_writes_the_same_bytes(tmp_path):
-    from distributed import Client, LocalCluster
+def test_a_cluster_writes_the_same_bytes(tmp_path, workers):
+    from distributed import Client
 
-    np.save(tmp_path / "a.npy", distances(300))
-    np.savez_compressed(tmp_path / "a.npz", distances(300))
-    scipy.io.mmwrite(tmp_path / "a.mtx", scipy.sparse.coo_array(distances(300, "float64")), precision=17)
+    np.save(tmp_path / "a.npy", line_distances(300))
+    np.savez_compressed(tmp_path / "a.npz", line_distances(300))
+    scipy.io.mmwrite(tmp_path / "a.mtx", scipy.sparse.coo_array(line_distances(300, "float64")), precision=17)
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("matrix", data=distances(300), chunks=(32, 32))
-    zarr.create_array(tmp_path / "z.zarr", data=distances(300), chunks=(64, 64))
+        file.create_dataset("matrix", data=line_distances(300), chunks=(32, 32))
+    zarr.create_array(tmp_path / "z.zarr", data=line_distances(300), chunks=(64, 64))
     writing = Writing(tile=64)
     import_matrix(tmp_path / "a.npy", tmp_path / "threads.zarr", kind="distance", writing=writing)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster),
-    ):
+    with Client(workers):
         import_matrix(tmp_path / "a.npy", tmp_path / "cluster.zarr", kind="distance", writing=writing)
         import_matrix(tmp_path / "a.npz", tmp_path / "packed.zarr", kind="distance", writing=writing)
         import_matrix(tmp_path / "a.mtx", tmp_path / "sparse.zarr", kind="distance", writing=writing)
         import_matrix(tmp_path / "a.h5", tmp_path / "hdf5.zarr", kind="distance", writing=writing)
         import_matrix(tmp_path / "z.zarr", tmp_path / "tiled.zarr", kind="distance", writing=writing)
-        import_matrix(distances(300), tmp_path / "memory.zarr", kind="distance", writing=writing)
+        import_matrix(line_distances(300), tmp_path / "memory.zarr", kind="distance", writing=writing)
         np.save(tmp_path / "bad.npy", both(3, 70, np.nan))
         with pytest.raises(InputError, match=r"missing values \(NaN\): 3"):
             import_matrix(tmp_path / "bad.npy", tmp_path / "bad.zarr", kind="distance", writing=writing)
@@ -488,48 +320,3 @@ def test_a_cluster_writes_the_same_bytes(tmp_path):
     assert files(tmp_path / "cluster.zarr") == files(tmp_path / "threads.zarr")
     for name in ("packed", "sparse", "hdf5", "tiled", "memory"):
         assert files(tmp_path / f"{name}.zarr" / "values") == files(tmp_path / "threads.zarr" / "values")
-
-
-def test_memory_stays_below_what_was_predicted(tmp_path):
-    """8192 objects in float64: 512 MiB of source; the tasks' predicted memory against what the kernel says."""
-    n = 8192
-    x = np.random.default_rng(0).random(n)
-    square = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float64, shape=(n, n))
-    for k in range(0, n, 512):
-        square[k : k + 512] = np.abs(x[k : k + 512, None] - x)
-    del square
-    script = """
-        import sys, threading
-        from pathlib import Path
-        from dasrel import readers, tasks
-
-        def anonymous():
-            return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
-
-        said = {}
-        original = tasks.run
-        def run(*args, **options):
-            said["task"] = options["task_memory"]
-            said["threads"] = tasks.threads_that_fit(options["task_memory"], options["memory"], "import")
-            said["before"] = said["peak"] = anonymous()
-            done = threading.Event()
-            def watch():
-                while not done.wait(0.002):
-                    said["peak"] = max(said["peak"], anonymous())
-            thread = threading.Thread(target=watch)
-            thread.start()
-            try:
-                return original(*args, **options)
-            finally:
-                done.set()
-                thread.join()
-        tasks.run = run
-        readers.import_matrix(sys.argv[1], sys.argv[2], kind="distance")
-        print(said["peak"] - said["before"], said["task"] * said["threads"])
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "a.npy"), str(tmp_path / "s.zarr")],
-        capture_output=True, check=True, text=True,
-    )  # fmt: skip
-    used, predicted = (int(word) for word in done.stdout.split())
-    assert 0 < used < predicted < 1 << 30

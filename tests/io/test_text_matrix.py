@@ -19,6 +19,7 @@ from dasrel import rows, spool
 from dasrel.errors import InputError
 from dasrel.source import Reading, Source
 from dasrel.text import open_text, sniff
+from tests.helpers.matrices import symmetric
 
 EVERYTHING = slice(None)
 
@@ -38,13 +39,6 @@ def write(folder: Path, content: str | bytes, name: str = "matrix.txt") -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-def symmetric(n: int, seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng(seed).random((n, n))
-    values = values + values.T
-    np.fill_diagonal(values, 0)
-    return values
 
 
 # --- CSV and TSV

@@ -6,7 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import scipy.sparse.csgraph as csgraph
-from distributed import Client, LocalCluster
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
@@ -17,7 +17,8 @@ from dasrel.errors import InputError
 from dasrel.graph import Plan
 from dasrel.images import image_consumer, induced_image, ivat_image, matrix_image, write_image
 from dasrel.tree import minimum_spanning_tree
-from tests.engine.test_scan import squared, symmetric, write
+from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
+from tests.helpers.stores import stored
 
 
 def block_means(values, pixels):
@@ -39,10 +40,6 @@ def minimax(D):
     return result
 
 
-def distances(n, seed=0):
-    return squareform(pdist(np.random.default_rng(seed).normal(size=(n, 2))))
-
-
 @settings(max_examples=50, deadline=None, print_blob=True)
 @given(n=st.integers(2, 40), parts=st.integers(1, 6), pixels=st.integers(1, 50), seed=st.integers(0, 99),
        kind=st.sampled_from(["distance", "squared-distance", "similarity"]), ordered=st.booleans())  # fmt: skip
@@ -50,7 +47,7 @@ def test_a_matrix_in_any_order_equals_dense_block_means(n, parts, pixels, seed, 
     values = symmetric(n, seed, kind)
     order = np.random.default_rng(seed).permutation(n) if ordered else None
     found = matrix_image(DirectMatrix(values, kind, tile=-(-n // parts)), order, pixels)
-    seen = squared(values, kind) if kind == "similarity" else values
+    seen = squared_of(values, kind) if kind == "similarity" else values
     seen = seen if order is None else seen[np.ix_(order, order)]
     np.testing.assert_allclose(found, block_means(seen, pixels), rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(found, found.T)
@@ -58,7 +55,7 @@ def test_a_matrix_in_any_order_equals_dense_block_means(n, parts, pixels, seed, 
 
 def test_one_pixel_an_object_is_the_matrix_itself_by_one_scan(tmp_path):
     values = symmetric(150, 1).astype(np.float32)
-    matrix = write(tmp_path / "d.zarr", values, tile=64)
+    matrix = stored(tmp_path / "d.zarr", values, tile=64)
     order = np.random.default_rng(0).permutation(150)
     with dasrel.watch() as meter:
         found = matrix_image(matrix, order, 1000)
@@ -66,13 +63,12 @@ def test_one_pixel_an_object_is_the_matrix_itself_by_one_scan(tmp_path):
     np.testing.assert_array_equal(found, values[np.ix_(order, order)])
 
 
-def test_two_processes_give_the_same_bits(tmp_path):
+def test_two_processes_give_the_same_bits(tmp_path, workers):
     values = symmetric(300, 1, "similarity")
-    matrix = write(tmp_path / "d.zarr", values, "similarity", tile=64)
+    matrix = stored(tmp_path / "d.zarr", values, "similarity", tile=64)
     order = np.random.default_rng(0).permutation(300)
     here = matrix_image(matrix, order, 90)
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_port": 0}
-    with LocalCluster(**settings) as workers, Client(workers):
+    with Client(workers):
         np.testing.assert_array_equal(matrix_image(dasrel.open_matrix(matrix.store), order, 90), here)
 
 
@@ -110,7 +106,7 @@ def test_bands_and_many_groups_add_up(monkeypatch):
 )
 def test_ivat_equals_minimax_paths_in_vat_order(n, values, pixels, seed):
     if values is None:
-        D = distances(n, seed)
+        D = distances(normal_points(n, 2, seed))
     else:
         D = np.triu(np.random.default_rng(seed).integers(0, values, (n, n)), 1).astype(float)
         D += D.T
@@ -124,7 +120,7 @@ def test_ivat_equals_minimax_paths_in_vat_order(n, values, pixels, seed):
 
 
 def test_ivat_needs_no_scan():
-    tree = minimum_spanning_tree(distances(50), kind="distance")
+    tree = minimum_spanning_tree(distances(normal_points(50, 2)), kind="distance")
     with dasrel.watch() as meter:
         assert ivat_image(tree, 20).shape == (20, 20)
         assert meter.scans == 0
@@ -155,7 +151,7 @@ def test_induced_picture_equals_the_formula(n, c, pixels, seed):
 
 
 def test_bad_arguments_are_refused():
-    D = distances(5)
+    D = distances(normal_points(5, 2))
     for order in ([0, 1, 2, 3], [0, 1, 2, 3, 3], [0.0, 1, 2, 3, 4], [1, 2, 3, 4, 5]):
         with pytest.raises(InputError, match="positions 0 to 4 once"):
             matrix_image(D, order, 3, kind="distance")

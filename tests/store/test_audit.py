@@ -11,24 +11,16 @@ import google_crc32c
 import numpy as np
 import pytest
 import zarr
-from scipy.spatial.distance import pdist, squareform
 
 from dasrel.audit import audit_lines, audit_store
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.intake import Policy, check_tile
 from dasrel.meter import watch
 from dasrel.writer import Writer, Writing, create_store
+from tests.helpers.matrices import distances, uniform_points
 
 N, TILE = 70, 20  # 4 tiles a side, the last one padded
 PLACES = [(i, j) for i in range(4) for j in range(i, 4)]
-
-
-def points(n: int = N) -> np.ndarray:
-    return np.random.default_rng(5).random((n, 3))
-
-
-def distances(n: int = N) -> np.ndarray:
-    return squareform(pdist(points(n)))
 
 
 def put(writer: Writer, matrix: np.ndarray, tiles: list[tuple[int, int]], policy: Policy) -> None:
@@ -61,7 +53,7 @@ def make(path: Path, matrix: np.ndarray, *, kind: str = "distance", compress: An
 
 
 def test_says_what_numpy_says_of_the_same_matrix(tmp_path: Path) -> None:
-    matrix = distances()
+    matrix = distances(uniform_points(N))
     matrix[3, 40] = matrix[40, 3] = 0
     matrix[10, 60] += 0.25
     store = make(tmp_path / "d.zarr", matrix, symmetrize="max")
@@ -85,7 +77,7 @@ def test_says_what_numpy_says_of_the_same_matrix(tmp_path: Path) -> None:
 
 def test_an_unfinished_store_says_how_far_it_is(tmp_path: Path) -> None:
     writer = create_store(tmp_path / "d.zarr", n_objects=N, kind="distance", writing=Writing(tile=TILE))
-    put(writer, distances(), PLACES[:3], Policy())
+    put(writer, distances(uniform_points(N)), PLACES[:3], Policy())
     audit = audit_store(tmp_path / "d.zarr")
     assert audit["state"] == "writing"
     assert audit["tiles"] == {"total": 10, "written": 3}
@@ -98,7 +90,7 @@ def test_an_unfinished_store_says_how_far_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compress", [None, "lz4"])
 @pytest.mark.parametrize("kind", ["distance", "kernel"])
 def test_a_sound_store_is_verified_in_one_scan(tmp_path: Path, kind: str, compress: str | None) -> None:
-    matrix = distances() if kind == "distance" else points() @ points().T
+    matrix = distances(uniform_points(N)) if kind == "distance" else uniform_points(N) @ uniform_points(N).T
     store = make(tmp_path / "m.zarr", matrix, kind=kind, compress=compress)
     with watch() as meter:
         audit = audit_store(store, verify=True)
@@ -108,7 +100,7 @@ def test_a_sound_store_is_verified_in_one_scan(tmp_path: Path, kind: str, compre
 
 
 def test_an_audit_without_verification_reads_no_tile(tmp_path: Path) -> None:
-    store = make(tmp_path / "d.zarr", distances())
+    store = make(tmp_path / "d.zarr", distances(uniform_points(N)))
     shutil.rmtree(store / "values" / "c")
     with watch() as meter:
         assert audit_store(store)["state"] == "complete"
@@ -126,7 +118,7 @@ def tile_of(file: Path) -> np.ndarray:
 
 
 def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path) -> None:
-    store = make(tmp_path / "d.zarr", distances())
+    store = make(tmp_path / "d.zarr", distances(uniform_points(N)))
     values = store / "values" / "c"
     (values / "0" / "1").unlink()
     (values / "0" / "2").write_bytes((values / "0" / "2").read_bytes()[:-1])
@@ -160,7 +152,7 @@ def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path) -> None:
 
 
 def test_a_diagonal_of_self_similarities_is_compared(tmp_path: Path) -> None:
-    store = make(tmp_path / "k.zarr", points() @ points().T, kind="kernel")
+    store = make(tmp_path / "k.zarr", uniform_points(N) @ uniform_points(N).T, kind="kernel")
     group = zarr.open_group(str(store), mode="r+")
     group["diagonal"][25] = 17.0  # type: ignore[index]
     [fault] = audit_store(store, verify=True)["verified"]["bad"]
@@ -169,7 +161,7 @@ def test_a_diagonal_of_self_similarities_is_compared(tmp_path: Path) -> None:
 
 
 def test_compressed_tiles_are_checked_through_zarr(tmp_path: Path) -> None:
-    store = make(tmp_path / "d.zarr", distances(), compress="lz4")
+    store = make(tmp_path / "d.zarr", distances(uniform_points(N)), compress="lz4")
     file = store / "values" / "c" / "1" / "2"
     whole = bytearray(file.read_bytes())
     whole[len(whole) // 2] ^= 1
@@ -182,7 +174,7 @@ def test_compressed_tiles_are_checked_through_zarr(tmp_path: Path) -> None:
 
 
 def test_damaged_names_are_a_fault_of_the_store(tmp_path: Path) -> None:
-    store = make(tmp_path / "d.zarr", distances())
+    store = make(tmp_path / "d.zarr", distances(uniform_points(N)))
     (store / "ids" / "c" / "0").write_bytes(b"no longer what it was")
     [fault] = audit_store(store, verify=True)["verified"]["bad"]
     assert fault["tile"] is None
@@ -191,13 +183,13 @@ def test_damaged_names_are_a_fault_of_the_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [2, 20, 21])
 def test_small_stores(tmp_path: Path, n: int) -> None:
-    audit = audit_store(make(tmp_path / "d.zarr", distances(n)), verify=True)
+    audit = audit_store(make(tmp_path / "d.zarr", distances(uniform_points(n))), verify=True)
     assert audit["verified"]["bad"] == []
     assert audit["pairs"] == n * (n - 1) // 2
 
 
 def test_too_little_memory_is_refused_before_a_tile_is_read(tmp_path: Path) -> None:
-    store = make(tmp_path / "d.zarr", distances())
+    store = make(tmp_path / "d.zarr", distances(uniform_points(N)))
     with watch() as meter, pytest.raises(MemoryLimitError, match="verify needs"):
         audit_store(store, verify=True, memory="1 kB")
     assert meter.tiles == 0
@@ -220,7 +212,7 @@ def test_names_from_data_are_escaped(tmp_path: Path) -> None:
 def test_a_cluster_finds_the_same(tmp_path: Path) -> None:
     from distributed import Client
 
-    store = make(tmp_path / "d.zarr", distances())
+    store = make(tmp_path / "d.zarr", distances(uniform_points(N)))
     (store / "values" / "c" / "0" / "1").unlink()
     here = audit_store(store, verify=True)
     with Client(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"), watch() as meter:

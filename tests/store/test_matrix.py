@@ -19,28 +19,24 @@ from dasrel.record import Record
 from dasrel.source import Reading
 from dasrel.store import Layout, is_store, read_manifest
 from dasrel.writer import Writing, create_store, default_tile
+from tests.helpers.matrices import line_distances
 
 N, TILE = 70, 32
 NAMES = [f"o{k}" for k in range(N)]
-
-
-def distances() -> np.ndarray:
-    x = np.random.default_rng(5).random(N)
-    return np.abs(x[:, None] - x).astype("float32")
 
 
 @pytest.fixture(params=[None, "lz4"])
 def store(request, tmp_path):
     path = tmp_path / "s.zarr"
     writing = Writing(tile=TILE, compress=request.param)
-    import_matrix(distances(), path, kind="distance", reading=Reading(ids=NAMES), writing=writing)
+    import_matrix(line_distances(N), path, kind="distance", reading=Reading(ids=NAMES), writing=writing)
     return path
 
 
 @pytest.fixture
 def plain(tmp_path):
     path = tmp_path / "p.zarr"
-    import_matrix(distances(), path, kind="distance", reading=Reading(ids=NAMES), writing=Writing(tile=TILE))
+    import_matrix(line_distances(N), path, kind="distance", reading=Reading(ids=NAMES), writing=Writing(tile=TILE))
     return path
 
 
@@ -54,7 +50,7 @@ def test_any_zarr_reader_reads_it(store):
     assert list(group["ids"][:]) == NAMES
     strip = np.arange(N) // TILE
     stored = strip[:, None] <= strip
-    np.testing.assert_array_equal(values[:][stored], distances()[stored])
+    np.testing.assert_array_equal(values[:][stored], line_distances(N)[stored])
     assert np.isnan(values[:][~stored]).all()
     names = {p.name for p in store.iterdir()}
     assert names == {"zarr.json", "values", "ids", "records"}
@@ -73,11 +69,11 @@ def test_any_zarr_reader_sees_a_wrong_checksum(store):
 
 def test_rows_and_dask(store):
     matrix = open_matrix(store)
-    np.testing.assert_array_equal(matrix.rows(["o69", "o0", "o33", "o0"]), distances()[[69, 0, 33, 0]])
+    np.testing.assert_array_equal(matrix.rows(["o69", "o0", "o33", "o0"]), line_distances(N)[[69, 0, 33, 0]])
     full = matrix.to_dask()
     assert full.shape == matrix.shape == (N, N)
-    np.testing.assert_array_equal(full.compute(scheduler="threads"), distances())
-    np.testing.assert_array_equal(full[65:, 3].compute(scheduler="sync"), distances()[65:, 3])
+    np.testing.assert_array_equal(full.compute(scheduler="threads"), line_distances(N))
+    np.testing.assert_array_equal(full[65:, 3].compute(scheduler="sync"), line_distances(N)[65:, 3])
     with pytest.raises(InputError, match=r"no such objects in .*: x, y$"):
         matrix.rows(["x", "o1", "y"])
     with pytest.raises(InputError, match="no tile"):
@@ -97,19 +93,19 @@ def test_a_relative_path_still_means_the_same_from_another_folder(store, monkeyp
     travelling = pickle.dumps(matrix)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    np.testing.assert_array_equal(matrix.read_tile(0, 1), distances()[:TILE, TILE : 2 * TILE])
+    np.testing.assert_array_equal(matrix.read_tile(0, 1), line_distances(N)[:TILE, TILE : 2 * TILE])
     np.testing.assert_array_equal(
-        pickle.loads(travelling).read_tile(1, 1), distances()[TILE : 2 * TILE, TILE : 2 * TILE]
+        pickle.loads(travelling).read_tile(1, 1), line_distances(N)[TILE : 2 * TILE, TILE : 2 * TILE]
     )
 
 
 def test_similarities_have_their_diagonal(tmp_path):
-    a = 2 - distances().astype("float64")
+    a = 2 - line_distances(N).astype("float64")
     for name, writing in (("a", Writing(tile=TILE)), ("b", Writing(tile=TILE, compress="lz4", dtype="float64"))):
         matrix = import_matrix(a, tmp_path / f"{name}.zarr", kind="similarity", writing=writing)
         np.testing.assert_array_equal(matrix.diagonal, np.full(N, 2.0))
         assert matrix.audit["diagonal"] == {"minimum": 2.0, "maximum": 2.0}
-    assert import_matrix(distances(), tmp_path / "c.zarr", kind="distance").diagonal is None
+    assert import_matrix(line_distances(N), tmp_path / "c.zarr", kind="distance").diagonal is None
 
 
 def change_manifest(store, **values):
@@ -172,7 +168,7 @@ def test_damaged_tiles_are_named(plain):
 
 def test_damaged_compressed_tiles_are_named(tmp_path):
     path = tmp_path / "s.zarr"
-    matrix = import_matrix(distances(), path, kind="distance", writing=Writing(tile=TILE, compress="lz4"))
+    matrix = import_matrix(line_distances(N), path, kind="distance", writing=Writing(tile=TILE, compress="lz4"))
     tile = path / "values" / "c" / "1" / "2"
     data = tile.read_bytes()
     tile.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])
@@ -250,6 +246,6 @@ def test_creating_checks_its_arguments(tmp_path):
 def test_a_new_store_under_an_old_name_is_read_anew(tmp_path):
     path = tmp_path / "s.zarr"
     for tile, compress in ((32, "lz4"), (16, "lz4"), (20, None)):
-        matrix = import_matrix(distances(), path, kind="distance", writing=Writing(tile=tile, compress=compress))
-        np.testing.assert_array_equal(matrix.rows(["3"]), distances()[[3]])
+        matrix = import_matrix(line_distances(N), path, kind="distance", writing=Writing(tile=tile, compress=compress))
+        np.testing.assert_array_equal(matrix.rows(["3"]), line_distances(N)[[3]])
         shutil.rmtree(path)

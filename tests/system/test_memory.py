@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.engine.test_scan import symmetric, write
+from tests.helpers.matrices import symmetric
+from tests.helpers.stores import stored
 
 MEASURE = """
 import resource, sys, threading
@@ -64,10 +65,8 @@ def measured(path, columns, threads, how="free"):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("memory") / "d.zarr"
-    write(path, symmetric(3000, 0), tile=512)
-    return path
+def store(store_factory):
+    return store_factory(symmetric(3000), tile=512)
 
 
 @pytest.mark.parametrize(("columns", "threads"), [(4, 4), (64, 2), (300, 1), (300, 4)])
@@ -86,7 +85,7 @@ def test_memory_does_not_grow_with_the_matrix(tmp_path):
     peaks = []
     for n in (1500, 3000):
         path = tmp_path / f"{n}.zarr"
-        write(path, symmetric(n, 0), tile=256)
+        stored(path, symmetric(n, 0), tile=256)
         predicted, peak = measured(path, 2, 2)
         peaks.append(peak)
         assert peak <= predicted

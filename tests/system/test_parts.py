@@ -21,21 +21,19 @@ from dasrel.readers import import_matrix, import_part
 from dasrel.source import Reading
 from dasrel.store import TileFiles, open_matrix, read_manifest
 from dasrel.writer import Writer, Writing, create_store
+from tests.helpers.matrices import distances, uniform_points
+from tests.helpers.stores import files
 
 N, TILE = 150, 16
 TILES = 55  # ten strips: 10 * 11 / 2
 
 
 def features():
-    return np.random.default_rng(5).random((N, 4))
+    return uniform_points(N, 4, 5)
 
 
 def matrix():
-    return cdist(features(), features())
-
-
-def files(store):
-    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    return distances(features())
 
 
 def share(k, n, **more):

@@ -20,25 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import Reading, Writing, cli
+from dasrel import Reading, Writing
 from dasrel.errors import DasrelError
 from dasrel.tree import Tree
+from tests.helpers.matrices import distances, uniform_points
+from tests.helpers.processes import ran
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:dasrel.DasrelWarning")
 
 N = 24
-
-
-def distances(n: int = N) -> Any:
-    points = np.random.default_rng(0).random((n, 3))
-    return cdist(points, points)
-
-
-def ran(*arguments: object) -> int:
-    return cli.run([str(argument) for argument in arguments])
 
 
 def texts(*folders: Path) -> str:
@@ -56,7 +48,7 @@ def texts(*folders: Path) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    dasrel.import_matrix(distances(), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=8))
+    dasrel.import_matrix(distances(uniform_points(N)), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=8))
     return tmp_path / "s.zarr"
 
 
@@ -96,7 +88,7 @@ def test_nothing_is_unpickled(tmp_path: Path, store: Path, mark: Path, capfd: py
     newest = max(kept.glob("cluster-*.npz"))
     for older in set(kept.glob("cluster-*.npz")) - {newest}:
         older.unlink()
-    np.save(tmp_path / "rows.npy", distances())
+    np.save(tmp_path / "rows.npy", distances(uniform_points(N)))
     out = tmp_path / "new"
     readers = {
         tmp_path / "out" / "model.npz": ("predict", tmp_path / "out", tmp_path / "rows.npy", out),
@@ -174,7 +166,7 @@ def test_a_store_with_pickles_in_it(store: Path, mark: Path, capfd: pytest.Captu
 
 
 def test_a_workflow_file_is_data(tmp_path: Path, mark: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "d.npy", distances())
+    np.save(tmp_path / "d.npy", distances(uniform_points(N)))
     shell = f"$(mkdir {mark}); `mkdir {mark}`; {{{{ mkdir }}}}"
     file = tmp_path / "w.toml"
     for text in (
@@ -208,7 +200,7 @@ def nasty(tmp_path: Path) -> Path:
     names = [*NASTY, *(f"o{k}" for k in range(N - len(NASTY)))]
     place = tmp_path / "inner" / "s.zarr"
     reading = Reading(ids=names)
-    dasrel.import_matrix(distances(), place, kind="distance", reading=reading, writing=Writing(tile=8))
+    dasrel.import_matrix(distances(uniform_points(N)), place, kind="distance", reading=reading, writing=Writing(tile=8))
     return place
 
 
@@ -284,7 +276,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     """A Zarr array on a web server that does not look at passwords; the address has one."""
-    zarr.create_array(tmp_path / "web" / "d.zarr", data=distances(), chunks=(8, 8))
+    zarr.create_array(tmp_path / "web" / "d.zarr", data=distances(uniform_points(N)), chunks=(8, 8))
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *words: Any) -> None:

@@ -1,9 +1,6 @@
 """The Slurm workflows: on a real Slurm where there is one on this machine, as `.ci/slurm` starts it."""
 
 import os
-import re
-import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
+
+from tests.helpers.processes import why_no_slurm
+from tests.helpers.stores import files
 
 FOLDER = Path(__file__).parents[2] / "workflows" / "slurm"
 # The dasrel of the Python that runs the tests, for the jobs too: sbatch hands the environment on.
@@ -27,28 +27,9 @@ def call(*command, check=True, **more):
     return done
 
 
-def why_not():
-    """Why there is no Slurm to test with, or nothing."""
-    for name in ("sinfo", "sbatch", "scontrol"):
-        if shutil.which(name) is None:
-            return f"there is no {name}; .ci/slurm install and .ci/slurm start make a Slurm for the tests"
-    try:
-        nodes = subprocess.run(
-            ["scontrol", "show", "nodes", "-o"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "Slurm's controller does not answer"
-    if nodes.returncode != 0:
-        return f"Slurm does not run: {(nodes.stderr or nodes.stdout).strip().splitlines()[-1][:200]}"
-    hosts = set(re.findall(r"NodeHostName=(\S+)", nodes.stdout))
-    if hosts != {socket.gethostname().split(".")[0]}:
-        return "this Slurm has other nodes than this machine, which do not see the tests' files"
-    return ""
-
-
 @pytest.fixture(scope="module")
 def slurm():
-    if reason := why_not():
+    if reason := why_no_slurm():
         pytest.skip(reason)
     yield
     subprocess.run(["scancel", "--me"], check=False)
@@ -77,10 +58,6 @@ def wait(job, *, until=lambda states: not states & {"PENDING", "RUNNING", "CONFI
 
 def log(folder, job):
     return (folder / f"{job}.log").read_text()
-
-
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def same_results(found, expected):

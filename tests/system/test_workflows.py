@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import pdist, squareform
 
 from dasrel.recipe import read_workflow
+from tests.helpers.matrices import blobs, distances
 
 FOLDER = Path(__file__).parents[2] / "workflows"
 SNAKEMAKE = shutil.which("snakemake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -34,9 +34,7 @@ def labels(file: Path) -> list[int]:
 @pytest.fixture
 def matrix(tmp_path: Path) -> Path:
     """Two groups of thirty points, far apart."""
-    rng = np.random.default_rng(0)
-    points = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 20])
-    np.save(tmp_path / "d.npy", squareform(pdist(points)))
+    np.save(tmp_path / "d.npy", distances(blobs(30, [[0, 0], [20, 20]])))
     return tmp_path / "d.npy"
 
 

@@ -10,7 +10,8 @@ from distributed import Client
 import dasrel
 from dasrel import mapping, tasks
 from dasrel.writer import Writing
-from tests.engine.test_worker_cache import local_cluster, most_memory
+from tests.helpers.matrices import symmetric
+from tests.helpers.processes import local_cluster, most_memory
 
 
 @pytest.fixture
@@ -62,8 +63,7 @@ def test_a_part_is_a_view_here_and_a_copy_on_a_worker(tmp_path, as_worker, order
 @pytest.mark.parametrize("form", ["square", "fortran", "condensed", "sparse"])
 def test_imports_are_the_same_on_a_worker(tmp_path, as_worker, form):
     n = 150
-    values = np.random.default_rng(1).random((n, n))
-    values = np.triu(values, 1) + np.triu(values, 1).T
+    values = symmetric(n, 1)
     path, options = tmp_path / "d.npy", {}
     if form == "condensed":
         values = values.astype(np.float32)
