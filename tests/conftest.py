@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.helpers import workflows
-from tests.helpers.matrices import distances, grouped_points, squared
-from tests.helpers.processes import local_cluster
+from tests.helpers.matrices import distances, grouped_points, squared, uniform_points
+from tests.helpers.processes import local_cluster, ran
 from tests.helpers.stores import stored
 
 
@@ -108,6 +109,12 @@ def store_factory(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 
 @pytest.fixture(scope="session")
+def store(store_factory: Callable[..., Path]) -> str:
+    """Distances between 300 points in four dimensions, in 15 tiles."""
+    return str(store_factory(distances(uniform_points(300, 4, 5)), tile=60))
+
+
+@pytest.fixture(scope="session")
 def grouped_store(store_factory: Callable[..., Path]) -> Path:
     """Squared distances between 90 points in three groups, in 6 tiles."""
     return store_factory(squared(90), "squared-distance", dtype="float64", tile=32)
@@ -127,6 +134,35 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(place / "d.npy", distances(grouped_points(180)))
     stored(place / "d.zarr", place / "d.npy", dtype="float64", tile=30)
     return place
+
+
+@pytest.fixture
+def few_digits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Three hundred of scikit-learn's digits in the place of all; the README's first command has all of them."""
+    import sklearn.datasets
+
+    digits = sklearn.datasets.load_digits()
+    for name in ("data", "target", "images"):
+        digits[name] = digits[name][:300]
+    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: digits)
+    return digits
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command as `processes.command` does, but in this process, which has paid for the imports."""
+
+    def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        capfd.readouterr()
+        code = ran(*arguments)
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
 
 
 # ------------------------------------------------------------------------------------------------------------ workflows

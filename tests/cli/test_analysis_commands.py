@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,8 @@ def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     assert result["asked"]["entropy_weight"] == [2.0]
 
 
-def test_people_get_lines(folder: Path) -> None:
-    done = command("cluster", "d.zarr", "out", "--rule", "fcm1", "--clusters", 3, "--n-init", 2, cwd=folder)
+def test_people_get_lines(folder: Path, here: Callable[..., Any]) -> None:
+    done = here("cluster", "d.zarr", "out", "--rule", "fcm1", "--clusters", 3, "--n-init", 2, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines["results"] == "out"
@@ -138,11 +139,11 @@ def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
 # ----------------------------------------------------------------------------------------------------- many settings
 
 
-def test_a_grid_is_one_bundle(folder: Path) -> None:
+def test_a_grid_is_one_bundle(folder: Path, here: Callable[..., Any]) -> None:
     line = (
         "cluster d.zarr out --rule fcm1,fcm2 --clusters 2,3 --fuzzifier 1.2,2 --entropy-weight 2 --n-init 3 --json -q"
     )
-    done = command(*line.split(), cwd=folder)
+    done = here(*line.split(), cwd=folder)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     names = [one["folder"] for one in result["settings"]]
@@ -290,30 +291,30 @@ def test_wrong_usage_exits_2(
     assert os.listdir(tmp_path) == []
 
 
-def test_stores_that_cannot_be_used(folder: Path) -> None:
+def test_stores_that_cannot_be_used(folder: Path, here: Callable[..., Any]) -> None:
     words = ["--rule", "fcm1", "--clusters", "3"]
-    done = command("cluster", "none.zarr", "out", *words, cwd=folder)
+    done = here("cluster", "none.zarr", "out", *words, cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("dasrel: no store at none.zarr")
 
     group = zarr.open_group(folder / "d.zarr", mode="r+")
     group.attrs["dasrel"] = {**group.attrs["dasrel"], "state": "writing"}
-    done = command("cluster", "d.zarr", "out", *words, "--json", cwd=folder)
+    done = here("cluster", "d.zarr", "out", *words, "--json", cwd=folder)
     assert done.returncode == 1
     assert "unfinished" in json.loads(done.stdout)["error"]
     assert os.listdir(folder) == ["d.zarr"]
 
 
-def test_negative_distances_stop_or_are_healed(tmp_path: Path) -> None:
+def test_negative_distances_stop_or_are_healed(tmp_path: Path, here: Callable[..., Any]) -> None:
     rng = np.random.default_rng(0)
     D = np.triu(rng.random((30, 30)) ** 4, 1)  # far from any metric
     np.save(tmp_path / "d.npy", D + D.T)
-    assert command("import", "d.npy", "d.zarr", "--kind", "squared-distance", "-q", cwd=tmp_path).returncode == 0
+    assert here("import", "d.npy", "d.zarr", "--kind", "squared-distance", "-q", cwd=tmp_path).returncode == 0
     line = "cluster d.zarr out --rule fcm1 --fuzzifier 1.2 --clusters 4 --max-iter 1000 --json"
-    done = command(*line.split(), cwd=tmp_path)
+    done = here(*line.split(), cwd=tmp_path)
     assert done.returncode == 1
     assert "distances to centres are negative" in json.loads(done.stdout)["error"]
-    done = command(*line.split(), "--on-negative", "heal", cwd=tmp_path)
+    done = here(*line.split(), "--on-negative", "heal", cwd=tmp_path)
     assert done.returncode == 0
     result = json.loads(done.stdout)
     assert result["settings"][0]["beta"] > 0
@@ -321,20 +322,20 @@ def test_negative_distances_stop_or_are_healed(tmp_path: Path) -> None:
     assert next(line for line in done.stderr.splitlines() if "were healed" in line).startswith("dasrel: warning: ")
 
 
-def test_strict_exits_3(folder: Path) -> None:
+def test_strict_exits_3(folder: Path, here: Callable[..., Any]) -> None:
     line = "cluster d.zarr {} --rule fcm1 --clusters 3 --max-iter 2 --json"
-    done = command(*line.format("a").split(), cwd=folder)
+    done = here(*line.format("a").split(), cwd=folder)
     assert done.returncode == 0
     assert json.loads(done.stdout)["converged"] is False
     assert "did not converge" in done.stderr
 
-    done = command(*line.format("b").split(), "--strict", cwd=folder)
+    done = here(*line.format("b").split(), "--strict", cwd=folder)
     assert done.returncode == 3
     assert json.loads(done.stdout)["converged"] is False
     assert done.stderr.splitlines()[-1].startswith("dasrel: not converged")
     assert (folder / "b" / "result.json").is_file()
 
-    done = command("cluster", "d.zarr", "c", "--rule", "fcm1", "--clusters", "3", "--strict", "-q", cwd=folder)
+    done = here("cluster", "d.zarr", "c", "--rule", "fcm1", "--clusters", "3", "--strict", "-q", cwd=folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -396,7 +397,7 @@ def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "out" / "model.npz"
 
 
-def test_predict_in_all_forms(folder: Path, model: Path, points: Any) -> None:
+def test_predict_in_all_forms(folder: Path, model: Path, points: Any, here: Callable[..., Any]) -> None:
     fresh = np.random.default_rng(1).normal(3, 3, (6, 2))
     rows = np.linalg.norm(fresh[:, None] - points[None], axis=2)
     U = np.load(folder / "out" / "memberships.npy")
@@ -420,7 +421,7 @@ def test_predict_in_all_forms(folder: Path, model: Path, points: Any) -> None:
         ("r.zarr", [], "0"),
         ("r.csv", [], "c0"),
     ):
-        done = command("predict", "out", source, "new.csv", "--json", "--force", *more, cwd=folder)
+        done = here("predict", "out", source, "new.csv", "--json", "--force", *more, cwd=folder)
         assert (done.returncode, done.stderr) == (0, ""), source
         result = json.loads(done.stdout)
         assert (result["n_objects"], result["n_clusters"], result["out"]) == (6, 3, "new.csv")
@@ -500,19 +501,18 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
 # --------------------------------------------------------------------------------------------------------------- demo
 
 
-def test_demo(tmp_path: Path) -> None:
-    from sklearn.datasets import load_digits
+def test_demo(tmp_path: Path, few_digits: Any, here: Callable[..., Any]) -> None:
     from sklearn.metrics import adjusted_rand_score
 
-    done = command("demo", "kept", "--json", "--quiet", cwd=tmp_path)
+    done = here("demo", "kept", "--json", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert sorted(os.listdir(tmp_path / "kept")) == ["dasrel-demo.png", "digits.zarr", "results"]
-    assert result["audit"]["n_objects"] == 1797
+    assert result["audit"]["n_objects"] == 300
     assert result["runs"] == 50
     assert result["scans"] * 5 < result["scans_one_by_one"]
 
-    truth = load_digits().target
+    truth = few_digits.target
     saved = json.loads((tmp_path / "kept" / "results" / "result.json").read_text())
     for one, setting in zip(result["settings"], saved["settings"], strict=True):
         rows = read_csv(tmp_path / "kept" / "results" / setting["folder"] / "labels.csv")
@@ -527,11 +527,12 @@ def test_demo(tmp_path: Path) -> None:
     pixels = matplotlib.image.imread(tmp_path / "kept" / "dasrel-demo.png")[..., :3]
     assert len({tuple(pixel) for pixel in (pixels * 16).astype(int).reshape(-1, 3).tolist()}) > 50
 
-    done = command("demo", "kept", cwd=tmp_path)
+    done = here("demo", "kept")
     assert done.returncode == 1
     assert done.stderr.startswith("dasrel: kept/digits.zarr exists")
 
 
+@pytest.mark.usefixtures("few_digits")
 def test_demo_without_a_folder_keeps_the_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -98,8 +99,8 @@ def test_import_then_audit(folder: Path) -> None:
     assert audit["asymmetry"]["largest"] == 0
 
 
-def test_pairwise_then_export_gives_the_distances(folder: Path) -> None:
-    done = command(
+def test_pairwise_then_export_gives_the_distances(folder: Path, here: Callable[..., Any]) -> None:
+    done = here(
         "pairwise",
         "points.npy",
         "p.zarr",
@@ -113,18 +114,18 @@ def test_pairwise_then_export_gives_the_distances(folder: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["n_objects"] == N
-    done = command("export", "p.zarr", "out.npy", "--format", "npy", "--json", "--quiet", cwd=folder)
+    done = here("export", "p.zarr", "out.npy", "--format", "npy", "--json", "--quiet", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["out"] == "out.npy"
     expected = squareform(pdist(np.load(folder / "points.npy"), "minkowski", p=3))
     np.testing.assert_allclose(np.load(folder / "out.npy"), expected, rtol=1e-6)
 
 
-def test_demo_is_simpson_of_the_digits(tmp_path: Path) -> None:
+def test_demo_is_simpson_of_the_digits(tmp_path: Path, here: Callable[..., Any]) -> None:
     from sklearn.datasets import load_digits
 
     build_digits(tmp_path / "digits.zarr")
-    done = command("audit", "digits.zarr", "--json", "--quiet", cwd=tmp_path)
+    done = here("audit", "digits.zarr", "--json", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     audit = json.loads(done.stdout)
     ink = (load_digits().data > 8).astype(np.int64)
@@ -294,8 +295,8 @@ def test_usage_errors_exit_2(line: str, told: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_without_a_kind_the_four_words_are_explained(tmp_path: Path) -> None:
-    done = command("import", "a.npy", "b.zarr", cwd=tmp_path)
+def test_without_a_kind_the_four_words_are_explained(tmp_path: Path, here: Callable[..., Any]) -> None:
+    done = here("import", "a.npy", "b.zarr", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     lines = [line.strip().split(maxsplit=1) for line in done.stderr.splitlines()[-4:]]
     assert lines == [[name, meaning] for name, meaning in KINDS.items()]
@@ -308,13 +309,13 @@ def test_no_arguments_show_the_help(tmp_path: Path) -> None:
         assert name in done.stdout + done.stderr
 
 
-def test_an_error_is_one_line_and_1(tmp_path: Path) -> None:
-    done = command("audit", "nowhere", cwd=tmp_path)
+def test_an_error_is_one_line_and_1(tmp_path: Path, here: Callable[..., Any]) -> None:
+    done = here("audit", "nowhere", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("dasrel: no store at nowhere;")
     assert done.stderr.count("\n") == 1
 
-    done = command("audit", "nowhere", "--json", "-vv", cwd=tmp_path)
+    done = here("audit", "nowhere", "--json", "-vv", cwd=tmp_path)
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"].startswith("no store at nowhere;")
     assert "Traceback (most recent call last)" in done.stderr

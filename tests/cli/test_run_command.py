@@ -6,15 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dasrel import cli
 from tests.helpers.processes import command
 from tests.helpers.workflows import FILES, contents, edit, redone, run
-
-# ---------------------------------------------------------------------------------------------------------- the command
 
 
 def test_the_command_says_what_it_did(done_workflow: Path) -> None:
@@ -36,13 +36,13 @@ def test_the_command_says_what_it_did(done_workflow: Path) -> None:
     assert redone(done_workflow / "w.toml") == {"a", "labels"}
 
 
-def test_a_cluster_is_started_when_there_is_work(workflow_folder: Path) -> None:
+def test_a_cluster_is_started_when_there_is_work(workflow_folder: Path, here: Callable[..., Any]) -> None:
     text = "[import]\nsource = 'd.npy'\nkind = 'distance'\n[cluster.a]\nrule = 'hard'\nclusters = 2\n"
     (workflow_folder / "w.toml").write_text(text + "[runtime]\ncluster = 'local:workers=1,memory=1GB'\n")
-    first = command("run", workflow_folder / "w.toml")
+    first = here("run", workflow_folder / "w.toml")
     assert first.returncode == 0, first.stderr
     assert "dasrel: scheduler tcp://127.0.0.1:" in first.stderr
-    second = command("run", workflow_folder / "w.toml")
+    second = here("run", workflow_folder / "w.toml")
     assert (second.returncode, second.stderr) == (0, "")
     run(workflow_folder / "w.toml", out=workflow_folder / "other")
     assert contents(workflow_folder / "w") == contents(workflow_folder / "other")
@@ -84,13 +84,13 @@ def test_the_log_is_json_lines(workflow_folder: Path, capsys: pytest.CaptureFixt
     assert [one["event"] for one in again].count("step-unchanged") == 2 * len(FILES)
 
 
-def test_no_credentials_anywhere(tmp_path: Path) -> None:
+def test_no_credentials_anywhere(tmp_path: Path, here: Callable[..., Any]) -> None:
     """A source behind a URL with a password that cannot be reached: nothing that is written or printed has it."""
     (tmp_path / "w.toml").write_text(
         "[import]\nsource = 'http://me:hunter2@127.0.0.1:9/a.zarr?sig=s3cr3t'\nkind = 'distance'\n[tree]\n"
     )
-    said = command("run", tmp_path / "w.toml", "--log-json", tmp_path / "log")
-    also = command("run", "--status", tmp_path / "w.toml", "--json")
+    said = here("run", tmp_path / "w.toml", "--log-json", tmp_path / "log")
+    also = here("run", "--status", tmp_path / "w.toml", "--json")
     assert said.returncode == 1
     texts = [said.stdout, said.stderr, also.stdout, also.stderr]
     texts += [file.read_text() for file in tmp_path.rglob("*") if file.is_file() and file.name != "w.toml"]

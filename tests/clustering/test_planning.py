@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,86 +150,6 @@ def test_the_plan_refuses_what_the_run_refuses(store, tmp_path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- memory
-
-MEASURE = """
-import sys, threading, warnings
-import numpy as np, dasrel
-from dasrel import forecast
-from dasrel.planning import plan_clustering
-from dasrel.writer import Writing
-
-warnings.simplefilter("ignore")
-store, out, what = sys.argv[1:]
-
-def status():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) * 1024
-
-def actions(path, folder):
-    relation = dasrel.Euclideanized.load(store + ".npz", path).relation if path == store else dasrel.relation(path)
-    runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5)
-    auto = dasrel.grid("fcm2", 2, max_iter=3)
-    return {
-        "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
-        "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
-        "spectrum": (
-            lambda: forecast.forecast_spectrum(path, max_scans=12),
-            lambda: dasrel.spectrum(path, max_scans=12)),
-        "euclideanize": (
-            lambda: forecast.forecast_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
-            lambda: dasrel.euclideanize(path, method="ultrametric", max_scans=12)),
-        "export": (
-            lambda: forecast.forecast_export(path, folder + "/1.npy", format="npy", relation=store + ".npz"),
-            lambda: dasrel.export_matrix(relation, folder + "/2.npy", format="npy", force=True)),
-        "lsmat": (
-            lambda: forecast.forecast_export(path, folder + "/1.tsv", format="lsmat", relation=store + ".npz"),
-            lambda: dasrel.export_matrix(relation, folder + "/2.tsv", format="lsmat", force=True)),
-    }[what]
-
-small = out + "/small.zarr"  # imports, thread pools and BLAS's own buffers are there before
-line = np.arange(600.0)
-dasrel.import_matrix(np.abs(line[:, None] - line), small, kind="distance", writing=Writing(tile=256))
-actions(small, out)[1]()
-foretell, act = actions(store, out)
-predicted = foretell().memory
-base, done, peak = status(), threading.Event(), [0]
-
-def look():
-    while not done.wait(0.001):
-        peak[0] = max(peak[0], status() - base)
-
-watcher = threading.Thread(target=look)
-watcher.start()
-act()
-done.set()
-watcher.join()
-print(predicted, peak[0])
-"""
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory) -> Path:
-    """A store of several MB, and a file that Euclideanises it."""
-    path = tmp_path_factory.mktemp("large") / "d.zarr"
-    found = dasrel.pairwise(
-        grouped_points(2500).astype(np.float32), path, metric="chebyshev", writing=Writing(tile=512)
-    )
-    dasrel.euclideanize(found, method="ultrametric", tol=0.1).save(f"{path}.npz")
-    return path
-
-
-KEPT_BY_MALLOC = 2 * 2**20
-"""Between arrays, in the arenas of two to four threads: it differs from run to run by as much, whatever the matrix."""
-
-
-@pytest.mark.parametrize("what", ["cluster", "auto", "spectrum", "euclideanize", "export", "lsmat"])
-def test_no_more_memory_than_predicted(tmp_path, large, what) -> None:
-    command = [sys.executable, "-c", MEASURE, str(large), str(tmp_path), what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    predicted, peak = (int(word) for word in done.stdout.split())
-    assert peak <= predicted + KEPT_BY_MALLOC
-
 
 # ---------------------------------------------------------------------------------------------------- speed and workers
 

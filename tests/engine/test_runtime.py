@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,9 @@ from dasrel import cli
 from dasrel.clusters import kubernetes_arguments, parsed_cluster
 from dasrel.errors import InputError
 from dasrel.runtime import Runtime, connect, environment
-from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import refused, unmoved
 
 pytestmark = pytest.mark.usefixtures("patience")
-
-
-@pytest.fixture(scope="module")
-def store(store_factory: Callable[..., Path]) -> str:
-    """Points in four dimensions by their distances, in 15 tiles."""
-    return str(store_factory(distances(uniform_points(300, 4, 5)), tile=60))
 
 
 # -------------------------------------------------------------------------------------------------------- what is asked
@@ -128,6 +120,7 @@ def test_without_a_cluster_no_socket_is_made(store: str, tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------------------ a local cluster
 
 
+@pytest.mark.cluster
 def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store: str) -> None:
     pytest.importorskip("bokeh", reason="the dashboard is drawn by bokeh: dasrel[dashboard]")
     said: list[str] = []
@@ -157,6 +150,7 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
     ] == []
 
 
+@pytest.mark.cluster
 def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A run of 20 clusters takes more than such a worker has left; nothing is read, nothing is written."""
     asked = ["--rule", "hard", "--clusters", "20", "--cluster", "local:workers=2,memory=100010kB"]
@@ -170,6 +164,7 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
     assert "write it as 4GB" in refused(["spectrum", store, "--cluster", "local:memory=much"], capfd)
 
 
+@pytest.mark.cluster
 def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
     """They have 20 MB for work; what was reckoned without what they take themselves was paused for ever."""
     asked = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
@@ -180,6 +175,7 @@ def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_
     assert result["runs"] == 500
 
 
+@pytest.mark.cluster
 def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("DASREL_CLUSTER", "local:workers=1")
     assert cli.run(["tree", store, "tree", "--dry-run"]) == 0

@@ -113,6 +113,7 @@ def part_pinned(matrix, client):
 
 
 @pytest.mark.parametrize(("tile", "free"), [(2048, None), (1024, None), (1024, 0)])
+@pytest.mark.cluster
 def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, free):
     """Dask counts files that a worker has mapped as its memory, pauses it at 0.8 of its limit, and ends it at 0.95.
 
@@ -149,6 +150,7 @@ def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeyp
     assert (here == there).all()
 
 
+@pytest.mark.cluster
 def test_a_lost_worker_costs_only_its_tiles(matrix):
     with local_cluster(n_workers=3) as workers, Client(workers) as client:
         seen = relation(matrix)
@@ -169,6 +171,7 @@ def test_a_bad_tile_on_a_worker_is_named_here(matrix, client):
         relation(matrix).left(U)
 
 
+@pytest.mark.cluster
 def test_workers_that_are_too_small_are_refused_before_the_first_tile(matrix):
     with local_cluster(memory_limit="400MB", n_workers=1) as workers, Client(workers):
         wide = np.ones((80_000, N), dtype=np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,33 +66,76 @@ def refused(arguments: list[str], capfd: pytest.CaptureFixture[str], code: int =
     return lines[0]
 
 
-KILLED = """
-import os, signal, sys
-from importlib import import_module
-label, scans, tiles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-from dasrel import cli, watch
+def die_in(place: str, count: int, after: bool) -> None:
+    """Kill this process at a call of a function, given by its whole name: before call number `count`, or after it."""
+    from pkgutil import resolve_name
 
-def look(progress):
-    if progress.label == label and (progress.scans, progress.tiles) >= (scans, tiles):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-if "." in label:
-    module, name = label.rsplit(".", 1)
-    owner = import_module(module) if not module.endswith("Path") else __import__("pathlib").Path
+    owner, name = resolve_name(place.rpartition(".")[0]), place.rpartition(".")[2]
     original, calls = getattr(owner, name), []
 
-    def dying(*arguments, **options):
+    def dying(*arguments, **options):  # type: ignore[no-untyped-def]
         calls.append(1)
-        if len(calls) >= tiles and not scans:
+        if len(calls) >= count and not after:
             os.kill(os.getpid(), signal.SIGKILL)
-        done = original(*arguments, **options)
-        if len(calls) >= tiles:
+        result = original(*arguments, **options)
+        if len(calls) >= count:
             os.kill(os.getpid(), signal.SIGKILL)
-        return done
+        return result
 
     setattr(owner, name, dying)
-with watch(look):
-    cli.run(sys.argv[4:])
+
+
+def status(name: str) -> int:
+    """What the kernel says of this process's memory, in bytes."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name)) * 1024
+
+
+@contextmanager
+def peak_memory():  # type: ignore[no-untyped-def]
+    """The most memory, without mapped files, that this process has at any time above what it has now."""
+    base, done, peak = status("RssAnon"), threading.Event(), [0]
+
+    def look() -> None:
+        while not done.wait(0.001):
+            peak[0] = max(peak[0], status("RssAnon") - base)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def script_line(script: str, *arguments: object) -> list[str]:
+    """The command line of a Python process whose script may call `die_in`, `status` and `peak_memory`."""
+    head = "import os, signal, sys, threading\nfrom contextlib import contextmanager\n"
+    text = head + "\n".join(inspect.getsource(one) for one in (die_in, status, peak_memory)) + textwrap.dedent(script)
+    return [sys.executable, "-c", text, *map(str, arguments)]
+
+
+def measured(script: str, *arguments: object) -> tuple[int, int]:
+    """Run a script that prints two numbers: the memory that was predicted, and the most that it took."""
+    done = subprocess.run(script_line(script, *arguments), capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    predicted, peak = (int(word) for word in done.stdout.split())
+    return predicted, peak
+
+
+KILLED = """
+    label, scans, tiles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    from dasrel import cli, watch
+
+    def look(progress):
+        if progress.label == label and (progress.scans, progress.tiles) >= (scans, tiles):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if "." in label:
+        die_in(label, tiles, bool(scans))
+    with watch(look):
+        cli.run(sys.argv[4:])
 """
 
 
@@ -98,7 +144,7 @@ def killed(label: str, scans: int, tiles: int, *command: object) -> None:
 
     For a function `label` is its whole name; it dies before (`scans` 0) or after (1) call number `tiles`.
     """
-    line = [sys.executable, "-c", KILLED, label, str(scans), str(tiles), *map(str, command)]
+    line = script_line(KILLED, label, scans, tiles, *command)
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 

@@ -29,61 +29,13 @@ WRITING = Writing(tile=TILE)
 
 @pytest.fixture
 def expected(tmp_path):
-    """The tiles of the matrix of `distances`, checked against NumPy."""
+    """The tiles of the matrix, checked against NumPy."""
     np.save(tmp_path / "expected.npy", line_distances(N))
     matrix = import_matrix(tmp_path / "expected.npy", tmp_path / "expected.zarr", kind="distance", writing=WRITING)
     for i, j in matrix.layout.tiles():
         part = line_distances(N)[i * TILE : (i + 1) * TILE, j * TILE : (j + 1) * TILE]
         np.testing.assert_array_equal(matrix.read_tile(i, j), part)
     return tiles(tmp_path / "expected.zarr")
-
-
-def write_npy(path, a):
-    np.save(path, a)
-
-
-def write_npy_fortran(path, a):
-    np.save(path, np.asfortranarray(a))
-
-
-def write_big_endian(path, a):
-    np.save(path, a.astype(">f4"))
-
-
-def write_npz(path, a):
-    np.savez(path, matrix=a)
-
-
-def write_npz_named(path, a):
-    np.savez(path, names=np.array(["x"] * len(a)), matrix=a, weights=np.ones((len(a), 2)))
-
-
-def write_npz_packed(path, a):
-    np.savez_compressed(path, matrix=a)
-
-
-def write_condensed(path, a):
-    np.save(path, squareform(a))
-
-
-def write_condensed_npz(path, a):
-    np.savez_compressed(path, squareform(a))
-
-
-def write_mtx_array(path, a):
-    scipy.io.mmwrite(path, a.astype(np.float64), symmetry="general", precision=17)
-
-
-def write_mtx_array_symmetric(path, a):
-    scipy.io.mmwrite(path, a.astype(np.float64), symmetry="symmetric", precision=17)
-
-
-def write_mtx(path, a):
-    scipy.io.mmwrite(path, scipy.sparse.coo_array(a.astype(np.float64)), symmetry="general", precision=17)
-
-
-def write_mtx_symmetric(path, a):
-    scipy.io.mmwrite(path, scipy.sparse.coo_array(a.astype(np.float64)), symmetry="symmetric", precision=17)
 
 
 def write_mtx_gz(path, a):
@@ -113,14 +65,6 @@ def write_hdf5_condensed(path, a):
         file.create_dataset("condensed", data=squareform(a), chunks=(1000,))
 
 
-def write_zarr(path, a):
-    zarr.create_array(path, data=a, chunks=(16, 16))
-
-
-def write_zarr_2(path, a):
-    zarr.create_array(path, data=a, chunks=(40, 11), zarr_format=2)
-
-
 def write_zarr_group(path, a):
     group = zarr.create_group(path)
     group.create_array("d", data=a, chunks=(32, 32))
@@ -135,13 +79,34 @@ def write_sparse(form):
 
 
 WRITERS = {
-    "a.npy": write_npy, "f.npy": write_npy_fortran, "b.npy": write_big_endian, "a.npz": write_npz,
-    "n.npz": write_npz_named, "p.npz": write_npz_packed, "c.npy": write_condensed, "c.npz": write_condensed_npz,
-    "a.mtx": write_mtx_array, "s.mtx": write_mtx_array_symmetric, "c.mtx": write_mtx, "cs.mtx": write_mtx_symmetric,
-    "c.mtx.gz": write_mtx_gz, "a.h5": write_hdf5, "c.hdf5": write_hdf5_chunked, "o.h5": write_hdf5_odd,
-    "v.h5": write_hdf5_condensed, "a.zarr": write_zarr, "v2.zarr": write_zarr_2, "g.zarr": write_zarr_group,
-    "csr.npz": write_sparse("csr"), "csc.npz": write_sparse("csc"), "coo.npz": write_sparse("coo"),
-}  # fmt: skip
+    "a.npy": lambda path, a: np.save(path, a),
+    "f.npy": lambda path, a: np.save(path, np.asfortranarray(a)),
+    "b.npy": lambda path, a: np.save(path, a.astype(">f4")),
+    "a.npz": lambda path, a: np.savez(path, matrix=a),
+    "n.npz": lambda path, a: np.savez(path, names=np.array(["x"] * len(a)), matrix=a, weights=np.ones((len(a), 2))),
+    "p.npz": lambda path, a: np.savez_compressed(path, matrix=a),
+    "c.npy": lambda path, a: np.save(path, squareform(a)),
+    "c.npz": lambda path, a: np.savez_compressed(path, squareform(a)),
+    "a.mtx": lambda path, a: scipy.io.mmwrite(path, a.astype(np.float64), symmetry="general", precision=17),
+    "s.mtx": lambda path, a: scipy.io.mmwrite(path, a.astype(np.float64), symmetry="symmetric", precision=17),
+    "c.mtx": lambda path, a: scipy.io.mmwrite(
+        path, scipy.sparse.coo_array(a.astype(np.float64)), symmetry="general", precision=17
+    ),
+    "cs.mtx": lambda path, a: scipy.io.mmwrite(
+        path, scipy.sparse.coo_array(a.astype(np.float64)), symmetry="symmetric", precision=17
+    ),
+    "c.mtx.gz": write_mtx_gz,
+    "a.h5": write_hdf5,
+    "c.hdf5": write_hdf5_chunked,
+    "o.h5": write_hdf5_odd,
+    "v.h5": write_hdf5_condensed,
+    "a.zarr": lambda path, a: zarr.create_array(path, data=a, chunks=(16, 16)),
+    "v2.zarr": lambda path, a: zarr.create_array(path, data=a, chunks=(40, 11), zarr_format=2),
+    "g.zarr": write_zarr_group,
+    "csr.npz": write_sparse("csr"),
+    "csc.npz": write_sparse("csc"),
+    "coo.npz": write_sparse("coo"),
+}
 
 
 @pytest.mark.parametrize("name", WRITERS)

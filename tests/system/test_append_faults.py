@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +23,40 @@ from dasrel.audit import audit_store
 from dasrel.growing import growth
 from dasrel.record import Record
 from dasrel.store import TileFiles, open_matrix
+from tests.helpers.faults import small_disk
 from tests.helpers.matrices import distances_with_zeros
+from tests.helpers.processes import script_line
 from tests.helpers.stores import assert_alike, facts, marks, stored
 
+PLACES = {
+    "replace": ("os.replace", False),
+    "replaced": ("os.replace", True),
+    "record": ("dasrel.store.TileFiles.write", True),
+    "creating": ("zarr.Group.create_array", False),
+    "created": ("zarr.Group.create_array", True),
+    "resizing": ("zarr.Array.resize", False),
+    "filling": ("zarr.Array.__setitem__", False),
+    "filled": ("zarr.Array.__setitem__", True),
+    "committing": ("zarr.core.attributes.Attributes.__setitem__", False),
+    "committed": ("zarr.core.attributes.Attributes.__setitem__", True),
+    "deleting": ("zarr.Group.__delitem__", False),
+    "deleted": ("zarr.Group.__delitem__", True),
+}
 KILLING = """
-    import os, signal, sys
+    import json
     import dasrel.store, zarr
-    from zarr.core.attributes import Attributes
     from dasrel.append import append
 
-    rows = sys.argv[1]
-    places = {
-        "replace": (os, "replace", False),
-        "replaced": (os, "replace", True),
-        "record": (dasrel.store.TileFiles, "write", True),
-        "creating": (zarr.Group, "create_array", False),
-        "created": (zarr.Group, "create_array", True),
-        "resizing": (zarr.Array, "resize", False),
-        "filling": (zarr.Array, "__setitem__", False),
-        "filled": (zarr.Array, "__setitem__", True),
-        "committing": (Attributes, "__setitem__", False),
-        "committed": (Attributes, "__setitem__", True),
-        "deleting": (zarr.Group, "__delitem__", False),
-        "deleted": (zarr.Group, "__delitem__", True),
-    }
-
-    def die_in(owner, name, after, count):
-        original, calls = getattr(owner, name), []
-        def dying(*args, **options):
-            calls.append(1)
-            if len(calls) >= count and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = original(*args, **options)
-            if len(calls) >= count and after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-        setattr(owner, name, dying)
-
-    for case in sys.argv[2:]:
-        where, count, store = case.split(":", 2)
+    rows, cases = sys.argv[1], json.loads(sys.argv[2])
+    for place, after, count, store in cases:
         child = os.fork()  # before Zarr has started its thread: the imports are paid for once
         if child == 0:
-            die_in(*places[where], int(count))
+            die_in(place, count, after)
             append(store, rows)
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (case, status)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (store, status)
 """
-
-
 KILLED = [
     *("creating:1", "created:1", "filling:1", "filled:1", "resizing:2", "replace:1", "record:1", "replaced:9"),
     *("record:9", "replaced:20", "created:2", "filled:2", "committing:1", "committed:1", "deleting:1", "deleted:1"),
@@ -88,9 +73,9 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     before, after = facts(plain), facts(good)
     for case in KILLED:
         shutil.copytree(plain, tmp_path / case)
-    cases = [f"{case}:{tmp_path / case}" for case in KILLED]
-    command = [sys.executable, "-c", textwrap.dedent(KILLING), str(tmp_path / "rows.npy"), *cases]
-    subprocess.run(command, check=True, timeout=120)
+    split = [(case, *case.split(":")) for case in KILLED]
+    cases = [(*PLACES[where], int(count), str(tmp_path / case)) for case, where, count in split]
+    subprocess.run(script_line(KILLING, tmp_path / "rows.npy", json.dumps(cases)), check=True, timeout=120)
     kept = 0
     for case in KILLED:
         store = tmp_path / case
@@ -260,35 +245,25 @@ def test_read_only(tmp_path: Path) -> None:
     assert open_matrix(store).n_objects == 20
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small tmpfs, and make it read-only")
 def test_full_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    square = distances_with_zeros(600, "float32")
+    square, store = distances_with_zeros(600, "float32"), tmp_path / "disk" / "s"
     np.save(tmp_path / "rows.npy", square[250:])
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        dasrel.import_matrix(square[:250, :250], disk / "s", kind="distance", writing=Writing(tile=100))
-        shutil.copytree(disk / "s", tmp_path / "good")
+    with small_disk(tmp_path / "disk", "size=1m") as disk:
+        stored(store, square[:250, :250], tile=100)
+        shutil.copytree(store, tmp_path / "good")
         append(tmp_path / "good", tmp_path / "rows.npy")
-        before = facts(disk / "s")
+        before = facts(store)
         with pytest.raises(StoreError, match=r"the disk is full: .* nothing was lost; free some space"):
-            append(disk / "s", tmp_path / "rows.npy")
-        assert facts(disk / "s") == before
-        assert audit_store(disk / "s", verify=True)["verified"]["bad"] == []
+            append(store, tmp_path / "rows.npy")
+        assert facts(store) == before
+        assert audit_store(store, verify=True)["verified"]["bad"] == []
         gc.collect()  # the error's frames hold maps of tiles that were replaced
-        subprocess.run(["mount", "-o", "remount,size=8m,ro", str(disk)], check=True)
+        disk.remount("size=8m,ro")
         with pytest.raises(StoreError, match=r"cannot be written .* not read-only"):
-            append(disk / "s", tmp_path / "rows.npy")
-        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-        done = append(disk / "s", tmp_path / "rows.npy")
-        assert done.tiles_kept > 0
-        del done
-        assert_alike(disk / "s", tmp_path / "good")
-    finally:
-        gc.collect()
-        subprocess.run(["umount", str(disk)], check=True)
+            append(store, tmp_path / "rows.npy")
+        disk.remount("rw")
+        assert append(store, tmp_path / "rows.npy").tiles_kept > 0
+        assert_alike(store, tmp_path / "good")
 
 
 def test_s3(tmp_path: Path, s3: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def test_data_is_never_run(module: str) -> None:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             assert isinstance(node.value, ast.Constant)
             assert node.value.value is False
+
+
+def test_test_files_import_helpers_only() -> None:
+    """What two of them need is in tests/helpers or a fixture of conftest.py."""
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert [one for one in names if re.match(r"tests(?!\.helpers\b)|test_|conftest", one)] == [], path
 
 
 def test_public_names_are_all_there() -> None:

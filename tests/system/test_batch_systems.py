@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,9 @@ import pytest
 
 import dasrel
 from dasrel import cli
-from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command, refused, unmoved, why_no_slurm
 
 pytestmark = pytest.mark.usefixtures("patience")
-
-
-@pytest.fixture(scope="module")
-def store(store_factory: Callable[..., Path]) -> str:
-    """Points in four dimensions by their distances, in 15 tiles."""
-    return str(store_factory(distances(uniform_points(300, 4, 5)), tile=60))
-
-
-# ------------------------------------------------------------------------------------------------------- other clusters
 
 
 def test_mpi(store: str, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 
 import h5py
 import numpy as np
@@ -22,6 +21,7 @@ from dasrel.source import Reading
 from dasrel.store import TileFiles, open_matrix, read_manifest
 from dasrel.writer import Writer, Writing, create_store
 from tests.helpers.matrices import distances, uniform_points
+from tests.helpers.processes import script_line
 from tests.helpers.stores import files
 
 N, TILE = 150, 16
@@ -67,22 +67,12 @@ def test_many_processes_at_once_leave_the_bytes_of_one(tmp_path):
 
 
 DYING = """
-    import os, signal, sys
     from pathlib import Path
-    import dasrel.store
     from dasrel.pairwise import pairwise_part
     from dasrel.writer import Writing
 
     folder, k, tiles = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    original, written = dasrel.store.TileFiles.write, []
-
-    def write(self, i, j, tile, record):
-        original(self, i, j, tile, record)
-        written.append((i, j))
-        if len(written) == tiles:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    dasrel.store.TileFiles.write = write
+    die_in("dasrel.store.TileFiles.write", tiles, after=True)
     writing = Writing(tile=16, part=(k, 3), compress=sys.argv[4] or None)
     pairwise_part(folder / "x.npy", folder / "s.zarr", metric="rbf", kind="kernel", writing=writing)
 """
@@ -93,9 +83,8 @@ def test_parts_that_die_and_parts_that_run_twice(tmp_path, compress):
     """A kernel, so that the diagonal is written too; part 2 runs twice at the same time, and once more afterwards."""
     np.save(tmp_path / "x.npy", features())
     store = tmp_path / "s.zarr"
-    script = [sys.executable, "-c", textwrap.dedent(DYING), str(tmp_path)]
-    last = [compress or ""]
-    begun = [subprocess.Popen([*script, str(k), str(tiles), *last]) for k, tiles in ((1, 5), (2, 7), (2, 1000))]
+    moments = ((1, 5), (2, 7), (2, 1000))
+    begun = [subprocess.Popen(script_line(DYING, tmp_path, k, tiles, compress or "")) for k, tiles in moments]
     codes = [process.wait() for process in begun]
     assert codes[0] == -signal.SIGKILL
     assert codes[1] in (-signal.SIGKILL, 0)  # its twin may have left it fewer than seven tiles

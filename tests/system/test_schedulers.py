@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,9 @@ import dasrel
 from dasrel import cli
 from dasrel.errors import ClusterError, DasrelWarning
 from dasrel.runtime import Runtime, connect
-from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import dask_cluster, dask_worker, end, refused, unmoved
 
 pytestmark = pytest.mark.usefixtures("patience")
-
-
-@pytest.fixture(scope="module")
-def store(store_factory: Callable[..., Path]) -> str:
-    """Points in four dimensions by their distances, in 15 tiles."""
-    return str(store_factory(distances(uniform_points(300, 4, 5)), tile=60))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """What is given to dasrel is data: nothing in it is run, followed or shown as it is, and no secret is passed on.
 
-That no socket is made without a cluster, that a local cluster listens on loopback only, and that workflow files cannot
-say what a cluster runs is tested in test_runtime and test_workflow; here are all kinds of files together.
+That no socket is made without a cluster and that a local cluster listens on loopback only is tested in
+engine/test_runtime.py, that workflow files cannot say what a cluster runs in workflow/test_schema.py; here are all kinds
+of files together.
 """
 
 from __future__ import annotations

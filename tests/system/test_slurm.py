@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "workflows" / "slurm"
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
 LONG = "--rule fcm1 --clusters 6 --fuzzifier 1.3 --n-init 8 --tol 1e-9 --max-iter 120"
 LIMIT = 120.0
+JOBS: list[str] = []  # submitted here; those of another process of the tests are not ours to cancel
 
 
 def call(*command, check=True, **more):
@@ -32,13 +33,14 @@ def slurm():
     if reason := why_no_slurm():
         pytest.skip(reason)
     yield
-    subprocess.run(["scancel", "--me"], check=False)
+    subprocess.run(["scancel", *JOBS], check=False)
 
 
 def submit(folder, script, *arguments, options=(), cluster=LONG):
     """A job of one core; what it prints goes to FOLDER/ID.log."""
     usual = ["--parsable", f"--output={folder}/%j.log", "--cpus-per-task=1", "--mem=0"]
-    return call("sbatch", *usual, *options, FOLDER / script, *arguments, CLUSTER=cluster).stdout.strip()
+    JOBS.append(call("sbatch", *usual, *options, FOLDER / script, *arguments, CLUSTER=cluster).stdout.strip())
+    return JOBS[-1]
 
 
 def told(job):

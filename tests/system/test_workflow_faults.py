@@ -21,8 +21,6 @@ from dasrel.standing import plan
 from tests.helpers.processes import command
 from tests.helpers.workflows import FILES, appending, contents, edit, redone, run
 
-# -------------------------------------------------------------------------------------------------------- interruptions
-
 
 class Kill(BaseException):
     """Stands for kill -9: nothing after it is done, not even what stands in `finally`, as far as that matters here."""

@@ -14,8 +14,6 @@ import pytest
 
 from dasrel.lock import Lock, LockedError, holder
 
-# ------------------------------------------------------------------------------------------------------------- the lock
-
 
 def test_a_lock_lets_one_in(tmp_path: Path) -> None:
     path = tmp_path / "lock"

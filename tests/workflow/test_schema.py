@@ -17,8 +17,6 @@ from dasrel.rules import RULES
 from dasrel.runs import _FILLED, STARTS
 from dasrel.runtime import Runtime
 
-# ------------------------------------------------------------------------------------------------------------- the file
-
 
 @pytest.mark.parametrize(
     ("text", "told"),

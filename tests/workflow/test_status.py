@@ -10,8 +10,6 @@ from dasrel.contents import Contents, read
 from dasrel.errors import InputError
 from dasrel.ledger import Log
 
-# --------------------------------------------------------------------------------------------------------- the contents
-
 
 def test_words_of_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
