@@ -1,7 +1,5 @@
 """What tests of several rooms share: a cluster, an S3 server, stores and workflows, and the marks of slow tests."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """`dasrel cluster`, `dasrel predict` and `dasrel demo`, run as a user runs them: files, exit codes, who hears what."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Drawing progress: what is shown, where, and how often."""
 
-from __future__ import annotations
-
 import io
 import threading
 

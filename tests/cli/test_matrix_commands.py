@@ -1,7 +1,5 @@
 """The command line: wiring, exit codes, and what goes to stdout and what to stderr."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

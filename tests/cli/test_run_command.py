@@ -1,7 +1,5 @@
 """The command `dasrel run`: what it says, its exit codes and its log."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

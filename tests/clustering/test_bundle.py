@@ -1,7 +1,5 @@
 """Bundles against the textbook oracle, in feature space, counted in scans, on threads and on a cluster."""
 
-from __future__ import annotations
-
 import os
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """The scikit-learn classes: scikit-learn's own checks, the dense oracle, and every form in which a matrix may come."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from pathlib import Path

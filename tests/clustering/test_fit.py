@@ -1,7 +1,5 @@
 """Results, models on disk, and new objects."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

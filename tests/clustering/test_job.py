@@ -1,7 +1,5 @@
 """Warm starts: the old centres on a grown matrix, clusters that keep their numbers, and what is told of it."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What is foretold comes true: plans and dry runs against real runs, and neither writes anything."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

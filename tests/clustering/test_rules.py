@@ -1,7 +1,5 @@
 """The rules against the textbook oracle, against feature space, and against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

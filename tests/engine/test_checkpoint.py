@@ -1,7 +1,5 @@
 """Stopped, killed and gone on with: the same bits, or a refusal that says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import resource

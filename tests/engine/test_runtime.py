@@ -1,7 +1,5 @@
 """Where work runs: real schedulers and worker processes, real certificates, MPI, and what is said of failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

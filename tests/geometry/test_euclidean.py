@@ -1,7 +1,5 @@
 """Euclideanisation against dense pencils: K14's example, five methods, duplicates, zeros, files, clustering."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

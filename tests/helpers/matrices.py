@@ -1,7 +1,5 @@
 """Points and matrices that tests begin with; all by NumPy and SciPy, none by dasrel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

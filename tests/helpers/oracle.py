@@ -4,8 +4,6 @@ F09 is Filippone 2009, K14 is Khalilia and others 2014. fcm1 follows K14's algor
 the other rules follow F09's table 3 (centre, take the kernel, eq. 33). Only fit for small n.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The command line in this process and in others, processes that are killed, and Dask's own processes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Stores made of arrays, and what stores and results hold, to the last bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small workflow, run, changed and looked at."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

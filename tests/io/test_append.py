@@ -1,7 +1,5 @@
 """Appending: the same bytes as a store written at once, and never half a store."""
 
-from __future__ import annotations
-
 import csv
 import json
 from itertools import pairwise

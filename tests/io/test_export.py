@@ -1,7 +1,5 @@
 """What is written out reads back: by other programs to the same numbers, by dasrel to the same tiles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import zarr

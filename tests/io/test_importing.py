@@ -1,7 +1,5 @@
 """Every array format gives the same tiles, bit for bit, as the .npy file of the same matrix."""
 
-from __future__ import annotations
-
 import gzip
 import io
 
@@ -50,32 +48,15 @@ def write_hdf5(path, a):
         file["names"] = np.arange(len(a))
 
 
-def write_hdf5_chunked(path, a):
+def write_dataset(path, name, a, **options):
     with h5py.File(path, "w") as file:
-        file.create_dataset("deep/matrix", data=a, chunks=(16, 16), compression="gzip")
-
-
-def write_hdf5_odd(path, a):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("matrix", data=a, chunks=(7, 90), compression="gzip")
-
-
-def write_hdf5_condensed(path, a):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("condensed", data=squareform(a), chunks=(1000,))
+        file.create_dataset(name, data=a, **options)
 
 
 def write_zarr_group(path, a):
     group = zarr.create_group(path)
     group.create_array("d", data=a, chunks=(32, 32))
     group.create_array("other", data=a[:, :2])
-
-
-def write_sparse(form):
-    def write(path, a):
-        scipy.sparse.save_npz(path, scipy.sparse.coo_array(a).asformat(form))
-
-    return write
 
 
 WRITERS = {
@@ -97,15 +78,15 @@ WRITERS = {
     ),
     "c.mtx.gz": write_mtx_gz,
     "a.h5": write_hdf5,
-    "c.hdf5": write_hdf5_chunked,
-    "o.h5": write_hdf5_odd,
-    "v.h5": write_hdf5_condensed,
+    "c.hdf5": lambda path, a: write_dataset(path, "deep/matrix", a, chunks=(16, 16), compression="gzip"),
+    "o.h5": lambda path, a: write_dataset(path, "matrix", a, chunks=(7, 90), compression="gzip"),
+    "v.h5": lambda path, a: write_dataset(path, "condensed", squareform(a), chunks=(1000,)),
     "a.zarr": lambda path, a: zarr.create_array(path, data=a, chunks=(16, 16)),
     "v2.zarr": lambda path, a: zarr.create_array(path, data=a, chunks=(40, 11), zarr_format=2),
     "g.zarr": write_zarr_group,
-    "csr.npz": write_sparse("csr"),
-    "csc.npz": write_sparse("csc"),
-    "coo.npz": write_sparse("coo"),
+    "csr.npz": lambda path, a: scipy.sparse.save_npz(path, scipy.sparse.csr_array(a)),
+    "csc.npz": lambda path, a: scipy.sparse.save_npz(path, scipy.sparse.csc_array(a)),
+    "coo.npz": lambda path, a: scipy.sparse.save_npz(path, scipy.sparse.coo_array(a)),
 }
 
 

@@ -1,7 +1,5 @@
 """Bad input gets one line; killed, full and distributed imports end in the same bytes as undisturbed ones."""
 
-from __future__ import annotations
-
 import os
 
 import h5py

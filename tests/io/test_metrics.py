@@ -1,7 +1,5 @@
 """Every metric against SciPy, scikit-learn and by hand; the accuracy of Euclidean distances."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Features and a metric, or a function of two ranges, into a store."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

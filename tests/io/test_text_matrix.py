@@ -1,7 +1,5 @@
 """Square matrices in text."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import zipfile

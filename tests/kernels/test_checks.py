@@ -1,7 +1,5 @@
 """The checks and repairs of one tile, against plain NumPy on the whole matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The loading of the compiled library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dasrel import compiled, intake, skinny, spool

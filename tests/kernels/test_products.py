@@ -1,7 +1,5 @@
 """The compiled kernel for few columns, against NumPy in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pictures: they are there, they show what they should, and they are whole or absent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import matplotlib.image

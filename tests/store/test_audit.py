@@ -1,7 +1,5 @@
 """The audit of a store: what it says, and that a verification finds every kind of damage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

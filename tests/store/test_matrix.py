@@ -1,7 +1,5 @@
 """The store by itself: what it says, what it refuses, and that any Zarr reader can read it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

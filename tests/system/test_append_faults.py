@@ -1,7 +1,5 @@
 """Appends that are killed, that meet each other, full disks or other machines: never half a store."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

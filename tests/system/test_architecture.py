@@ -1,7 +1,5 @@
 """The layout of the code: imports go one way, and nothing runs what it finds in data."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Imports that are killed, meet a full disk or run elsewhere end in the same bytes as undisturbed ones."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Every command that the README shows is run, and what it prints is what the README says."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

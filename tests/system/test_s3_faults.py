@@ -1,7 +1,5 @@
 """An S3 server that fails for a while, or for good."""
 
-from __future__ import annotations
-
 import gc
 import re
 import sys

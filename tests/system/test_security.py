@@ -1,11 +1,9 @@
 """What is given to dasrel is data: nothing in it is run, followed or shown as it is, and no secret is passed on.
 
 That no socket is made without a cluster and that a local cluster listens on loopback only is tested in
-engine/test_runtime.py, that workflow files cannot say what a cluster runs in workflow/test_schema.py; here are all kinds
-of files together.
+engine/test_runtime.py, that workflow files cannot say what a cluster runs in workflow/test_schema.py; here are all
+kinds of files together.
 """
-
-from __future__ import annotations
 
 import functools
 import json

@@ -1,7 +1,5 @@
 """Commands that are stopped or killed, and resumed: the same bits, or a refusal that says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Workers and schedulers that die, for real: the same bits, or one line and a way to resume."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

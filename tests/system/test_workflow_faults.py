@@ -1,7 +1,5 @@
 """Workflows that are killed or stopped at any moment, or run twice at once: resumed, with the same bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The workflows, run for real as far as one machine allows."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

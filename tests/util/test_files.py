@@ -1,7 +1,5 @@
 """Locks: one at a time, and those of the dead are taken over."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

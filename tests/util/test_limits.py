@@ -1,7 +1,5 @@
 """Time limits and SIGTERM."""
 
-from __future__ import annotations
-
 import os
 import signal
 

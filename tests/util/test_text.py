@@ -1,7 +1,5 @@
 """Text for people: nothing secret in it."""
 
-from __future__ import annotations
-
 import pytest
 
 from dasrel.errors import redacted

@@ -1,7 +1,5 @@
 """Workflows: files checked to the last word, steps done once, runs that were killed gone on with, one run at a time."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

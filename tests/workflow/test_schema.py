@@ -1,7 +1,5 @@
 """Workflow files: checked to the last word before anything is done."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import get_args

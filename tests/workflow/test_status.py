@@ -1,7 +1,5 @@
 """Contents: what a file, a folder or a store is known by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
