@@ -1,0 +1,373 @@
+"""The scikit-learn classes: scikit-learn's own checks, the dense oracle, and every form in which a matrix may come."""
+
+import inspect
+import pickle
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from scipy.spatial.distance import pdist, squareform
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score, pairwise_distances
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dasrel import estimators
+from dasrel.errors import DasrelWarning, InputError, StoreError
+from dasrel.estimators import (
+    EntropyFuzzyCMeans,
+    EntropyPossibilisticCMeans,
+    FuzzyCMeans,
+    HardCMeans,
+    PossibilisticCMeans,
+)
+from dasrel.readers import import_matrix
+from dasrel.store import open_matrix
+from dasrel.vocabulary import KINDS
+from tests.helpers import oracle
+from tests.helpers.matrices import blobs, distances
+
+CLASSES = [FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans]
+
+
+# ---------------------------------------------------------------------------------------------- scikit-learn's checks
+
+
+class _Precomputed:
+    """scikit-learn's checks hand distances to those that have this attribute, and a linear kernel to the others, of
+    which `predict` needs to know the self-similarity."""
+
+    metric = "precomputed"
+
+
+class CheckedFuzzyCMeans(_Precomputed, FuzzyCMeans):
+    pass
+
+
+class CheckedEntropyFuzzyCMeans(_Precomputed, EntropyFuzzyCMeans):
+    pass
+
+
+class CheckedPossibilisticCMeans(_Precomputed, PossibilisticCMeans):
+    pass
+
+
+class CheckedEntropyPossibilisticCMeans(_Precomputed, EntropyPossibilisticCMeans):
+    pass
+
+
+class CheckedHardCMeans(_Precomputed, HardCMeans):
+    pass
+
+
+CHECKED = [
+    CheckedFuzzyCMeans,
+    CheckedEntropyFuzzyCMeans,
+    CheckedPossibilisticCMeans,
+    CheckedEntropyPossibilisticCMeans,
+    CheckedHardCMeans,
+]
+
+
+def expected_to_fail(_: Any) -> dict[str, str]:
+    features = "it gives 50 x 2 features to every clusterer and never asks whether it is pairwise; see test_blobs"
+    return {"check_clustering": features}
+
+
+@pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")  # few iterations, and more clusters than there are
+@parametrize_with_checks(
+    [kind(kind="distance", n_init=2, max_iter=10, tol=1e-3, on_negative="heal") for kind in CHECKED],
+    expected_failed_checks=expected_to_fail,
+)
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+# --------------------------------------------------------------------------------------------------------- the oracle
+
+
+@pytest.fixture(scope="module")
+def points() -> Any:
+    return blobs(14, [[0, 0], [6, 1], [2, 7]], 4)
+
+
+@pytest.fixture(scope="module")
+def squared(points: Any) -> Any:
+    return distances(points, "sqeuclidean")
+
+
+@pytest.fixture
+def memberships(squared: Any) -> Any:
+    drawn = np.random.default_rng(5).random((len(squared), 3))
+    return drawn / drawn.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rule", "more"),
+    [
+        (FuzzyCMeans(3, fuzzifier=1.7), "fcm1", {"m": 1.7}),
+        (EntropyFuzzyCMeans(3, entropy_weight=2.5), "fcm2", {"lam": 2.5}),
+        (HardCMeans(3), "hard", {}),
+    ],
+)
+def test_the_oracle_agrees(squared: Any, memberships: Any, estimator: Any, rule: str, more: dict[str, Any]) -> None:
+    estimator.set_params(init=memberships, kind="squared-distance", tol=1e-9, max_iter=500).fit(squared)
+    expected = oracle.run(squared, rule, memberships.T, max_iter=500, **more)
+    np.testing.assert_allclose(estimator.memberships_.T, expected["U"], atol=1e-6)
+    assert estimator.objective_ == pytest.approx(expected["J_history"][-1], rel=1e-6)
+    np.testing.assert_array_equal(estimator.labels_, expected["U"].argmax(axis=0))
+    np.testing.assert_array_equal(estimator.medoids_, expected["d"].argmin(axis=1))
+    assert estimator.n_scans_ == estimator.n_iter_ == expected["iterations"]
+    assert estimator.n_features_in_ == len(squared)
+    assert len(estimator.runs_) == 1  # a given start is run once, whatever n_init says
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rule", "more"),
+    [
+        (PossibilisticCMeans(3, fuzzifier=1.5, spread_scale=0.8), "pcm1", {"m": 1.5}),
+        (EntropyPossibilisticCMeans(3, spread_scale=0.8), "pcm2", {}),
+    ],
+)
+def test_the_oracle_agrees_on_possibilities(
+    squared: Any, memberships: Any, estimator: Any, rule: str, more: dict[str, Any]
+) -> None:
+    estimator.set_params(init=memberships, kind="squared-distance", tol=1e-9, max_iter=2000).fit(squared)
+    theta = more.get("m", 1.0)
+    d = oracle.relational_distances(squared, memberships.T, theta)
+    power = memberships.T**theta
+    eta = 0.8 * (power * d).sum(axis=1) / power.sum(axis=1)  # F09 D.24, from the memberships given
+    expected = oracle.run(squared, rule, memberships.T, eta=eta, max_iter=2000, **more)
+    np.testing.assert_allclose(estimator.memberships_.T, expected["U"], atol=1e-6)
+
+
+def test_hard_is_k_means(points: Any) -> None:
+    found = HardCMeans(3, kind="distance", n_init=5, random_state=0).fit(squareform(pdist(points)))
+    peer = KMeans(3, n_init=10, random_state=0).fit(points)
+    assert adjusted_rand_score(peer.labels_, found.labels_) == 1
+    assert found.objective_ == pytest.approx(peer.inertia_, rel=1e-6)
+    fresh = np.random.default_rng(9).uniform(-2, 8, (25, 2))
+    to_peer = {found.labels_[k]: peer.labels_[k] for k in range(len(points))}
+    predicted = found.predict(np.linalg.norm(fresh[:, None] - points[None], axis=2))
+    assert [to_peer[k] for k in predicted] == peer.predict(fresh).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:1 of 5 runs ended with coincident clusters:dasrel.errors.DasrelWarning")  # of pcm
+@pytest.mark.parametrize("kind", CLASSES)
+def test_blobs(kind: Any) -> None:
+    """What scikit-learn's check_clustering asks for, on blobs that it makes, but as a matrix."""
+    from sklearn.datasets import make_blobs
+
+    X, y = make_blobs(n_samples=50, random_state=1)
+    D = pairwise_distances(X)
+    found = kind(3, kind="distance", random_state=1, n_init=5)
+    for name, value in (("entropy_weight", 2.0), ("spread_scale", 0.3)):  # with the defaults some clusters coincide
+        if name in found.get_params():
+            found.set_params(**{name: value})
+    found.fit(D)
+    assert found.labels_.shape == (50,)
+    assert adjusted_rand_score(found.labels_, y) > 0.4
+    np.testing.assert_array_equal(clone(found).fit_predict(D), found.labels_)
+    assert found.labels_.dtype in (np.int32, np.int64)
+    assert set(found.labels_) <= {0, 1, 2}
+
+
+# ------------------------------------------------------------------------------------------- the matrix in all forms
+
+
+@pytest.fixture
+def store(tmp_path: Path, squared: Any) -> Path:
+    import_matrix(squared.astype(np.float32), tmp_path / "d.zarr", kind="squared-distance")
+    return tmp_path / "d.zarr"
+
+
+def test_every_form_gives_the_same(tmp_path: Path, squared: Any, store: Path) -> None:
+    values = squared.astype(np.float32)
+    plain = zarr.create_array(tmp_path / "plain.zarr", data=values, chunks=(20, 20))
+    forms = [store, str(store), open_matrix(store), values, values.tolist(), plain, da.from_array(values, chunks=20)]
+    found = [
+        EntropyFuzzyCMeans(3, random_state=7, n_init=3, kind="squared-distance", entropy_weight=2.0).fit(form)
+        for form in forms
+    ]
+    for one in found[1:]:
+        np.testing.assert_allclose(one.memberships_, found[0].memberships_, atol=1e-5)
+        assert one.objective_ == pytest.approx(found[0].objective_, rel=1e-5)
+    np.testing.assert_array_equal(found[1].memberships_, found[0].memberships_)  # the same bits from the same store
+    np.testing.assert_array_equal(found[2].memberships_, found[0].memberships_)
+
+
+def test_a_kernel_gives_what_its_distances_give(points: Any, squared: Any) -> None:
+    kernel = points @ points.T
+    a = FuzzyCMeans(3, kind="kernel", random_state=0, n_init=2).fit(kernel)
+    b = FuzzyCMeans(3, kind="squared-distance", random_state=0, n_init=2).fit(squared)
+    np.testing.assert_allclose(a.memberships_, b.memberships_, atol=1e-5)
+    itself = (points[:4] ** 2).sum(axis=1)
+    np.testing.assert_allclose(a.predict_memberships(kernel[:4], self_similarity=itself), a.memberships_[:4], atol=1e-4)
+    with pytest.raises(InputError, match="self_similarity="):
+        a.predict(kernel[:4])
+
+
+def test_predicting_rows_in_all_forms(tmp_path: Path, points: Any, squared: Any) -> None:
+    found = EntropyFuzzyCMeans(3, kind="squared-distance", entropy_weight=2.0, random_state=0).fit(squared)
+    fresh = np.random.default_rng(1).normal(size=(7, 2)) * 3
+    rows = ((fresh[:, None] - points[None]) ** 2).sum(axis=2)
+    # on squared Euclidean distances a centre is a point: the mean of the objects weighted by u
+    weights = found.memberships_ / found.memberships_.sum(axis=0)
+    d = ((fresh[:, None] - (weights.T @ points)[None]) ** 2).sum(axis=2)
+    expected = np.exp(-d / 2.0) / np.exp(-d / 2.0).sum(axis=1, keepdims=True)
+    np.save(tmp_path / "rows.npy", rows)
+    zarr.create_array(tmp_path / "rows.zarr", data=rows)
+    for form in (rows, rows.tolist(), tmp_path / "rows.npy", zarr.open_array(tmp_path / "rows.zarr", mode="r")):
+        np.testing.assert_allclose(found.predict_memberships(form), expected, atol=1e-3)
+        np.testing.assert_array_equal(found.predict(form), expected.argmax(axis=1))
+
+
+# ------------------------------------------------------------------------------------------------ words of the family
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_words_are_the_same_everywhere(kind: Any) -> None:
+    common = {
+        *("n_clusters", "n_init", "init", "max_iter", "tol", "random_state"),
+        *("on_negative", "spread", "euclideanize", "accelerate", "kind", "memory", "checkpoint"),
+    }
+    own = {
+        FuzzyCMeans: {"fuzzifier"},
+        EntropyFuzzyCMeans: {"entropy_weight"},
+        PossibilisticCMeans: {"fuzzifier", "entropy_weight", "spread_scale"},
+        EntropyPossibilisticCMeans: {"entropy_weight", "spread_scale"},
+        HardCMeans: set(),
+    }
+    assert set(kind().get_params()) == common | own[kind]
+    for name in common | own[kind]:
+        assert name in kind.__doc__, name
+    parameters = inspect.signature(kind).parameters
+    assert [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD] == ["n_clusters"]
+    tags = get_tags(kind(kind="distance"))
+    assert (tags.estimator_type, tags.input_tags.pairwise, tags.input_tags.positive_only) == ("clusterer", True, True)
+    assert not get_tags(kind(kind="kernel")).input_tags.positive_only
+
+
+def test_seeds(squared: Any) -> None:
+    def fitted(random_state: Any) -> Any:
+        made = EntropyFuzzyCMeans(3, kind="squared-distance", n_init=2, max_iter=2, tol=0, random_state=random_state)
+        with pytest.warns(DasrelWarning, match="did not converge"):
+            return made.fit(squared)
+
+    state = np.random.RandomState(0)
+    first, second, other = fitted(3), fitted(3), fitted(4)
+    drawn, again, later = fitted(state), fitted(np.random.RandomState(0)), fitted(state)
+    one, two = fitted(None), fitted(None)
+    np.testing.assert_array_equal(first.memberships_, second.memberships_)
+    np.testing.assert_array_equal(drawn.memberships_, again.memberships_)
+    for a, b in ((first, other), (drawn, later), (one, two)):
+        assert not np.array_equal(a.memberships_, b.memberships_)
+
+
+def test_a_fitted_estimator_travels(squared: Any) -> None:
+    found = PossibilisticCMeans(3, kind="squared-distance", n_init=2, random_state=0).fit(squared)
+    copy = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(copy.predict_memberships(squared), found.predict_memberships(squared))
+    fresh = clone(found)
+    assert not hasattr(fresh, "labels_")
+    assert fresh.get_params() == found.get_params()
+
+
+def test_going_on_from_a_model(tmp_path: Path, squared: Any) -> None:
+    words: dict[str, Any] = {"kind": "squared-distance", "tol": 1e-7}
+    whole = FuzzyCMeans(3, random_state=0, n_init=4, **words).fit(squared)
+    whole.model_.save(tmp_path / "model.npz")
+    for init in (whole.model_, tmp_path / "model.npz", str(tmp_path / "model.npz")):
+        more = clone(FuzzyCMeans(3, init=init, **words)).fit(squared)
+        assert more.n_iter_ <= 3
+        np.testing.assert_allclose(more.memberships_, whole.memberships_, atol=1e-6)
+
+
+def test_words_reach_the_runs(squared: Any) -> None:
+    found = FuzzyCMeans(
+        2, fuzzifier=1.5, n_init=3, init="k-means++", max_iter=77, tol=1e-4, random_state=5, on_negative="heal",
+        spread=0.25, accelerate=True, kind="squared-distance", memory="1GiB",
+    ).fit(squared)  # fmt: skip
+    assert len(found.runs_) == 3
+    for k, row in enumerate(found.runs_):
+        expected = {
+            "run": k, "rule": "fcm1", "n_clusters": 2, "fuzzifier": 1.5, "init": "k-means++", "max_iter": 77,
+            "tol": 1e-4, "random_state": 5, "restart": k, "on_negative": "heal", "spread": 0.25, "accelerate": True,
+        }  # fmt: skip
+        assert {name: row[name] for name in expected} == expected
+    best = [row for row in found.runs_ if row["best"]]
+    assert [row["objective"] for row in best] == [min(row["objective"] for row in found.runs_)]
+    assert best[0]["objective"] == found.objective_
+    with pytest.raises(MemoryError, match="limit"):
+        FuzzyCMeans(2, kind="squared-distance", memory="1kB").fit(squared)
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_an_array_needs_its_kind(squared: Any) -> None:
+    with pytest.raises(InputError, match=r"say what the array's numbers are: FuzzyCMeans\(kind=...\)") as caught:
+        FuzzyCMeans(3).fit(squared)
+    for name, meaning in KINDS.items():
+        assert f"{name}: {meaning}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"n_clusters": 0}, "n_clusters is 0: give a whole number of at least 1"),
+        ({"n_clusters": 99}, "n_samples=42 objects cannot make n_clusters=99 clusters"),
+        ({"fuzzifier": 1}, "fuzzifier is 1: give a finite number above 1"),
+        ({"fuzzifier": np.nan}, "fuzzifier is nan"),
+        ({"n_init": 0}, "n_init is 0"),
+        ({"max_iter": 0}, "max_iter is 0"),
+        ({"tol": -1}, "tol is -1"),
+        ({"spread": -1}, "spread is -1"),
+        ({"on_negative": "ignore"}, "on_negative is 'ignore'"),
+        ({"random_state": -3}, "random_state is -3"),
+        ({"init": "nearest"}, "init is 'nearest': use one of random, rows, k-means++"),
+        ({"init": np.full((42, 2), 0.5)}, r"shape \(42, 2\): give \(42, 3\)"),
+        ({"init": np.full((42, 3), np.nan)}, "init: the membership of object 0 in cluster 0 is nan"),
+        ({"kind": "nearness"}, "kind must be one of the four"),
+    ],
+)
+def test_refused(squared: Any, words: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        FuzzyCMeans(**{"n_clusters": 3, "kind": "squared-distance", **words}).fit(squared)
+
+
+def test_refused_by_other_rules(squared: Any) -> None:
+    with pytest.raises(InputError, match="entropy_weight is -1: give a finite number above 0"):
+        EntropyFuzzyCMeans(3, kind="squared-distance", entropy_weight=-1).fit(squared)
+    with pytest.raises(InputError, match="spread_scale is 0"):
+        EntropyPossibilisticCMeans(3, kind="squared-distance", spread_scale=0).fit(squared)
+
+
+def test_refused_values(tmp_path: Path, squared: Any, store: Path) -> None:
+    made = FuzzyCMeans(3, kind="squared-distance", random_state=0)
+    wrong = squared.copy()
+    wrong[3, 5] = 99
+    with pytest.raises(InputError, match=r"asymmetric.*3 \(object 3\) and 5 \(object 5\)"):
+        made.fit(wrong)
+    with pytest.raises(InputError, match="row 3, column 5"):
+        made.fit(np.where(wrong == 99, -1, wrong))
+    with pytest.raises(InputError, match="cannot change that"):
+        FuzzyCMeans(3, kind="distance").fit(store)
+    with pytest.raises(StoreError, match="no model at"):
+        FuzzyCMeans(3, init=tmp_path / "none.npz").fit(store)
+    with pytest.raises(StoreError, match="no store at"):
+        FuzzyCMeans(3).fit(tmp_path / "none.zarr")
+    made.fit(squared)
+    with pytest.raises(ValueError, match="X has 5 features, but FuzzyCMeans is expecting 42 features"):
+        made.predict(squared[:, :5])
+
+
+def test_no_more_classes_than_these() -> None:
+    found = [one for one in vars(estimators).values() if inspect.isclass(one) and one.__module__ == estimators.__name__]
+    assert sorted(one.__name__ for one in found if not one.__name__.startswith("_")) == sorted(
+        one.__name__ for one in CLASSES
+    )

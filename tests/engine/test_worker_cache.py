@@ -1,0 +1,210 @@
+"""The scan on a real cluster of worker processes: the same bits, tiles pinned, a lost worker costs only its tiles."""
+
+import mmap
+import os
+import platform
+import resource
+import signal
+import socket
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, wait
+
+import dasrel
+from dasrel import tasks
+from dasrel import workers as holders
+from dasrel.errors import MemoryLimitError, StoreError
+from dasrel.graph import Plan
+from dasrel.record import Record
+from dasrel.relation import left_products, relation
+from dasrel.writer import Writing, create_store
+from tests.helpers.matrices import symmetric
+from tests.helpers.processes import local_cluster, most_memory
+from tests.helpers.stores import stored
+
+N, TILE = 500, 64
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    return stored(tmp_path / "d.zarr", symmetric(N, 1), tile=TILE)
+
+
+U = np.random.default_rng(0).random((5, N))
+
+
+def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, workers):
+    seen = relation(matrix)
+    wanted = [(seen, U), (seen.gaussian(0.7).spread(0.2), U[:2])]
+    local = left_products(wanted)
+    tiles = len(matrix.layout.tiles())
+    with Client(workers) as client, dasrel.watch() as meter:
+        first = left_products(wanted)
+        assert (meter.scans, meter.tiles, meter.bytes) == (1, tiles, matrix.layout.total_bytes)
+        second = left_products(wanted)
+        assert (meter.scans, meter.tiles) == (2, tiles)
+        assert matrix.pins[client.id].futures.keys() == set(Plan(matrix.layout).groups())
+    for a, b, c in zip(first, second, local, strict=True):
+        assert (a == c).all()
+        assert (b == c).all()
+
+
+def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matrix, client, monkeypatch):
+    direct = relation(matrix).left(U)
+    asked = []
+    plain = client.get
+    monkeypatch.setattr(client, "get", lambda *given, direct: asked.append(direct) or plain(*given, direct=direct))
+    assert (relation(matrix).left(U) == direct).all()
+    monkeypatch.setattr(holders, "_reachable", lambda address: False)
+    assert (relation(matrix).left(U) == direct).all()
+    assert asked == [True, None]
+
+
+def test_which_workers_can_be_reached():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert holders._reachable(f"tcp://127.0.0.1:{port}")
+        assert not holders._reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
+    holders._reachable.cache_clear()
+    for address in (f"tcp://127.0.0.1:{port}", "inproc://127.0.0.1/4711/1", "tcp://worker-7.invalid:8786"):
+        assert not holders._reachable(address)
+
+
+def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
+    values = symmetric(300, 2)
+    V = np.random.default_rng(0).random((300, 3))
+    for array in (values, da.from_array(values, chunks=(70, 90)), da.from_array(values, chunks=150).persist()):
+        seen = relation(array, kind="distance")
+        with dasrel.watch() as meter:
+            first = seen.matmat(V)
+            read = meter.tiles
+            second = seen.matmat(V)
+        assert meter.tiles == read == len(seen.matrix.layout.tiles())
+        np.testing.assert_allclose(first, values**2 @ V, rtol=1e-12)
+        assert (first == second).all()
+
+
+def test_only_a_part_is_pinned_when_only_a_part_fits(matrix, workers):
+    local = relation(matrix).left(U)
+    with Client(workers) as client:
+        part_pinned(matrix, client)
+        assert (relation(matrix).left(U) == local).all()
+
+
+def part_pinned(matrix, client):
+    """Let the workers look small, and see what is pinned."""
+    plan = Plan(matrix.layout)
+    groups = plan.groups()
+    one = matrix.layout.tile_bytes
+    room = 10 * one  # on each of two workers
+    memory = dict.fromkeys(client.scheduler_info()["workers"], (int(room / holders.PINNED_SHARE) + 1, 1))
+    pins = holders.Pins(client)
+    held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
+    assert len(held) == 20
+    assert read == set(groups)
+    wait(list(held.values()))
+    assert sorted(len(keys) for keys in client.has_what().values()) == [10, 10]
+    again, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
+    assert again.keys() == held.keys()
+    assert len(read) == len(groups) - 20
+    matrix.pins[client.id] = pins
+
+
+@pytest.mark.parametrize(("tile", "free"), [(2048, None), (1024, None), (1024, 0)])
+@pytest.mark.cluster
+def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, free):
+    """Dask counts files that a worker has mapped as its memory, pauses it at 0.8 of its limit, and ends it at 0.95.
+
+    One tile a task, several of them, and several past the operating system's cache.
+    """
+    n, limit = 14_000, 380_000_000
+    writer = create_store(tmp_path / "m.zarr", n_objects=n, kind="distance", writing=Writing(tile=tile))
+    for i, j in writer.layout.tiles():
+        ones = np.ones(writer.layout.shape(i, j), dtype=np.float32)
+        if i == j:
+            np.fill_diagonal(ones, 0)
+        writer.files.write(i, j, ones, Record(1.0, 1.0, 0.0, 1.0, diagonal_minimum=0.0, diagonal_maximum=0.0))
+    matrix = writer.finish()
+    assert matrix.layout.total_bytes > limit
+    with local_cluster(memory_limit=limit, n_workers=1) as workers, Client(workers) as client:
+        if free is not None:
+            client.run(exec, f"from dasrel import tasks; tasks.free_memory = lambda: {free}", {})
+        (pid,) = client.run(os.getpid).values()
+        idle = most_memory(pid)
+        with dasrel.watch() as meter:
+            for _ in range(3):
+                assert (relation(matrix).row_sums() == n - 1).all()
+        assert list(client.run(os.getpid).values()) == [pid]
+        peak = most_memory(pid)
+        assert 0 < len(matrix.pins[client.id].futures) < len(Plan(matrix.layout).groups()) / 2
+    assert meter.bytes > 2 * matrix.layout.total_bytes
+    assert peak - idle < tasks.room_of(limit)
+
+
+def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeypatch):
+    here = relation(matrix).left(U)
+    monkeypatch.setattr("dasrel.scan.HERE_BYTES", 0)  # as if there were too many of them to bring here
+    there = relation(matrix).left(U)
+    assert (here == there).all()
+
+
+@pytest.mark.cluster
+def test_a_lost_worker_costs_only_its_tiles(matrix):
+    with local_cluster(n_workers=3) as workers, Client(workers) as client:
+        seen = relation(matrix)
+        first = seen.left(U)
+        pids = client.run(os.getpid)
+        os.kill(sorted(pids.values())[0], signal.SIGKILL)
+        second = seen.left(U)
+        third = seen.left(U)
+    local = relation(dasrel.open_matrix(matrix.store)).left(U)
+    assert (first == local).all()
+    assert (second == local).all()
+    assert (third == local).all()
+
+
+def test_a_bad_tile_on_a_worker_is_named_here(matrix, client):
+    os.truncate(matrix.files.file(1, 3), 10)
+    with pytest.raises(StoreError, match=r"tile \(1, 3\)"):
+        relation(matrix).left(U)
+
+
+@pytest.mark.cluster
+def test_workers_that_are_too_small_are_refused_before_the_first_tile(matrix):
+    with local_cluster(memory_limit="400MB", n_workers=1) as workers, Client(workers):
+        wide = np.ones((80_000, N), dtype=np.float32)
+        refusal = pytest.raises(MemoryLimitError, match=r"on worker tcp://127\.0\.0\.1:\d+ .*209")
+        with dasrel.watch() as meter, refusal:
+            relation(matrix).left(wide)
+        assert (meter.scans, meter.tiles) == (0, 0)
+
+
+def test_progress_comes_from_the_workers(matrix, client):
+    events = []
+    with dasrel.watch(events.append):
+        relation(matrix).left(U)
+    assert events[-1].tiles == events[-1].tiles_total == len(matrix.layout.tiles())
+    assert [e.tiles for e in events] == sorted(e.tiles for e in events)
+
+
+def faults_of_many_arrays():
+    """Pages that the system had to give to this process for fifty arrays of 1 MB, one after the other."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        np.ones(2**17)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_a_worker_keeps_the_memory_of_one_task_for_the_next(client):
+    """Dask's setting for workers takes and gives back every page of every array."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another malloc")
+    before = client.run(faults_of_many_arrays)
+    client.run(tasks.prepare_worker)
+    client.run(faults_of_many_arrays)  # what is kept must be taken once
+    after = client.run(faults_of_many_arrays)
+    for worker, pages in before.items():
+        assert pages >= 50 * 2**20 // mmap.PAGESIZE
+        assert after[worker] < pages / 10

@@ -1,0 +1,91 @@
+"""Stores made of arrays, and what stores and results hold, to the last bit."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+import dasrel
+from dasrel.audit import FACTS, audit_store
+from dasrel.record import Record
+
+
+def stored(path: Any, values: Any, kind: str = "distance", ids: Any = None, **writing: Any) -> dasrel.Matrix:
+    """Import an array into a new store."""
+    reading = dasrel.Reading(ids=ids)
+    return dasrel.import_matrix(values, path, kind=kind, reading=reading, writing=dasrel.Writing(**writing))
+
+
+def whole(matrix: dasrel.Matrix) -> Any:
+    """All values as one array."""
+    return matrix.to_dask().compute(scheduler="threads")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes."""
+    return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+
+
+def tiles(store: Path) -> dict[str, bytes]:
+    """Every tile file of a store, by its place."""
+    found = files(store / "values" / "c")
+    assert found
+    return found
+
+
+def facts(store: Any) -> dict[str, Any]:
+    """What an audit says of the values."""
+    audit = audit_store(store)
+    return {name: audit[name] for name in (*FACTS, "n_objects", "tiles", "kind", "dtype", "state")}
+
+
+def bits(value: Any) -> Any:
+    """Everything in a result, to the last bit, but for the seconds."""
+    if isinstance(value, np.ndarray):
+        return value.tolist() if value.dtype == object else (value.dtype.str, value.shape, value.tobytes())
+    if dataclasses.is_dataclass(value):
+        fields = [f.name for f in dataclasses.fields(value) if "seconds" not in f.name]
+        return {name: bits(getattr(value, name)) for name in fields if name not in ("relation", "given")}
+    if isinstance(value, (list, tuple)):
+        return [bits(item) for item in value]
+    return value.hex() if isinstance(value, float) else value
+
+
+def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What a folder of results holds, but for seconds and its own name."""
+    said = json.loads((path / "result.json").read_text())
+    said = {name: value for name, value in said.items() if "seconds" not in name and name != "out"}
+    found = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "result.json"}
+    assert {"runs.csv", "labels.csv", "memberships.npy", "model.npz"} == set(found)
+    return said, found
+
+
+def marks(store: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of change of every stored tile."""
+    folder = store / "values" / "c"
+    found = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items()}
+
+
+def assert_alike(grown: Path, whole: Path, *, rounded: bool = False) -> None:
+    """Assert that a store that has grown is like one that was written at once.
+
+    Where values were rounded for the store, the digits that are lost cannot be in a grown tile's sum of the source.
+    """
+    assert tiles(grown) == tiles(whole)
+    assert facts(grown) == facts(whole)
+    first, second = dasrel.open_matrix(grown), dasrel.open_matrix(whole)
+    columns = [k for k, name in enumerate(Record.__dataclass_fields__) if not rounded or name != "source_checksum"]
+    np.testing.assert_array_equal(first.records()[..., columns], second.records()[..., columns])
+    assert list(first.ids) == list(second.ids)
+    np.testing.assert_array_equal(np.asarray(first.diagonal, object), np.asarray(second.diagonal, object))
+    np.testing.assert_array_equal(first.rows(first.ids), second.rows(second.ids))
+    assert audit_store(grown, verify=True)["verified"]["bad"] == []
+    # Another Zarr reader sees the same array.
+    np.testing.assert_array_equal(
+        zarr.open_group(grown, mode="r")["values"][:],  # type: ignore[index]
+        zarr.open_group(whole, mode="r")["values"][:],  # type: ignore[index]
+    )

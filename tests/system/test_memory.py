@@ -1,0 +1,164 @@
+"""Memory is predicted, and what is predicted is enough: measured in processes of their own, and under a real limit."""
+
+import numpy as np
+import pytest
+
+import dasrel
+from dasrel.writer import Writing
+from tests.helpers.matrices import grouped_points, symmetric
+from tests.helpers.processes import measured
+from tests.helpers.stores import stored
+
+SCAN = """
+import resource
+from concurrent.futures import ThreadPoolExecutor
+import dask, numpy as np
+from dasrel import open_matrix
+from dasrel.products import product_consumer
+from dasrel.relation import relation
+from dasrel.scan import needed_memory
+
+path, columns, threads, limited = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "limited"
+matrix = open_matrix(path)
+seen = relation(matrix)
+U = np.random.default_rng(0).random((columns, matrix.n_objects), dtype=np.float32)
+fixed, task = needed_memory(matrix, [product_consumer(matrix, [(seen.view, U)])])
+predicted = fixed + threads * task
+dask.config.set(num_workers=threads)
+relation(matrix).left(U[:1])  # imports, thread pools and their stacks are there before, and BLAS's own buffers:
+gate = threading.Barrier(threads)
+
+def warm(_):
+    gate.wait()
+    for _ in range(50):
+        np.ones((columns, 512), np.float32) @ np.ones((512, 512), np.float32)
+
+with ThreadPoolExecutor(threads) as pool:
+    list(pool.map(warm, range(threads)))
+with peak_memory() as peak:
+    if limited:  # no more than this may be allocated, or the process fails
+        resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + predicted,) * 2)
+    seen.left(U)
+print(predicted, peak[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def store(store_factory):
+    return store_factory(symmetric(3000), tile=512)
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(4, 4), (64, 2), (300, 1), (300, 4)])
+def test_a_scan_takes_no_more_than_predicted(store, columns, threads):
+    predicted, peak = measured(SCAN, store, columns, threads, "free")
+    assert peak <= predicted
+
+
+def test_a_scan_runs_within_a_real_limit_of_what_was_predicted(store):
+    predicted, peak = measured(SCAN, store, 200, 2, "limited")
+    assert peak <= predicted
+
+
+def test_memory_does_not_grow_with_the_matrix(tmp_path):
+    """Four times the tiles: only the columns, n k numbers in and out, may grow."""
+    peaks = []
+    for n in (1500, 3000):
+        path = tmp_path / f"{n}.zarr"
+        stored(path, symmetric(n, 0), tile=256)
+        predicted, peak = measured(SCAN, path, 2, 2, "free")
+        peaks.append(peak)
+        assert peak <= predicted
+    assert peaks[1] < np.square(3000) * 4 / 4  # a quarter of the float32 matrix
+
+
+ACTIONS = """
+import warnings
+import numpy as np, dasrel
+from dasrel import forecast
+from dasrel.planning import plan_clustering
+from dasrel.writer import Writing
+
+warnings.simplefilter("ignore")
+store, out, what = sys.argv[1:]
+
+def actions(path, folder):
+    relation = dasrel.Euclideanized.load(store + ".npz", path).relation if path == store else dasrel.relation(path)
+    runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5)
+    auto = dasrel.grid("fcm2", 2, max_iter=3)
+    return {
+        "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
+        "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
+        "spectrum": (
+            lambda: forecast.forecast_spectrum(path, max_scans=12),
+            lambda: dasrel.spectrum(path, max_scans=12)),
+        "euclideanize": (
+            lambda: forecast.forecast_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
+            lambda: dasrel.euclideanize(path, method="ultrametric", max_scans=12)),
+        "export": (
+            lambda: forecast.forecast_export(path, folder + "/1.npy", format="npy", relation=store + ".npz"),
+            lambda: dasrel.export_matrix(relation, folder + "/2.npy", format="npy", force=True)),
+        "lsmat": (
+            lambda: forecast.forecast_export(path, folder + "/1.tsv", format="lsmat", relation=store + ".npz"),
+            lambda: dasrel.export_matrix(relation, folder + "/2.tsv", format="lsmat", force=True)),
+    }[what]
+
+small = out + "/small.zarr"  # imports, thread pools and BLAS's own buffers are there before
+line = np.arange(600.0)
+dasrel.import_matrix(np.abs(line[:, None] - line), small, kind="distance", writing=Writing(tile=256))
+actions(small, out)[1]()
+foretell, act = actions(store, out)
+predicted = foretell().memory
+with peak_memory() as peak:
+    act()
+print(predicted, peak[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A store of several MB, and a file that Euclideanises it."""
+    path = tmp_path_factory.mktemp("large") / "d.zarr"
+    found = dasrel.pairwise(
+        grouped_points(2500).astype(np.float32), path, metric="chebyshev", writing=Writing(tile=512)
+    )
+    dasrel.euclideanize(found, method="ultrametric", tol=0.1).save(f"{path}.npz")
+    return path
+
+
+KEPT_BY_MALLOC = 2 * 2**20
+"""Between arrays, in the arenas of two to four threads: it differs from run to run by as much, whatever the matrix."""
+
+
+@pytest.mark.parametrize("what", ["cluster", "auto", "spectrum", "euclideanize", "export", "lsmat"])
+def test_no_more_memory_than_predicted(tmp_path, large, what):
+    predicted, peak = measured(ACTIONS, large, tmp_path, what)
+    assert peak <= predicted + KEPT_BY_MALLOC
+
+
+IMPORT = """
+from dasrel import readers, tasks
+
+said, original = {}, tasks.run
+
+def run(*args, **options):
+    said["task"] = options["task_memory"]
+    said["threads"] = tasks.threads_that_fit(options["task_memory"], options["memory"], "import")
+    with peak_memory() as said["peak"]:
+        return original(*args, **options)
+
+tasks.run = run
+readers.import_matrix(sys.argv[1], sys.argv[2], kind="distance")
+print(said["task"] * said["threads"], said["peak"][0])
+"""
+
+
+def test_memory_stays_below_what_was_predicted(tmp_path):
+    """8192 objects in float64: 512 MiB of source; the tasks' predicted memory against what the kernel says."""
+    n = 8192
+    x = np.random.default_rng(0).random(n)
+    square = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float64, shape=(n, n))
+    for k in range(0, n, 512):
+        square[k : k + 512] = np.abs(x[k : k + 512, None] - x)
+    del square
+    predicted, used = measured(IMPORT, tmp_path / "a.npy", tmp_path / "s.zarr")
+    assert 0 < used < predicted < 1 << 30

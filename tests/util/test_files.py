@@ -1,0 +1,93 @@
+"""Locks: one at a time, and those of the dead are taken over."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dasrel.lock import Lock, LockedError, holder
+
+
+def test_a_lock_lets_one_in(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with Lock(path):
+        owner = json.loads(path.read_text())
+        assert (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname())
+        with pytest.raises(LockedError, match=rf"process {os.getpid()} on .* is at work"), Lock(path):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    assert holder(path) is None
+
+
+def test_locks_of_the_dead_are_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    owner = {"pid": gone.pid, "host": socket.gethostname(), "started": "x 1", "since": "2020-01-01T00:00:00Z"}
+    # Another process that has its number now, a machine that was started again, and a file that says nothing.
+    for content in (owner, {**owner, "pid": os.getppid()}, {**owner, "started": None}, {}):
+        path.write_text(json.dumps(content) if content else "")
+        notes: list[str] = []
+        with Lock(path, notes.append):
+            assert json.loads(path.read_text())["pid"] == os.getpid()
+        assert len(notes) == 1
+        assert not path.exists()
+
+
+def test_locks_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({"pid": 1, "host": "far.away", "started": None, "since": "2020-01-01T00:00:00Z"}))
+    with (
+        pytest.raises(LockedError, match=rf"process 1 on far.away since 2020.* remove {re.escape(str(path))}"),
+        Lock(path),
+    ):
+        pass
+    assert path.exists()
+    assert (holder(path) or {})["host"] == "far.away"
+
+
+RACE = """
+import sys, time
+from pathlib import Path
+from dasrel.lock import Lock, LockedError
+path, log = Path(sys.argv[1]), Path(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    with Lock(path):
+        with log.open("a") as file:
+            file.write("in\\n")
+        time.sleep(float(sys.argv[3]))
+        print("won")
+except LockedError as error:
+    print("lost", error)
+"""
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_many_at_once_one_wins(tmp_path: Path, stale: bool) -> None:
+    """Real processes, that all begin at the same moment."""
+    path = tmp_path / "lock"
+    if stale:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        owner = {"pid": gone.pid, "host": socket.gethostname(), "started": None, "since": ""}
+        path.write_text(json.dumps(owner))
+    words = [sys.executable, "-c", RACE, str(path), str(tmp_path / "log"), "2"]
+    several = [subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    for one in several:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in several:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    said = [one.communicate(timeout=200)[0] for one in several]
+    assert sum(text.startswith("won") for text in said) == 1, said
+    assert sum("is at work on this workflow" in text for text in said) == 5, said
+    assert (tmp_path / "log").read_text() == "in\n"

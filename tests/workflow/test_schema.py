@@ -1,0 +1,132 @@
+"""Workflow files: checked to the last word before anything is done."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import typer
+
+from dasrel import cli, euclidean, model, standing, store, tables
+from dasrel.errors import InputError
+from dasrel.recipe import read_workflow
+from dasrel.runtime import Runtime
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[cluster.k10]\nentropy_wieght = 0.5", "[cluster.k10] entropy_wieght: unknown; did you mean entropy_weight?"),
+        ("[clutser.k]", "[clutser]: unknown; did you mean cluster?"),
+        ("[shell]\nrun = 'rm'", "[shell]: unknown; known: import, pairwise, demo, store, append, spectrum"),
+        ("cluster = 3", "cluster: 3 is no table; write [cluster] and its keys below"),
+        ("[cluster.k]\nclusters = '3'", "[cluster.k] clusters[0]: '3' should be a valid integer"),
+        ("[cluster.k]\nclusters = [2, 0]", "[cluster.k] clusters[1]: 0 should be greater than or equal to 1"),
+        ("[cluster.k]\nn_init = true", "[cluster.k] n_init: True should be a valid integer"),
+        ("[cluster.k]\nfuzzifier = 1", "[cluster.k] fuzzifier[0]: 1 should be greater than 1"),
+        ("[cluster.k]\ntol = inf", "[cluster.k] tol: inf should be a finite number"),
+        ("[cluster.k]\nentropy_weight = 'lots'", "'lots' should be 'auto' or a valid number"),
+        ("[cluster.k]\nrule = 'fcm3'", "[cluster.k] rule[0]: 'fcm3' should be 'fcm1', 'fcm2'"),
+        ("[cluster.k]\nrule = 'hard'", "[cluster.k] clusters: missing"),
+        ("[cluster.k]\nrule = 'hard'\nclusters = 2\nfuzzifier = 2", "[cluster.k]: fuzzifier is for fcm1 and pcm1"),
+        ("[cluster.k]\nmemory = 'much'", "[cluster.k] memory: 'much' is no amount of memory"),
+        ("[image]\norder = 'labels'", "[image]: result is missing"),
+        ("[image]\nresult = 'k'", "[image.image] result: no step 'k'; there is no step of the kind cluster"),
+        ("[tree.'../up']", "[tree.../up]: a name is made of letters, digits, _ and -"),
+        ("[tree.x]\n[image.x]", "[image.x]: the name x is taken by [tree.x]; choose another"),
+        ("[tree]\nstore = 'matrx'", "[tree.tree] store: no step 'matrx'; did you mean matrix?"),
+        ("[spectrum]\nvalues = 3\n[spectrum.b]", "[spectrum] b: unknown; known: store, values"),
+        ("[append.x]\nsource = 'a'", "[append.x]: matrix is made by [demo]; append is for import and pairwise"),
+        ("[runtime]\ndsk = 'local'", "[runtime] dsk: unknown; did you mean dask?"),
+        ("[runtime]\nworkers = 'two'", "[runtime] workers: 'two' should be a valid integer"),
+        ("[runtime]\ndask = 'cloud'", "[runtime] dask 'cloud' is unknown; known: local"),
+        ('[runtime]\nscheduler = "a\\nb"', "[runtime] scheduler: 'a\\nb' has characters that cannot be printed"),
+        ("out = 3", "out: 3 is no folder"),
+        ("a = ", "is not TOML: Invalid value"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "w.toml"
+    top, _, rest = text.partition("\n") if text.startswith("out") else ("", "", text)
+    path.write_text(f"{top}\n[demo]\n{rest}" if not rest.startswith(("cluster =", "a =")) else f"{rest}\n[demo]\n")
+    with pytest.raises(InputError) as error:
+        read_workflow(path)
+    assert str(error.value).startswith(str(path))
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_all_faults_are_told_the_first_few_by_name(tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text("[demo]\n" + "".join(f"[tree.t{k}]\nx = 1\n" for k in range(5)))
+    with pytest.raises(InputError, match=r"\[tree.t0\] x: .*\[tree.t2\] x: .* and 2 more"):
+        read_workflow(tmp_path / "w.toml")
+
+
+def test_a_workflow_needs_a_matrix(tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text("[tree]")
+    with pytest.raises(InputError, match="there is no matrix"):
+        read_workflow(tmp_path / "w.toml")
+    (tmp_path / "w.toml").write_text("[store.a]\npath='a'\n[store.b]\npath='b'\n[tree]")
+    with pytest.raises(InputError, match="several matrices: a, b"):
+        read_workflow(tmp_path / "w.toml")
+
+
+def test_steps_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
+    one = "rule = 'hard'\nclusters = 2\ninit = "
+    (tmp_path / "w.toml").write_text(f"[demo]\n[cluster.a]\n{one}'b'\n[cluster.b]\n{one}'a'")
+    with pytest.raises(InputError, match="a -> b -> a wait for each other"):
+        read_workflow(tmp_path / "w.toml")
+
+
+@pytest.mark.parametrize("setting", ["../x", "a/b", "..", ".hidden", ""])
+def test_a_setting_does_not_lead_elsewhere(tmp_path: Path, setting: str) -> None:
+    text = f"[demo]\n[cluster.a]\nrule = 'hard'\nclusters = 2\n[figure]\nresult = 'a/{setting}'"
+    (tmp_path / "w.toml").write_text(text)
+    with pytest.raises(InputError, match="is not STEP or STEP/SETTING"):
+        read_workflow(tmp_path / "w.toml")
+
+
+@pytest.mark.parametrize("setting", ["prologue=touch x", "python=/tmp/evil", "directive=--wrap=x"])
+def test_a_file_cannot_say_what_a_cluster_runs(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "w.toml").write_text(f"[demo]\n[runtime]\ndask = 'slurm:memory=1GB,{setting}'")
+    with pytest.raises(InputError, match="a workflow file does not"):
+        read_workflow(tmp_path / "w.toml")
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text(
+        "[import]\nsource = 'x/d.npy'\nkind = 'distance'\nids = '/ids'\n"
+        "[runtime]\nscheduler = 'tls://a:1'\ntls_ca = 'ca'\ntls_cert = 'c'\ntls_key = 'k'\nmemory = '2GiB'\n[tree]"
+    )
+    found = read_workflow(tmp_path / "w.toml")
+    assert found.out == tmp_path / "w"
+    assert found.steps["matrix"].files == {"source": str(tmp_path / "x/d.npy"), "ids": "/ids"}
+    assert found.runtime.tls_ca == str(tmp_path / "ca")
+    assert [step.asked.memory for step in found.steps.values()] == ["2GiB", "2GiB"]
+    assert read_workflow(tmp_path / "w.toml", out=tmp_path / "else").out == tmp_path / "else"
+
+
+def test_tables_are_the_commands() -> None:
+    """Every option of a command is a key with the same default, and words are those that the library knows."""
+    of_the_run = {"out", "resume", "force", "checkpoint", "time_limit", "dry_run", "json", "quiet", "verbose"}
+    of_the_run |= {field.name for field in dataclasses.fields(Runtime)}
+    group = typer.main.get_command(cli.app)
+    for kind, table in tables.TABLES.items():
+        if kind in ("demo", "store", "figure"):
+            continue
+        options = {option.name: option for option in group.commands[kind].params if option.name not in of_the_run}
+        keys = {"metric_option": "settings"}
+        known = {keys.get(name, name) for name in table.model_fields}
+        assert set(options) - known <= {"part", "relation", "features", "probe", "store"}, kind
+        assert known - set(options) <= {"picture", "every", "store", "format"}, kind
+        for name, field in table.model_fields.items():
+            option = options.get(keys.get(name, name))
+            if option is None or option.required or field.is_required() or name in ("picture", "settings", "every"):
+                continue
+            ours = field.get_default(call_default_factory=True)
+            theirs = option.default
+            if isinstance(ours, list):
+                theirs = [type(ours[0])(part) for part in str(theirs).split(",")]
+            assert (ours or None) == (theirs or None), (kind, name)
+    assert set(tables.Where.model_fields) == {field.name for field in dataclasses.fields(Runtime)} | {"memory"}
+    versions = {"store": store.FORMAT_VERSION, "euclidean": euclidean.FILE_VERSION, "model": model.MODEL_VERSION}
+    assert {name: standing.FORMATS[name] for name in versions} == versions
