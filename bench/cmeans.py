@@ -26,14 +26,15 @@ from typing import Any
 import numpy as np
 from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files
 
-from dasrel import open_matrix, tasks, watch
+from dasrel import open_matrix, watch
+from dasrel.clustering.fit import Clustering, cluster
+from dasrel.clustering.runs import Run, grid
 from dasrel.errors import DasrelWarning
-from dasrel.meter import Progress
-from dasrel.record import Record
-from dasrel.results import Clustering, cluster
-from dasrel.runs import Run, grid
-from dasrel.store import Matrix
-from dasrel.writer import Writing, create_store
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.matrix import Matrix
+from dasrel.store.writer import Writing, create_store
+from dasrel.util import limits
+from dasrel.util.progress import Progress
 
 GROUPS = 5
 ITERATIONS = 20
@@ -62,7 +63,7 @@ def make_store(path: Path, n: int) -> Matrix:
             D = np.triu(D, 1)
             D += D.T
         extremes = {"diagonal_minimum": 0.0, "diagonal_maximum": 0.0}
-        writer.files.write(i, j, D, Record(0.0, float(D.max()), float(D.sum(dtype=float)), D.size, **extremes))
+        writer.files.write(i, j, D, TileStatistics(0.0, float(D.max()), float(D.sum(dtype=float)), D.size, **extremes))
     os.sync()
     return writer.finish()
 
@@ -184,9 +185,9 @@ def roofline(matrix: Matrix, n: int) -> None:
             # rates are measured next to what they are compared with, before and after
             rates = [gemm_rate()]
             seen = [raw_rate(matrix) if cache == "cold" else memory_rate(matrix)]
-            before = tasks.bytes_from_disk()
+            before = limits.bytes_from_disk()
             _, clock = timed(matrix, runs, cold=cache == "cold")
-            read = (tasks.bytes_from_disk() - before) / size / 11
+            read = (limits.bytes_from_disk() - before) / size / 11
             rates.append(gemm_rate())
             seen.append(raw_rate(matrix) if cache == "cold" else memory_rate(matrix))
             gemm, rate, seconds = max(rates), max(seen), min(clock.iterations())

@@ -24,12 +24,12 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 
 from dasrel import watch
-from dasrel.euclidean import euclideanize
-from dasrel.lanczos import Search, lanczos
-from dasrel.record import Record
-from dasrel.relation import Relation, relation
-from dasrel.store import Matrix
-from dasrel.writer import Writing, create_store
+from dasrel.engine.relation import Relation, relation
+from dasrel.geometry.euclidean import euclideanize
+from dasrel.geometry.lanczos import Search, lanczos
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.matrix import Matrix
+from dasrel.store.writer import Writing, create_store
 
 DENSE = 4096
 """Objects at which NumPy's dense eigenvalues are timed; beyond that its time is scaled by the cube."""
@@ -50,7 +50,7 @@ def store_of(path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], An
         if i == j:
             tile = np.triu(tile) + np.triu(tile, 1).T
         own = np.diagonal(tile) if i == j else np.zeros(1)
-        record = Record(
+        record = TileStatistics(
             float(tile.min()), float(tile.max()), float(tile.sum(dtype=float)), tile.size,
             diagonal_minimum=float(own.min()), diagonal_maximum=float(own.max()),
         )  # fmt: skip

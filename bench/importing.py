@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dasrel.readers import import_matrix
+from dasrel.io.importing import import_matrix
 
 
 class AnonymousMemory:

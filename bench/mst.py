@@ -24,11 +24,10 @@ from scan import random_store  # the bench next to this one
 from scipy.spatial.distance import cdist
 
 from dasrel import watch
-from dasrel.record import Record
-from dasrel.store import Matrix
-from dasrel.tree import Tree, minimum_spanning_tree
-from dasrel.ultrametric import ultrametric
-from dasrel.writer import Writing, create_store
+from dasrel.geometry.tree import Tree, minimum_spanning_tree, ultrametric
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.matrix import Matrix
+from dasrel.store.writer import Writing, create_store
 
 
 def numpy_prim(D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +99,7 @@ def points_store(path: Path, n: int, whole_numbers: bool) -> Matrix:
         if i == j:
             tile = np.triu(tile, 1)
             tile += tile.T
-        writer.files.write(i, j, tile, Record(0.0, float(tile.max()), float(tile.sum(dtype=float)), tile.size))
+        writer.files.write(i, j, tile, TileStatistics(0.0, float(tile.max()), float(tile.sum(dtype=float)), tile.size))
     return writer.finish()
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import pairwise_distances
 
-from dasrel.metrics import Metric, tile_values
-from dasrel.pairwise import pairwise
-from dasrel.tasks import single_threaded_blas
+from dasrel.io.metrics import Metric, tile_values
+from dasrel.io.pairwise import pairwise
+from dasrel.util.parallel import single_threaded_blas
 
 
 def best(work: Callable[[], object], repeats: int) -> float:

@@ -29,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import open_matrix, tasks
-from dasrel.record import Record
-from dasrel.relation import relation
-from dasrel.store import Matrix
-from dasrel.writer import Writing, create_store
+from dasrel import open_matrix
+from dasrel.engine.relation import relation
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.matrix import Matrix
+from dasrel.store.writer import Writing, create_store
+from dasrel.util import parallel
 
 KEYS = (
     "bench", "n", "columns", "cache", "seconds", "ratio_numpy_f32", "ratio_numpy_f64", "ratio_dask_array",
@@ -52,7 +53,9 @@ def random_store(path: Path, n: int, kind: str, tile: int | None = None) -> Matr
         if i == j:
             tile = np.triu(tile, 1)
             tile += tile.T
-        record = Record(0.0, 1.0, float(tile.sum(dtype=float)), tile.size, diagonal_minimum=0.0, diagonal_maximum=0.0)
+        record = TileStatistics(
+            0.0, 1.0, float(tile.sum(dtype=float)), tile.size, diagonal_minimum=0.0, diagonal_maximum=0.0
+        )
         writer.files.write(i, j, tile, record)
     os.sync()
     return writer.finish()
@@ -226,7 +229,7 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
             threads = pinned = float("inf")
             for turn in range(8):  # the first brings tiles to where they are wanted
                 here = best(seen.left, U, times=1)
-                with tasks.bound_to(client):
+                with parallel.bound_to(client):
                     there = best(seen.left, U, times=1)
                 if turn:
                     threads, pinned = min(threads, here), min(pinned, there)

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from cmeans import dense, line, make_store
 
-from dasrel import tasks, tiles
-from dasrel.picard import Work, first_bundle, run_bundle
-from dasrel.relation import Relation, relation
-from dasrel.runs import Run, grid
+from dasrel.clustering.bundle import BundleStats, first_bundle, run_bundle
+from dasrel.clustering.runs import Run, grid
+from dasrel.engine.relation import Relation, relation
+from dasrel.kernels import products
+from dasrel.util import parallel
 
 ITERATIONS = 40
 
@@ -37,16 +38,16 @@ def product(D: Relation, columns: Any, pool: ThreadPoolExecutor) -> None:
     def multiply(place: tuple[int, int]) -> None:
         i, j = place
         tile = D.matrix.files.read_checked(i, j)
-        strips = tiles.Strips(columns[:, layout.span(i)], columns[:, layout.span(j)])
+        strips = products.Strips(columns[:, layout.span(i)], columns[:, layout.span(j)])
         sums = [np.zeros(strips.rows.shape), np.zeros(strips.columns.shape)]
-        tiles.add_products(tile, [(D.view, strips)], sums[:1], None if i == j else sums[1:])
+        products.add_products(tile, [(D.view, strips)], sums[:1], None if i == j else sums[1:])
 
     list(pool.map(multiply, layout.tiles()))
 
 
-def bundle(D: Relation, runs: list[Run]) -> Work:
+def bundle(D: Relation, runs: list[Run]) -> BundleStats:
     """What exactly ITERATIONS iterations of the runs take."""
-    work = Work()
+    work = BundleStats()
     begun = first_bundle(D, list(enumerate(runs)), {})
     run_bundle(D, begun, deliver=lambda outcome: None, on_step=lambda bundle: None, work=work, memory=2**30)
     assert len(work.columns) == ITERATIONS
@@ -70,7 +71,7 @@ def measure(source: str, D: Relation, runs: list[Run], times: int) -> None:
             began = clocks()
             D.left(columns)
             scans.append(clocks() - began)
-            with tasks.single_threaded_blas():
+            with parallel.single_threaded_blas():
                 began = clocks()
                 product(D, columns, pool)
                 products.append(clocks() - began)

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dasrel.intake import Policy
-from dasrel.pairs import open_pairs
-from dasrel.source import Reading
-from dasrel.text import open_text
+from dasrel.io.array_files import Reading
+from dasrel.io.pair_list import open_pairs
+from dasrel.io.text_matrix import open_text
+from dasrel.kernels.checks import Policy
 
 
 def best(function: Callable[[], object], repeat: int) -> tuple[float, float]:

@@ -21,7 +21,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     # While Python takes itself apart it would restore the default, which ends the process with another exit code.
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
-    from dasrel.cli import run
+    from dasrel.cli.app import run
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error

@@ -1,4 +1,7 @@
-"""A small example that needs nothing but what is installed: scikit-learn's handwritten digits, stored and clustered."""
+"""The demonstration on scikit-learn's digits.
+
+A small example that needs nothing but what is installed: scikit-learn's handwritten digits, stored and clustered.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.audit import audit_store
-from dasrel.errors import DasrelWarning, InputError, count_text, shown
-from dasrel.outputs import save_clustering
-from dasrel.pairwise import pairwise
-from dasrel.results import Clustering, cluster
-from dasrel.runs import grid
-from dasrel.store import Matrix, StoreLike
-from dasrel.writer import Writing
+from dasrel.clustering.fit import Clustering, cluster
+from dasrel.clustering.output import save_clustering
+from dasrel.clustering.runs import grid
+from dasrel.errors import DasrelWarning, InputError
+from dasrel.io.pairwise import pairwise
+from dasrel.store.audit import audit_store
+from dasrel.store.matrix import Matrix
+from dasrel.store.tile_files import StoreLike
+from dasrel.store.writer import Writing
+from dasrel.util.text import count_text, shown
 
 PICTURE = "dasrel-demo.png"
 STORE = "digits.zarr"
@@ -61,7 +66,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
     """
     from sklearn.datasets import load_digits
 
-    from dasrel.figures import partition_picture
+    from dasrel.report.figures import partition_picture
 
     folder = Path.cwd() if out is None else Path(out)
     picture = folder / PICTURE if out is not None else Path(PICTURE)

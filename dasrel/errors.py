@@ -1,17 +1,12 @@
-"""The errors and warnings of dasrel.
+"""Exceptions and warnings of dasrel.
+
+The errors and warnings of dasrel.
 
 Every error that a user's input can cause is a `DasrelError`; its message is one line that says what is wrong,
 where, and what to do. The children also inherit from the builtin that a caller would think of catching.
 """
 
 from __future__ import annotations
-
-import difflib
-import errno
-import math
-import re
-from collections.abc import Iterable
-from typing import Any
 
 
 class DasrelError(Exception):
@@ -50,139 +45,3 @@ class ClusterError(DasrelError, RuntimeError):
 
 class DasrelWarning(UserWarning):
     """A result is there, but the user should know something about it."""
-
-
-def some(items: Iterable[object], *, show: int = 3, total: int | None = None) -> str:
-    """Name the first few of many, and how many there are.
-
-    >>> some(["a", "b", "c", "d"])
-    'a, b, c and 1 more'
-    """
-    listed = list(items)
-    total = len(listed) if total is None else total
-    first = ", ".join(str(item) for item in listed[:show])
-    left = total - min(show, len(listed))
-    return f"{first} and {left} more" if left > 0 else first
-
-
-def count_text(number: int, noun: str, plural: str = "") -> str:
-    """Write a number with its noun, in the plural if need be.
-
-    >>> count_text(1, "tile"), count_text(1200, "tile"), count_text(2, "axis", "axes")
-    ('1 tile', '1,200 tiles', '2 axes')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def size_text(size: float) -> str:
-    """Write a number of bytes in the decimal unit that reads best.
-
-    >>> size_text(1), size_text(812), size_text(6_459_392), size_text(7_500_000_000)
-    ('1 byte', '812 bytes', '6.46 MB', '7.5 GB')
-    """
-    for unit, factor in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if round(size) >= factor * 0.9995:  # so that 999,999 bytes are 1 MB, not 1e+03 kB
-            return f"{size / factor:.3g} {unit}" if size < 999.5 * factor else f"{size / factor:,.0f} {unit}"
-    return count_text(round(size), "byte")
-
-
-def time_text(seconds: float) -> str:
-    """Write a number of seconds in the unit that reads best.
-
-    >>> time_text(0.0123), time_text(42), time_text(600), time_text(9000), time_text(500000)
-    ('0.012 s', '42 s', '10 min', '2.5 h', '5.8 days')
-    """
-    for unit, size, least in (("days", 86400, 2 * 86400), ("h", 3600, 5400), ("min", 60, 90)):
-        if seconds >= least:
-            return f"{seconds / size:.2g} {unit}" if seconds < 99.5 * size else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.2g} s"
-
-
-def did_you_mean(word: object, known: Iterable[str], *, show: int = 1) -> str:
-    """Suggest the known words nearest to an unknown one, or list all of them.
-
-    >>> did_you_mean("eucliden", ["cosine", "euclidean"]), did_you_mean("x", ["cosine", "euclidean"])
-    ('did you mean euclidean?', 'known: cosine, euclidean')
-    """
-    words = [name for name in known if name != word]
-    near = difflib.get_close_matches(str(word).lower(), words, n=show)
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(words)}"
-
-
-def json_ready(value: Any) -> Any:
-    """Replace what JSON does not have: numbers that are not finite become null, keys text, tuples lists.
-
-    >>> json_ready({1: (0.5, float("nan"))})
-    {'1': [0.5, None]}
-    """
-    if isinstance(value, dict):
-        return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_ready(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def shown(text: object, *, limit: int = 60) -> str:
-    """Text from data, made safe to print: control characters escaped, long strings cut.
-
-    >>> shown("a\\x1b[31mb")
-    'a\\\\x1b[31mb'
-    """
-    raw = str(text)
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw[: limit + 1])
-    return safe if len(raw) <= limit else safe[: limit - 3] + "..."
-
-
-def full_disk(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, says that the disk is full."""
-    while error is not None:
-        if isinstance(error, OSError):
-            # NumPy gives no number when it could not write all of an array.
-            short = error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error))
-            if short or error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def is_url(place: object) -> bool:
-    """Whether a place is an address such as s3://..., also after `Path` has taken one of its slashes.
-
-    >>> from pathlib import Path
-    >>> is_url(Path("s3://bucket/out")), is_url("out/a:b")
-    (True, False)
-    """
-    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(place)) is not None
-
-
-_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://?)[^/\s@'\"]*@")
-_LOOSE = re.compile(r"(?<![^\s'\"(=,])[^\s:/@'\"(=,]+:[^\s/@'\"]+@(?=\w)")  # user:password@host as others repeat it
-_QUERY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?'\"]*)\?[^\s'\"]+")
-_NAMED = re.compile(
-    r"(?i)((?<![a-z])[a-z_]*(?:password|passwd|secret|token|api_?key|access_?key(?:_id)?|secret_?key))"
-    r"(['\"]?\s*[=:]\s*)['\"]?[^\s,;'\"}]+"
-)
-
-
-def redacted(value: Any) -> Any:
-    """Plain values without what opens doors: users and passwords, signed queries, and values named secret or the like.
-
-    >>> redacted("s3://me:secret@host/a.zarr?X-Amz-Signature=abc is not there")
-    's3://***@host/a.zarr?*** is not there'
-    >>> redacted({"a": ["storage_options={'secret': 'abc'}"]})
-    {'a': ["storage_options={'secret': '***'}"]}
-    """
-    if isinstance(value, dict):
-        return {name: redacted(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [redacted(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    text = _LOOSE.sub("***@", _USER.sub(r"\1***@", value))
-    text = _QUERY.sub(r"\1?***", text)
-    return _NAMED.sub(_hidden, text)
-
-
-def _hidden(found: re.Match[str]) -> str:
-    quote = "'" if found.group(0)[len(found.group(1)) + len(found.group(2))] in "'\"" else ""
-    return f"{found.group(1)}{found.group(2)}{quote}***"

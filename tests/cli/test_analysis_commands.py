@@ -15,14 +15,15 @@ import zarr
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import cli, demo
+from dasrel import demo
+from dasrel.cli import app
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.model import Model
+from dasrel.clustering.output import folder_names, save_clustering
+from dasrel.clustering.runs import Run, grid
 from dasrel.errors import InputError
-from dasrel.model import Model
-from dasrel.outputs import folder_names, save_clustering
-from dasrel.readers import import_matrix
-from dasrel.results import cluster
-from dasrel.runs import Run, grid
-from dasrel.source import Reading
+from dasrel.io.array_files import Reading
+from dasrel.io.importing import import_matrix
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances
 from tests.helpers.processes import command
@@ -120,7 +121,7 @@ def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
     line = "cluster d.zarr {} --rule pcm1,hard,fcm1 --spread-scale 0.3 --clusters 2,3 --n-init 3 --seed {} -q"
     for out, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert (
-            cli.run(
+            app.run(
                 [part if part != "d.zarr" else str(folder / part) for part in line.format(folder / out, seed).split()]
             )
             == 0
@@ -185,13 +186,13 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         calls.append((*positional, named))
         raise InputError("stop here")
 
-    monkeypatch.setattr("dasrel.asked.cluster", fake)
+    monkeypatch.setattr("dasrel.clustering.job.cluster", fake)
     line = (
         f"cluster d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
         " --spread-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
         " --spread 0,3 --accelerate --memory 2GiB"
     )
-    assert cli.run(line.split()) == 1
+    assert app.run(line.split()) == 1
     ((store, runs, named),) = calls
     assert (store, named) == ("d.zarr", {"memory": "2GiB", "checkpoint": None})
     assert len(runs) == 2 * 2 * 2 * 2
@@ -211,9 +212,9 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_starts_from_files(folder: Path) -> None:
     store, first, second = (str(folder / name) for name in ("d.zarr", "first", "second"))
     words = ["--rule", "fcm1", "--clusters", "3", "--tol", "1e-6", "-q"]
-    assert cli.run(["cluster", store, first, *words]) == 0
+    assert app.run(["cluster", store, first, *words]) == 0
     inits = f"{first}/model.npz,{first},{first}/memberships.npy"
-    assert cli.run(["cluster", store, second, *words, "--init", inits]) == 0
+    assert app.run(["cluster", store, second, *words, "--init", inits]) == 0
     runs = read_csv(folder / "second" / "runs.csv")
     assert [row["init"] for row in runs] == ["model", "model", "memberships"]  # each once, whatever n_init
     assert all(int(row["n_iter"]) <= 4 for row in runs)
@@ -245,7 +246,7 @@ def test_bad_values_exit_1(
 ) -> None:
     monkeypatch.chdir(folder)
     rule = [] if "--rule" in line else ["--rule", "fcm1"]
-    assert cli.run(["cluster", "d.zarr", "out", *rule, *line.split(), "--json"]) == 1
+    assert app.run(["cluster", "d.zarr", "out", *rule, *line.split(), "--json"]) == 1
     out, err = capsys.readouterr()
     assert told in json.loads(out)["error"]
     assert err.count("\n") == 1
@@ -280,7 +281,7 @@ def test_wrong_usage_exits_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.run([*line.split(), "--json"]) == 2
+    assert app.run([*line.split(), "--json"]) == 2
     out, err = capsys.readouterr()
     assert told in err
     assert list(json.loads(out)) == ["error"]
@@ -341,13 +342,13 @@ def test_strict_exits_3(folder: Path, here: Callable[..., Any]) -> None:
 def test_an_existing_result_is_only_replaced_by_force(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     line = ["cluster", "d.zarr", "out", "--rule", "fcm1", "-q", "--clusters"]
-    assert cli.run([*line, "2"]) == 0
+    assert app.run([*line, "2"]) == 0
     before = (folder / "out" / "result.json").read_bytes()
-    assert cli.run([*line, "3"]) == 1
+    assert app.run([*line, "3"]) == 1
     assert (folder / "out" / "result.json").read_bytes() == before
-    assert cli.run([*line, "2,3", "--force"]) == 0
+    assert app.run([*line, "2,3", "--force"]) == 0
     assert sorted(os.listdir(folder / "out")) == ["fcm1-clusters2", "fcm1-clusters3", "result.json", "runs.csv"]
-    assert cli.run([*line, "3", "--force"]) == 0
+    assert app.run([*line, "3", "--force"]) == 0
     assert np.load(folder / "out" / "memberships.npy").shape == (N, 3)
     assert sorted(os.listdir(folder)) == ["d.zarr", "out"]
 
@@ -361,7 +362,7 @@ def test_force_replaces_nothing_but_results(
     (folder / "file").write_text("mine")
     (folder / "link").symlink_to("home")
     for out in ("home", "file", "link", "d.zarr"):
-        assert cli.run(["cluster", "d.zarr", out, "--rule", "fcm1", "--clusters", "2", "--force"]) == 1
+        assert app.run(["cluster", "d.zarr", out, "--rule", "fcm1", "--clusters", "2", "--force"]) == 1
         assert "is no folder of results" in capsys.readouterr().err
     assert (folder / "home" / "thesis.tex").read_text() == "years of work"
     assert dasrel.open_matrix(folder / "d.zarr").n_objects == N
@@ -389,7 +390,7 @@ def test_a_failure_while_writing_leaves_the_old_result(folder: Path, monkeypatch
 def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     words = ["--rule", "fcm2", "--entropy-weight", "2", "--clusters", "3", "--tol", "1e-8", "-q"]
-    assert cli.run(["cluster", "d.zarr", "out", *words]) == 0
+    assert app.run(["cluster", "d.zarr", "out", *words]) == 0
     return folder / "out" / "model.npz"
 
 
@@ -437,8 +438,8 @@ def test_predict_of_a_kernel_needs_the_self_similarity(tmp_path: Path, points: A
     found.best.model.save(tmp_path / "model.npz")
     np.save(tmp_path / "rows.npy", kernel[:4])
     line = ["predict", str(tmp_path / "model.npz"), str(tmp_path / "rows.npy"), str(tmp_path / "new.csv"), "-q"]
-    assert cli.run(line) == 1
-    assert cli.run([*line, "--self-similarity", "1"]) == 0
+    assert app.run(line) == 1
+    assert app.run([*line, "--self-similarity", "1"]) == 0
     got = [[float(row[f"cluster{k}"]) for k in range(3)] for row in read_csv(tmp_path / "new.csv")]
     np.testing.assert_allclose(got, found.best.memberships[:4], atol=1e-4)
 
@@ -457,7 +458,7 @@ def test_rows_that_cannot_be_placed(
 ) -> None:
     np.save(folder / "r.npy", rows)
     (folder / "three").write_text("a\nb\nc\n")
-    assert cli.run(["predict", "out/model.npz", "r.npy", "new.csv", "--json", *more]) == 1
+    assert app.run(["predict", "out/model.npz", "r.npy", "new.csv", "--json", *more]) == 1
     assert told in json.loads(capsys.readouterr().out)["error"]
     assert not (folder / "new.csv").exists()
 
@@ -467,7 +468,7 @@ def test_columns_in_another_order_are_refused(folder: Path, model: Path, capsys:
         writer = csv.writer(file)
         writer.writerow(["id", *NAMES[:-2], NAMES[-1], NAMES[-2]])
         writer.writerow(["x", *[1.0] * N])
-    assert cli.run(["predict", "out", "r.csv", "new.csv"]) == 1
+    assert app.run(["predict", "out", "r.csv", "new.csv"]) == 1
     assert "column 44 of the values is named 'o44', but object 44 of the model is 'o43'" in capsys.readouterr().err
 
 
@@ -475,7 +476,7 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
     (folder / "junk.npz").write_bytes(b"no zip file")
     (folder / "junk.npy").write_bytes(b"no array")
     np.save(folder / "r.npy", np.ones((2, N)))
-    assert cli.run(["cluster", "d.zarr", "many", "--rule", "fcm1", "--clusters", "2,3", "-q"]) == 0
+    assert app.run(["cluster", "d.zarr", "many", "--rule", "fcm1", "--clusters", "2,3", "-q"]) == 0
     for arguments, told in (
         (["none.npz", "r.npy", "new.csv"], "no model at none.npz"),
         (["junk.npz", "r.npy", "new.csv"], "junk.npz is not a dasrel model"),
@@ -487,7 +488,7 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
         (["out", "r.npy", "r.npy"], "r.npy exists"),
         (["out", "r.npy", "out", "--force"], "out is a folder"),
     ):
-        assert cli.run(["predict", *arguments]) == 1
+        assert app.run(["predict", *arguments]) == 1
         captured = capsys.readouterr()
         assert told in captured.err
         assert captured.err.count("\n") == 1
@@ -536,7 +537,7 @@ def test_demo_without_a_folder_keeps_the_picture(
     monkeypatch.setattr(demo, "WEIGHTS", (demo.DRAWN,))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dasrel-demo.png").write_text("an earlier one")
-    assert cli.run(["demo"]) == 0
+    assert app.run(["demo"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.split(maxsplit=1) == ["picture", "dasrel-demo.png (an earlier one was replaced)"]
     assert os.listdir(tmp_path) == ["dasrel-demo.png"]

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from dasrel.meter import Progress, watch
-from dasrel.progress import Drawing, line, time_left
+from dasrel.cli.console import Drawing, line, time_left
+from dasrel.util.progress import Progress, watch
 
 
 def event(tiles: int, total: int = 10, label: str = "import", scans: int = 0) -> Progress:

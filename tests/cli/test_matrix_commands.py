@@ -18,14 +18,14 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import cli
+from dasrel.cli import app, matrix_commands
 from dasrel.demo import build_digits
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.intake import Policy
-from dasrel.source import Reading
-from dasrel.store import open_matrix
+from dasrel.io.array_files import Reading
+from dasrel.kernels.checks import Policy
+from dasrel.store.matrix import open_matrix
+from dasrel.store.writer import Writing
 from dasrel.vocabulary import KINDS
-from dasrel.writer import Writing
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 def store(folder: Path) -> Path:
     """A store of 50 objects in 6 tiles."""
     arguments = ["import", str(folder / "dist.npy"), str(folder / "d.zarr"), "--kind", "distance", "--tile", "20", "-q"]
-    assert cli.run(arguments) == 0
+    assert app.run(arguments) == 0
     return folder / "d.zarr"
 
 
@@ -62,7 +62,7 @@ def test_the_installed_command_runs_this_code(tmp_path: Path) -> None:
     """Tests that start `dasrel` in a process of its own would else judge an older copy: install again if this fails."""
     where = "import dasrel; print(dasrel.__file__)"
     done = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
-    installed, here = Path(done.stdout.strip()).parent, Path(cli.__file__).parent
+    installed, here = Path(done.stdout.strip()).parent, Path(matrix_commands.__file__).parent
     sources = sorted(path.name for path in here.glob("*.py"))
     assert sources == sorted(path.name for path in installed.glob("*.py"))
     assert [name for name in sources if (here / name).read_bytes() != (installed / name).read_bytes()] == []
@@ -189,7 +189,7 @@ def caught(monkeypatch: pytest.MonkeyPatch, name: str, arguments: str) -> tuple[
 
     module, _, function = name.rpartition(".")
     monkeypatch.setattr(importlib.import_module(module), function, fake)
-    assert cli.run(arguments.split()) == 1
+    assert app.run(arguments.split()) == 1
     return calls[0]
 
 
@@ -200,7 +200,7 @@ def test_import_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         " --dataset m --symmetrize mean --missing fill=0.5 --diagonal zero --clip-negative 1e-6 --duplicates last"
         " --store-dtype float64 --tile 64 --compress lz4 --memory 2GiB --resume --force"
     )
-    positional, named = caught(monkeypatch, "dasrel.readers.import_matrix", line)
+    positional, named = caught(monkeypatch, "dasrel.io.importing.import_matrix", line)
     assert positional == ("src", "d.zarr")
     assert named == {
         "kind": "similarity",
@@ -213,12 +213,12 @@ def test_import_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_import_asks_for_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, named = caught(monkeypatch, "dasrel.readers.import_matrix", "import src d.zarr --kind kernel")
+    _, named = caught(monkeypatch, "dasrel.io.importing.import_matrix", "import src d.zarr --kind kernel")
     assert named == {"kind": "kernel", "reading": Reading(), "policy": Policy(), "writing": Writing()}
 
 
 def test_missing_max(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, named = caught(monkeypatch, "dasrel.readers.import_matrix", "import s d --kind distance --missing max")
+    _, named = caught(monkeypatch, "dasrel.io.importing.import_matrix", "import s d --kind distance --missing max")
     assert named["policy"] == Policy(missing="max")
 
 
@@ -228,7 +228,7 @@ def test_pairwise_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path
         f"pairwise x.npy d.zarr --metric rbf --kind kernel --metric-option gamma=0.1 --ids {tmp_path}/names"
         " --store-dtype float64 --tile 64 --compress lz4 --memory 2GiB --resume --force"
     )
-    positional, named = caught(monkeypatch, "dasrel.pairwise.pairwise", line)
+    positional, named = caught(monkeypatch, "dasrel.io.pairwise.pairwise", line)
     assert positional == ("x.npy", "d.zarr")
     assert list(named.pop("ids")) == ["a", "b"]
     assert named == {
@@ -241,12 +241,15 @@ def test_pairwise_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "export d.zarr out --format lsmat --memory 2GiB --force"
-    assert caught(monkeypatch, "dasrel.export.export_matrix", line) == (
+    assert caught(monkeypatch, "dasrel.io.export.export_matrix", line) == (
         ("d.zarr", "out"),
         {"format": "lsmat", "memory": "2GiB", "force": True},
     )
     line = "audit d.zarr --verify --memory 2GiB"
-    assert caught(monkeypatch, "dasrel.audit.audit_store", line) == (("d.zarr",), {"verify": True, "memory": "2GiB"})
+    assert caught(monkeypatch, "dasrel.store.audit.audit_store", line) == (
+        ("d.zarr",),
+        {"verify": True, "memory": "2GiB"},
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- exit codes
@@ -280,11 +283,11 @@ def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_usage_errors_exit_2(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([*line.split(), "--json"]) == 2
+    assert app.run([*line.split(), "--json"]) == 2
     out, err = capsys.readouterr()
     assert told in err
     assert list(json.loads(out)) == ["error"]
-    assert cli.run(line.split()) == 2
+    assert app.run(line.split()) == 2
     assert capsys.readouterr().out == ""
 
 
@@ -333,16 +336,16 @@ def test_any_error_is_one_escaped_line(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("dasrel.audit.audit_store", fail)
-    assert cli.run(["audit", "d.zarr"]) == 1
+    monkeypatch.setattr("dasrel.store.audit.audit_store", fail)
+    assert app.run(["audit", "d.zarr"]) == 1
     assert capsys.readouterr() == ("", told + "\n")
 
 
 def test_faults_found_by_verify_exit_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["audit", str(store), "--verify"]) == 0
+    assert app.run(["audit", str(store), "--verify"]) == 0
     assert "6 tiles read, no faults" in capsys.readouterr().out
     (store / "values" / "c" / "0" / "1").unlink()
-    assert cli.run(["audit", str(store), "--verify", "--json"]) == 1
+    assert app.run(["audit", str(store), "--verify", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [fault["tile"] for fault in json.loads(out)["verified"]["bad"]] == [[0, 1]]
     assert err == "dasrel: 1 fault; restore these tiles from a copy, or import again\n"
@@ -354,26 +357,26 @@ def test_faults_found_by_verify_exit_1(store: Path, capsys: pytest.CaptureFixtur
 def test_warnings_of_dasrel_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: Path
 ) -> None:
-    from dasrel.audit import audit_store
+    from dasrel.store.audit import audit_store
 
     def warn(*positional: Any, **named: Any) -> dict[str, Any]:
         warnings.warn("mind\nthis", DasrelWarning, stacklevel=2)
         return audit_store(*positional, **named)
 
-    monkeypatch.setattr("dasrel.audit.audit_store", warn)
-    assert cli.run(["audit", str(store), "--json"]) == 0
+    monkeypatch.setattr("dasrel.store.audit.audit_store", warn)
+    assert app.run(["audit", str(store), "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == "dasrel: warning: mind\\nthis\n"
     assert json.loads(out)["state"] == "complete"
 
 
 def test_quiet_says_nothing(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["audit", str(store), "--quiet", "--verify"]) == 0
+    assert app.run(["audit", str(store), "--quiet", "--verify"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
 def test_verbose_counts_on_stderr(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["audit", str(store), "-v", "--verify", "--json"]) == 0
+    assert app.run(["audit", str(store), "-v", "--verify", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["verified"]["bad"] == []
     assert f"dasrel: version {dasrel.__version__}" in err
@@ -387,7 +390,7 @@ def test_names_cannot_talk_to_the_terminal(folder: Path, capsys: pytest.CaptureF
     names = ["\x1b]0;owned\x07", "[red]b[/red]", *(f"n{k}" for k in range(2, N))]
     (folder / "names").write_text("\n".join(names) + "\n")
     line = ["import", str(folder / "dist.npy"), str(folder / "d.zarr"), "--kind", "distance"]
-    assert cli.run([*line, "--ids", str(folder / "names")]) == 0
+    assert app.run([*line, "--ids", str(folder / "names")]) == 0
     out, err = capsys.readouterr()
     assert r"such as \x1b]0;owned\x07 and [red]b[/red]" in out
     assert "\x1b" not in out + err
@@ -396,7 +399,7 @@ def test_names_cannot_talk_to_the_terminal(folder: Path, capsys: pytest.CaptureF
 
 def test_an_existing_store_is_only_replaced_by_force(folder: Path, store: Path) -> None:
     line = ["import", str(folder / "dist.npy"), str(store), "--kind", "squared-distance"]
-    assert cli.run(line) == 1
+    assert app.run(line) == 1
     assert open_matrix(store).kind == "distance"
-    assert cli.run([*line, "--force"]) == 0
+    assert app.run([*line, "--force"]) == 0
     assert open_matrix(store).kind == "squared-distance"

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasrel import cli, demo, workflow
+from dasrel import demo
+from dasrel.cli import app
+from dasrel.workflow import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "result-files.md"
 Keys = dict[tuple[str, str], set[str]]
@@ -187,7 +189,7 @@ class Outputs:
         """Run a command with --json, and note the keys of the object that it prints."""
         printed, said = io.StringIO(), io.StringIO()
         with redirect_stdout(printed), redirect_stderr(said):
-            done = cli.run([*line.split(), "--json"])
+            done = app.run([*line.split(), "--json"])
         assert done == code, f"{line}: {said.getvalue()}"
         self.add(output, json.loads(printed.getvalue()))
 
@@ -211,7 +213,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, table: Keys) -> Keys:
         patch.chdir(tmp_path_factory.mktemp("keys"))
         patch.setattr(demo, "STARTS", 1)
         patch.setattr(demo, "WEIGHTS", (demo.DRAWN,))
-        patch.setattr(workflow, "OFTEN", 0)
+        patch.setattr(run, "OFTEN", 0)
         prepare()
         for output, line in COMMANDS:
             outputs.run(output, line)

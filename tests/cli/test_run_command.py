@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dasrel import cli
+from dasrel.cli import app
 from tests.helpers.processes import command
 from tests.helpers.workflows import FILES, contents, edit, redone, run
 
@@ -48,22 +48,22 @@ def test_a_cluster_is_started_when_there_is_work(workflow_folder: Path, here: Ca
 
 def test_exit_codes(workflow_folder: Path) -> None:
     (workflow_folder / "bad.toml").write_text("[clutser]")
-    assert cli.run(["run", str(workflow_folder / "bad.toml")]) == 1
-    assert cli.run(["run", str(workflow_folder / "nothing.toml")]) == 1
-    assert cli.run(["run"]) == 2
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "--log-json", "-", "--json"]) == 2
+    assert app.run(["run", str(workflow_folder / "bad.toml")]) == 1
+    assert app.run(["run", str(workflow_folder / "nothing.toml")]) == 1
+    assert app.run(["run"]) == 2
+    assert app.run(["run", str(workflow_folder / "w.toml"), "--log-json", "-", "--json"]) == 2
     edit(workflow_folder / "w.toml", ("clusters = 2\nn_init = 2", "clusters = 3\nn_init = 2\nmax_iter = 1"))
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 0
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "-q", "--strict"]) == 3
+    assert app.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 0
+    assert app.run(["run", str(workflow_folder / "w.toml"), "-q", "--strict"]) == 3
     edit(workflow_folder / "w.toml", ("max_iter = 1", "max_iter = 1\nstrict = true"))
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 3
+    assert app.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 3
     edit(workflow_folder / "w.toml", ("clusters = 3", "clusters = 1000"))
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 1
+    assert app.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 1
 
 
 def test_the_log_is_json_lines(workflow_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(workflow_folder / "w.toml", ("clusters = 2\nn_init = 2", "clusters = 3\nn_init = 2\nmax_iter = 1"))
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "--log-json", "-"]) == 0
+    assert app.run(["run", str(workflow_folder / "w.toml"), "--log-json", "-"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["event"] for one in events[:3]] == ["run-begin", "step-begin", "step-done"]
     assert events[-1]["event"] == "run-end"
@@ -75,8 +75,8 @@ def test_the_log_is_json_lines(workflow_folder: Path, capsys: pytest.CaptureFixt
     assert done["tree"]["scans"] == 1
     warned = [one for one in events if one["event"] == "warning"]
     assert any("did not converge" in one["message"] and one["step"] == "a" for one in warned)
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "--log-json", str(workflow_folder / "log"), "-q"]) == 0
-    assert cli.run(["run", str(workflow_folder / "w.toml"), "--log-json", str(workflow_folder / "log"), "-q"]) == 0
+    assert app.run(["run", str(workflow_folder / "w.toml"), "--log-json", str(workflow_folder / "log"), "-q"]) == 0
+    assert app.run(["run", str(workflow_folder / "w.toml"), "--log-json", str(workflow_folder / "log"), "-q"]) == 0
     again = [json.loads(line) for line in (workflow_folder / "log").read_text().splitlines()]
     assert [one["event"] for one in again].count("run-begin") == 2
     assert [one["event"] for one in again].count("step-unchanged") == 2 * len(FILES)
@@ -99,7 +99,7 @@ def test_no_credentials_anywhere(tmp_path: Path, here: Callable[..., Any]) -> No
 def test_nothing_heavy_is_loaded_when_nothing_is_to_do(done_workflow: Path) -> None:
     run(done_workflow / "w.toml")
     code = (
-        "import sys; from dasrel import cli; assert cli.run(['run', sys.argv[1], '-q']) == 0;"
+        "import sys; from dasrel.cli.app.app import app; assert app.run(['run', sys.argv[1], '-q']) == 0;"
         "print([name for name in ('zarr', 'scipy', 'sklearn', 'distributed', 'matplotlib') if name in sys.modules])"
     )
     words = [sys.executable, "-c", code, str(done_workflow / "w.toml")]

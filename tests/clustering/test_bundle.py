@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from dasrel import meter, picard
+from dasrel.clustering import bundle
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.runs import LANCZOS_SCANS, Run, grid, largest_gram_eigenvalue
+from dasrel.engine.relation import product_consumer, relation
+from dasrel.engine.scan import needed_memory, needed_on_worker
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
-from dasrel.products import product_consumer
-from dasrel.relation import relation
-from dasrel.results import cluster
-from dasrel.runs import Run, grid
-from dasrel.scan import needed_memory, needed_on_worker
-from dasrel.starts import LANCZOS_SCANS, largest_gram_eigenvalue
+from dasrel.util import progress
 from tests.helpers import oracle
 from tests.helpers.faults import quiet
 from tests.helpers.matrices import grouped_points, memberships, non_metric, squared
@@ -90,7 +89,7 @@ def test_a_cluster_of_two_processes_agrees_with_the_oracle_and_with_threads_to_t
     runs = [run for rule in RULES for run in grid(rule, [2, 3], n_init=3, max_iter=5, **PARAMETERS[rule])]
     assert len(set(client.run(os.getpid).values()) - {os.getpid()}) == 2
     assert_like_oracle(matrix, D, max_iter=12)
-    with meter.watch() as counted:
+    with progress.watch() as counted:
         there = quiet(cluster, matrix, runs)
     assert there.scans == counted.scans == max(r.n_iter for r in there.runs) + there.first_scans
     with dask.config.set(num_workers=1), no_client():
@@ -106,7 +105,7 @@ def test_a_cluster_of_two_processes_agrees_with_the_oracle_and_with_threads_to_t
 
 def no_client():
     """The threads of this process, although a cluster is there."""
-    return mock.patch("dasrel.tasks.active_client", return_value=None)
+    return mock.patch("dasrel.util.parallel.active_client", return_value=None)
 
 
 def test_the_same_seed_gives_the_same_bits_on_one_thread_and_on_four(tmp_path):
@@ -195,7 +194,7 @@ def test_500_runs_make_the_scans_of_the_slowest():
     ]
     runs += grid("fcm1", 5, n_init=500 - len(runs))
     assert len(runs) == 500
-    with meter.watch() as counted:
+    with progress.watch() as counted:
         result = quiet(cluster, squared(60), runs, kind="squared-distance")
     slowest = max(r.n_iter for r in result.runs)
     assert result.bundles == 1
@@ -227,7 +226,7 @@ def test_500_runs_make_the_scans_of_the_slowest():
     ],
 )
 def test_scans_are_counted_in_every_mode(how):
-    with meter.watch() as counted:
+    with progress.watch() as counted:
         result = quiet(cluster, squared(60), grid(how.pop("rule"), 3, n_init=5, **how), kind="squared-distance")
     assert all(r.converged for r in result.runs)
     assert counted.scans == result.scans == result.first_scans + max(r.n_iter for r in result.runs)
@@ -389,7 +388,7 @@ def test_a_bundle_too_wide_for_memory_is_split_and_says_so():
     assert parts.bundles > 1
     assert parts.scans == 5 * parts.bundles
     np.testing.assert_allclose([r.objective for r in parts.runs], [r.objective for r in whole.runs], rtol=1e-12)
-    with meter.watch() as counted, pytest.raises(MemoryLimitError, match="one run of 5 clusters"):
+    with progress.watch() as counted, pytest.raises(MemoryLimitError, match="one run of 5 clusters"):
         cluster(D, runs, kind="squared-distance", memory="100kB")
     assert counted.scans == 0
 
@@ -472,7 +471,7 @@ BAD = [
 @pytest.mark.parametrize(("wrong", "message"), BAD, ids=[str(k) for k in range(len(BAD))])
 def test_bad_input_is_refused_before_a_scan(wrong, message):
     given = {"rule": "fcm1", "n_clusters": 3, **wrong}
-    with meter.watch() as counted, pytest.raises(InputError, match=message) as refused:
+    with progress.watch() as counted, pytest.raises(InputError, match=message) as refused:
         cluster(squared(60), [Run(**given)], kind="squared-distance")
     assert counted.scans == 0
     assert "\n" not in str(refused.value)
@@ -495,6 +494,6 @@ def test_memory_of_a_wide_bundle_is_reckoned_as_the_scan_does(columns: int) -> N
     """Without making the columns; on both sides of where the compiled kernel leaves off."""
     seen = relation(np.abs(np.subtract.outer(np.arange(300.0), np.arange(300.0))), kind="distance")
     consumer = product_consumer(seen.matrix, [(seen.view, np.zeros((columns, 300)))])
-    here, there, _ = picard._scan_memory(seen)(columns)
+    here, there, _ = bundle._scan_memory(seen)(columns)
     assert here == needed_memory(seen.matrix, [consumer])
     assert there == needed_on_worker(seen.matrix, [consumer])

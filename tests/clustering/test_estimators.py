@@ -16,17 +16,17 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dasrel import estimators
-from dasrel.errors import DasrelWarning, InputError, StoreError
-from dasrel.estimators import (
+from dasrel.clustering import estimators
+from dasrel.clustering.estimators import (
     EntropyFuzzyCMeans,
     EntropyPossibilisticCMeans,
     FuzzyCMeans,
     HardCMeans,
     PossibilisticCMeans,
 )
-from dasrel.readers import import_matrix
-from dasrel.store import open_matrix
+from dasrel.errors import DasrelWarning, InputError, StoreError
+from dasrel.io.importing import import_matrix
+from dasrel.store.matrix import open_matrix
 from dasrel.vocabulary import KINDS
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances

@@ -8,13 +8,13 @@ import pytest
 import zarr
 from scipy.spatial.distance import cdist
 
-from dasrel import meter
-from dasrel.direct import as_matrix
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.model import Model
+from dasrel.clustering.runs import Run, grid
+from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
-from dasrel.model import Model
-from dasrel.relation import relation
-from dasrel.results import cluster
-from dasrel.runs import Run, grid
+from dasrel.store.matrix import as_matrix
+from dasrel.util import progress
 from tests.helpers import oracle
 from tests.helpers.matrices import distances, grouped_points
 
@@ -70,7 +70,7 @@ def test_rows_come_as_arrays_files_and_zarr(tmp_path, monkeypatch):
     np.save(tmp_path / "rows.npy", rows)
     stored = zarr.create_array(str(tmp_path / "rows.zarr"), shape=rows.shape, chunks=(7, 20), dtype="float64")
     stored[:] = rows
-    monkeypatch.setattr("dasrel.model._BLOCK_BYTES", 8 * 60 * 4)  # four rows at a time
+    monkeypatch.setattr("dasrel.clustering.model._BLOCK_BYTES", 8 * 60 * 4)  # four rows at a time
     for given in (rows, rows.tolist(), stored, tmp_path / "rows.npy", str(tmp_path / "rows.zarr")):
         np.testing.assert_allclose(model.predict_memberships(given), expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(model.predict_memberships(rows.astype(np.float32)), expected, atol=1e-5)
@@ -209,7 +209,7 @@ def test_a_model_is_a_warm_start_for_a_matrix_with_its_objects(tmp_path):
     np.testing.assert_allclose(warm.best.memberships, cold.best.memberships, atol=1e-5)
     names = [f"x{k}" for k in range(60)]
     other = as_matrix(D, kind="distance", ids=names)
-    with meter.watch() as counted:
+    with progress.watch() as counted:
         for matrix, run, message in [
             (other, Run("fcm1", 3, init=model), "60 of its 60 not among the 60 of the matrix"),
             (as_matrix(D[:50, :50], kind="distance"), Run("fcm1", 3, init=model), "10 of its 60 not among the 50"),

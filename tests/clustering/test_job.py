@@ -12,9 +12,8 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import InputError, Run, StoreError, Writing, meter
-from dasrel.append import append
-from dasrel.matching import (
+from dasrel import InputError, Run, StoreError, Writing
+from dasrel.clustering.job import (
     Moves,
     keep_numbers,
     load_previous,
@@ -23,7 +22,9 @@ from dasrel.matching import (
     numbered_as,
     renumbered,
 )
-from dasrel.relation import relation
+from dasrel.engine.relation import relation
+from dasrel.io.append import append
+from dasrel.util import progress
 from tests.helpers.processes import ran
 
 OLD, ALL = 90, 110
@@ -103,13 +104,13 @@ def test_the_old_centres_on_a_grown_matrix(tmp_path: Path, kind: str) -> None:
     grow(store, points, kind)
     matrix = dasrel.open_matrix(store)
     model = before.model.grown(matrix.ids, matrix.diagonal)
-    with meter.watch() as counted:
+    with progress.watch() as counted:
         found = memberships_at(relation(matrix), model)
     assert counted.scans == 1
     np.testing.assert_allclose(found, fuzzy(points, before.memberships), atol=1e-6)
     np.testing.assert_allclose(found[:OLD], before.memberships, atol=1e-7)
     # The first step of a run from there, and it reads no row besides its scans.
-    with meter.watch() as counted, pytest.warns(dasrel.DasrelWarning, match="did not converge"):
+    with progress.watch() as counted, pytest.warns(dasrel.DasrelWarning, match="did not converge"):
         step = dasrel.cluster(store, Run("fcm1", 3, init=before.model, max_iter=1)).best
     assert counted.tiles == len(matrix.layout.tiles())
     np.testing.assert_allclose(step.memberships, found, atol=1e-9)

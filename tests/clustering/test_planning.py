@@ -11,15 +11,16 @@ from scipy.spatial.distance import squareform
 from zarr.storage import MemoryStore
 
 import dasrel
-from dasrel import forecast, watch
-from dasrel.cli import run
+from dasrel import watch
+from dasrel.cli.app import run
+from dasrel.clustering.planning import Fleet, imagined, measure, plan_clustering
+from dasrel.engine.relation import relation
+from dasrel.engine.worker_cache import PINNED_SHARE
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.planning import Fleet, Range, euclidean_scans, imagined, plan_clustering
-from dasrel.probe import measure
-from dasrel.relation import relation
-from dasrel.tasks import limit_for, worker_memory
-from dasrel.workers import PINNED_SHARE
-from dasrel.writer import Writing
+from dasrel.geometry.euclidean import euclidean_scans
+from dasrel.store.writer import Writing
+from dasrel.util import limits
+from dasrel.util.limits import Range, limit_for, worker_memory
 from tests.helpers.matrices import distances, grouped_points
 
 N, TILE = 300, 64
@@ -439,7 +440,7 @@ def test_export_of_a_relation_on_the_command_line(capsys, store, tmp_path, matri
 def test_a_range_adds_up() -> None:
     assert Range(1, 2, 3) + Range(10, 20, 30) == Range(11, 22, 33)
     assert euclidean_scans("spread", 5) == Range(2, 5, 6)
-    assert forecast.range_text(Range(2, 2, 2)) == "2"
+    assert limits.range_text(Range(2, 2, 2)) == "2"
 
 
 def test_dry_append(capsys, matrix, tmp_path) -> None:

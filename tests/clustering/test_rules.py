@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.special import expit, logsumexp, softmax
 
-from dasrel import rules
+from dasrel.clustering import rules
+from dasrel.clustering.rules import Rule
 from dasrel.errors import InputError
-from dasrel.rules import Rule
 from dasrel.vocabulary import RULES
 from tests.helpers import oracle
 from tests.helpers.matrices import symmetric

@@ -13,19 +13,20 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import compiled, shifts, stopping, watch
-from dasrel.checkpoint import Checkpoint
+from dasrel import kernels, watch
+from dasrel.clustering.bundle import split_by_memory
+from dasrel.clustering.estimators import FuzzyCMeans
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.runs import Run, grid
+from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
-from dasrel.estimators import FuzzyCMeans
-from dasrel.euclidean import euclideanize
-from dasrel.picard import split_by_memory
-from dasrel.results import cluster
-from dasrel.runs import Run, grid
-from dasrel.spectrum import spectrum
-from dasrel.statefile import read_state, write_state
-from dasrel.store import open_matrix
+from dasrel.geometry import gamma_search
+from dasrel.geometry.euclidean import euclideanize, spectrum
+from dasrel.store.matrix import open_matrix
+from dasrel.store.writer import Writing
+from dasrel.util import limits
+from dasrel.util.files import read_state, write_state
 from dasrel.vocabulary import METHODS
-from dasrel.writer import Writing
 from tests.helpers.faults import Killed, killed_after, quiet, stopped_after
 from tests.helpers.matrices import grouped_points, memberships, squared
 from tests.helpers.stores import bits, stored
@@ -228,7 +229,7 @@ def test_a_parameter_that_is_refused_is_refused_after_a_stop_too(tmp_path, crook
 
 
 def test_a_parameter_that_proves_wrong_is_chosen_again(tmp_path, crooked_store, monkeypatch):
-    found_first = shifts._Parameter._search
+    found_first = gamma_search._Parameter._search
     phases = []
 
     def too_far(self, ends, vectors, scans, phase):
@@ -239,7 +240,7 @@ def test_a_parameter_that_proves_wrong_is_chosen_again(tmp_path, crooked_store, 
     def work(checkpoint):
         return euclideanize(crooked_store, method="power", checkpoint=checkpoint)
 
-    monkeypatch.setattr(shifts._Parameter, "_search", too_far)
+    monkeypatch.setattr(gamma_search._Parameter, "_search", too_far)
     whole = quiet(work, None)
     assert phases == ["alpha 0", "alpha 1"]
     found = pieces(work, Checkpoint(tmp_path), killed_after, cuts=[9] * whole.scans)
@@ -366,7 +367,7 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, gr
     for name, value, told in (
         ("dasrel", "0.0.1", "dasrel is 0.0.1 there"),
         ("format", 9, "format is 9 there and 1 h"),
-        ("kernels", "avx9-1", f"kernels is avx9-1 there and {compiled.signature()} here"),
+        ("kernels", "avx9-1", f"kernels is avx9-1 there and {kernels.signature()} here"),
     ):
         write_state(newest, {**state, "about": {**state["about"], name: value}})
         refused(told)
@@ -388,7 +389,7 @@ def test_a_checkpoint_that_names_no_kernels_is_resumed(tmp_path, grouped_store):
         cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path))
     for file in Checkpoint(tmp_path).files("cluster"):
         state = read_state(file)
-        assert state["about"].pop("kernels") == compiled.signature()
+        assert state["about"].pop("kernels") == kernels.signature()
         write_state(file, state)
     with watch() as count:
         again = cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True))
@@ -501,8 +502,8 @@ def test_a_full_disk_does_not_end_the_work_but_a_stop_says_so(tmp_path, grouped_
 def test_a_time_limit_stops_before_the_scan_that_would_end_too_late(tmp_path, grouped_store, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     fake = SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(stopping, "time", fake)
-    monkeypatch.setattr("dasrel.checkpoint.time", fake)
+    monkeypatch.setattr(limits, "time", fake)
+    monkeypatch.setattr("dasrel.engine.checkpoint.time", fake)
     runs = grid("fcm1", 3, max_iter=20, tol=0.0)
 
     def seconds_a_scan(progress):

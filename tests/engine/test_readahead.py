@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from dask.system import CPU_COUNT
 
-from dasrel import ahead, tasks, tree, watch
-from dasrel.ahead import SPARE, Ahead
+from dasrel import watch
+from dasrel.engine import readahead
+from dasrel.engine.readahead import SPARE, ReadAhead
+from dasrel.engine.relation import product_consumer, relation
+from dasrel.engine.scan import Plan, build_graph, reduction, scan
+from dasrel.engine.worker_cache import quiet
 from dasrel.errors import StoreError
-from dasrel.graph import Plan, build_graph
-from dasrel.products import product_consumer
-from dasrel.relation import relation
-from dasrel.scan import reduction, scan
-from dasrel.tiles import View
-from dasrel.workers import quiet
+from dasrel.geometry import tree
+from dasrel.kernels.products import View
+from dasrel.util import limits
 from tests.helpers.matrices import symmetric
 from tests.helpers.stores import stored
 
@@ -33,8 +34,8 @@ def past(matrix, kept=0.0):
 def brought(monkeypatch):
     """The tiles that were read into the cache."""
     seen = []
-    bring = Ahead._bring
-    monkeypatch.setattr(Ahead, "_bring", lambda self, place: seen.append(place) or bring(self, place))
+    bring = ReadAhead._bring
+    monkeypatch.setattr(ReadAhead, "_bring", lambda self, place: seen.append(place) or bring(self, place))
     return seen
 
 
@@ -42,13 +43,13 @@ def brought(monkeypatch):
 def used(monkeypatch):
     """The tiles that were read past the cache."""
     seen = []
-    begin = Ahead._begin
+    begin = ReadAhead._begin
 
     def begin_and_tell(self):
         seen.append(self._waiting[-1])
         begin(self)
 
-    monkeypatch.setattr(Ahead, "_begin", begin_and_tell)
+    monkeypatch.setattr(ReadAhead, "_begin", begin_and_tell)
     return seen
 
 
@@ -81,13 +82,13 @@ def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeyp
     drop(matrix)
     readers, plain = set(), os.sendfile
     monkeypatch.setattr(os, "sendfile", lambda *given: readers.add(threading.get_ident()) or plain(*given))
-    monkeypatch.setattr(ahead, "CHUNK", 300_000)
-    before = tasks.bytes_from_disk()
+    monkeypatch.setattr(readahead, "CHUNK", 300_000)
+    before = limits.bytes_from_disk()
     sums = relation(matrix).row_sums()
     np.testing.assert_allclose(sums, (values**2).sum(axis=1), rtol=1e-5)
     assert sorted(brought) == matrix.layout.tiles()
     assert threading.get_ident() not in readers
-    read = tasks.bytes_from_disk() - before
+    read = limits.bytes_from_disk() - before
     assert read == 0 or matrix.layout.total_bytes <= read < 1.1 * matrix.layout.total_bytes  # 0: files in memory
     assert (relation(matrix).row_sums() == sums).all()
     assert len(brought) == len(matrix.layout.tiles())
@@ -96,7 +97,7 @@ def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeyp
 def test_many_tiles_read_ahead_keep_no_files_open(tmp_path, brought):
     matrix = stored(tmp_path / "m.zarr", symmetric(300), tile=20)
     order = matrix.layout.tiles()
-    reader = Ahead(matrix.files, 1)
+    reader = ReadAhead(matrix.files, 1)
     open_before = len(os.listdir("/proc/self/fd"))
     with reader.reading(order):
         reader.read_checked(*order[0])
@@ -122,7 +123,7 @@ def test_tiles_that_are_read_in_chunks(tmp_path, used, monkeypatch, tile):
     """Less than a chunk, whole chunks and a checksum, some more than that; the checksum is no read of its own."""
     values = symmetric(200, seed=5)
     matrix = past(stored(tmp_path / "m.zarr", values, tile=tile))
-    monkeypatch.setattr(ahead, "CHUNK", 4096)
+    monkeypatch.setattr(readahead, "CHUNK", 4096)
     reads = []
     plain = os.preadv
     monkeypatch.setattr(os, "preadv", lambda *asked: reads.append(asked[2]) or plain(*asked))
@@ -137,7 +138,7 @@ def test_all_that_is_free_is_trusted_by_default(tmp_path, used, monkeypatch):
     relation(matrix).row_sums()
     assert not used
     matrix.files = replace(matrix.files)
-    monkeypatch.setattr(tasks, "free_memory", lambda: matrix.layout.total_bytes / 2)
+    monkeypatch.setattr(limits, "free_memory", lambda: matrix.layout.total_bytes / 2)
     relation(matrix).row_sums()
     assert len(used) == 6  # of ten tiles, 0.8 times a half are kept
 
@@ -154,11 +155,11 @@ def test_other_consumers_keep_nothing_of_a_buffer(tmp_path, used):
 
 def test_buffers_are_few_and_used_again(tmp_path, monkeypatch):
     matrix = past(stored(tmp_path / "m.zarr", symmetric(200), tile=16))
-    monkeypatch.setattr("dasrel.scan.SMALL", 0)
+    monkeypatch.setattr("dasrel.engine.scan.SMALL", 0)
     for _ in range(3):
         relation(matrix).row_sums()
         assert 0 < len(matrix.files.buffers) <= CPU_COUNT + SPARE
-    assert ahead.buffer_bytes(matrix.files, CPU_COUNT) >= sum(len(buffer) for buffer in matrix.files.buffers)
+    assert readahead.buffer_bytes(matrix.files, CPU_COUNT) >= sum(len(buffer) for buffer in matrix.files.buffers)
 
 
 def resident(kind):
@@ -173,13 +174,13 @@ def test_buffers_are_memory_of_this_process_in_large_pages(tmp_path):
     shared = resident("RssShmem")
     relation(matrix).row_sums()
     buffers = matrix.files.buffers
-    assert len(buffers[0]) == ahead.LARGE * 2
-    assert resident("RssShmem") - shared < ahead.LARGE
+    assert len(buffers[0]) == readahead.LARGE * 2
+    assert resident("RssShmem") - shared < readahead.LARGE
     with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as setting:
         if "[never]" in setting.read():
             pytest.skip("no large pages here")
     here = np.frombuffer(buffers[0], dtype=np.uint8).ctypes.data
-    assert large_pages_around(here) >= ahead.LARGE
+    assert large_pages_around(here) >= readahead.LARGE
 
 
 def large_pages_around(address):
@@ -198,9 +199,9 @@ def large_pages_around(address):
 def test_without_room_for_buffers_the_cache_is_used(tmp_path, used):
     matrix = past(stored(tmp_path / "m.zarr", symmetric(256, seed=2), tile=128))
     consumer = reduction(_largest, max)
-    scan(matrix, [consumer], memory=ahead.buffer_bytes(matrix.files, CPU_COUNT) - 1)
+    scan(matrix, [consumer], memory=readahead.buffer_bytes(matrix.files, CPU_COUNT) - 1)
     assert not used
-    scan(matrix, [consumer], memory=ahead.buffer_bytes(matrix.files, CPU_COUNT) + 1)
+    scan(matrix, [consumer], memory=readahead.buffer_bytes(matrix.files, CPU_COUNT) + 1)
     assert used
 
 
@@ -215,7 +216,7 @@ def test_any_other_order_of_asking_works(tmp_path, kept):
     order = matrix.layout.tiles()
     for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda place: hash((place, 7)))):
         matrix.files.met.clear()
-        reader = Ahead(matrix.files, 1)
+        reader = ReadAhead(matrix.files, 1)
         with reader.reading(order):
             for i, j in asked:
                 tile = reader.read_checked(i, j)
@@ -242,7 +243,7 @@ def _flip(path):
     ],
 )
 def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil, message, kept):
-    monkeypatch.setattr("dasrel.scan.SMALL", 0)
+    monkeypatch.setattr("dasrel.engine.scan.SMALL", 0)
     matrix = past(stored(tmp_path / "m.zarr", symmetric(80), tile=16), kept)
     spoil(matrix.files.file(1, 2))
     before = threading.active_count()
@@ -285,16 +286,16 @@ def test_memory_limits_of_control_groups(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    assert tasks.group_limits(tmp_path) == []
+    assert limits.group_limits(tmp_path) == []
     put("proc/self/cgroup", "0::/slurm/job_7/step_0\n")
     put("sys/fs/cgroup/memory.max", "max\n")
     put("sys/fs/cgroup/slurm/job_7/memory.max", "2000\n")
     put("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n")
-    assert tasks.group_limits(tmp_path) == [2000]
+    assert limits.group_limits(tmp_path) == [2000]
     put("proc/self/cgroup", "5:memory:/slurm/job_8\n4:cpu,cpuacct:/\n")
     put("sys/fs/cgroup/memory/slurm/job_8/memory.limit_in_bytes", "3000\n")
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
-    assert tasks.group_limits(tmp_path) == [3000, 9223372036854771712]
+    assert limits.group_limits(tmp_path) == [3000, 9223372036854771712]
 
 
 def drop(matrix):
@@ -314,9 +315,9 @@ def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
     seen.row_sums()
     assert matrix.files.in_memory
     drop(matrix)
-    before = tasks.bytes_from_disk()
+    before = limits.bytes_from_disk()
     assert (seen.row_sums() == first).all()
-    if tasks.bytes_from_disk() == before:
+    if limits.bytes_from_disk() == before:
         pytest.skip("this file system keeps its files in memory")
     assert not matrix.files.in_memory
     seen.row_sums()

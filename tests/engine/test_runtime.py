@@ -15,10 +15,10 @@ import pydantic
 import pytest
 
 import dasrel
-from dasrel import cli
-from dasrel.clusters import kubernetes_arguments, parsed_cluster
+from dasrel.cli import app
+from dasrel.engine.runtime import Runtime, connect, environment, kubernetes_arguments, parsed_cluster
 from dasrel.errors import InputError
-from dasrel.runtime import Runtime, connect, environment
+from dasrel.util import parallel
 from tests.helpers.processes import refused, unmoved
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -100,7 +100,7 @@ def test_without_a_cluster_no_socket_is_made(store: str, tmp_path: Path) -> None
         "    if event.startswith('socket.') and (event != 'socket.__new__' or arguments[1] != socket.AF_UNIX):\n"
         "        print(event, arguments, file=sys.stderr)\n"
         "sys.addaudithook(hook)\n"
-        "from dasrel.cli import run\n"
+        "from dasrel.cli.app.app import run\n"
         "if sys.argv[1] == 'try': socket.socket().bind(('127.0.0.1', 0))\n"
         "else: raise SystemExit(run(sys.argv[1:]))\n"
     )
@@ -144,7 +144,7 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
         with urllib.request.urlopen(link[1], timeout=20) as page:
             assert page.status == 200
         assert said[1] == "workers 2, threads 2"
-    assert dasrel.tasks.active_client() is None
+    assert parallel.active_client() is None
     assert [
         child for child in set(psutil.Process().children(recursive=True)) - before if "spawn_main" in child.cmdline()
     ] == []
@@ -169,7 +169,7 @@ def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_
     """They have 20 MB for work; what was reckoned without what they take themselves was paused for ever."""
     asked = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
     out = tmp_path / "out"
-    assert cli.run(["cluster", store, str(out), *asked, "--dask", "local:workers=2,memory=150MB"]) == 0
+    assert app.run(["cluster", store, str(out), *asked, "--dask", "local:workers=2,memory=150MB"]) == 0
     result = json.loads((out / "result.json").read_text())
     assert result["bundles"] > 1
     assert result["runs"] == 500
@@ -178,9 +178,9 @@ def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_
 @pytest.mark.cluster
 def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("DASREL_DASK", "local:workers=1")
-    assert cli.run(["tree", store, "tree", "--dry-run"]) == 0
+    assert app.run(["tree", store, "tree", "--dry-run"]) == 0
     assert unmoved(capfd.readouterr().err) == []  # nothing is started to say what would be done
-    assert cli.run(["audit", store, "--verify", "--json"]) == 0
+    assert app.run(["audit", store, "--verify", "--json"]) == 0
     assert unmoved(capfd.readouterr().err)[1:] == ["dasrel: workers 1, threads 1"]
 
 

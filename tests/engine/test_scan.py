@@ -15,16 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasrel
-from dasrel import tiles
-from dasrel.direct import DirectMatrix
+from dasrel.engine.relation import LeftProducts, left_products, product_consumer, relation
+from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, reduction, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.graph import FOLD_BYTES, Plan, build_graph, run_here
-from dasrel.products import product_consumer
-from dasrel.relation import LeftProducts, left_products, relation
-from dasrel.scan import needed_memory, reduction, scan
-from dasrel.store import Layout
-from dasrel.tiles import View
-from dasrel.writer import create_store
+from dasrel.kernels import products
+from dasrel.kernels.products import View
+from dasrel.store.matrix import ArrayMatrix
+from dasrel.store.tile_files import Layout
+from dasrel.store.writer import create_store
 from tests.helpers.matrices import squared_of, symmetric
 from tests.helpers.stores import stored
 
@@ -65,7 +63,7 @@ def test_any_shape_kind_and_view_equals_the_dense_oracle(n, parts, k, kind, step
     values = symmetric(n, seed, kind)
     tile = -(-n // parts)
     V = np.random.default_rng(seed).normal(size=(n, k))
-    found = relation(DirectMatrix(values, kind, tile=tile))
+    found = relation(ArrayMatrix(values, kind, tile=tile))
     for name, a in steps:
         found = getattr(found, name)(a)
     expected = viewed(squared_of(values, kind), steps)
@@ -99,8 +97,8 @@ def test_permuting_objects_permutes_results():
     values = symmetric(90, 5)
     order = np.random.default_rng(1).permutation(90)
     V = np.random.default_rng(2).normal(size=(90, 4))
-    plain = relation(DirectMatrix(values, "distance", tile=32)).matmat(V)
-    mixed = relation(DirectMatrix(values[np.ix_(order, order)], "distance", tile=32)).matmat(V[order])
+    plain = relation(ArrayMatrix(values, "distance", tile=32)).matmat(V)
+    mixed = relation(ArrayMatrix(values[np.ix_(order, order)], "distance", tile=32)).matmat(V[order])
     np.testing.assert_allclose(mixed, plain[order], rtol=1e-12)
 
 
@@ -108,15 +106,15 @@ def test_permuting_objects_permutes_results():
 def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monkeypatch, scheduled):
     asked = []
     by_dask, without = dask.threaded.get, run_here
-    monkeypatch.setattr("dasrel.scan.SMALL", 0)
+    monkeypatch.setattr("dasrel.engine.scan.SMALL", 0)
     if scheduled:
-        monkeypatch.setattr("dasrel.scan.UNSCHEDULED", 0)
+        monkeypatch.setattr("dasrel.engine.scan.UNSCHEDULED", 0)
         monkeypatch.setattr(
             dask.threaded, "get", lambda *of, pool: asked.append(pool._max_workers) or by_dask(*of, num_workers=2)
         )
     else:
         monkeypatch.setattr(
-            "dasrel.scan.run_here", lambda *of, threads: asked.append(threads) or without(*of, threads=2)
+            "dasrel.engine.scan.run_here", lambda *of, threads: asked.append(threads) or without(*of, threads=2)
         )
     values = symmetric(100)
     matrix = stored(tmp_path / "d.zarr", values, tile=32)
@@ -133,13 +131,13 @@ def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monk
 
 
 def test_the_same_bits_for_any_number_of_threads_with_and_without_a_scheduler(tmp_path, monkeypatch):
-    monkeypatch.setattr("dasrel.scan.SMALL", 0)  # on several threads though the matrix is small
+    monkeypatch.setattr("dasrel.engine.scan.SMALL", 0)  # on several threads though the matrix is small
     matrix = stored(tmp_path / "d.zarr", symmetric(500, 2), tile=48)
     U = np.random.default_rng(0).random((7, 500))
     means = reduction(_mean, _half_way)  # not associative: only the same tree gives the same bits
     results = []
     for most in (0, matrix.layout.total_bytes):  # bytes of a matrix that is scanned without Dask's scheduler
-        monkeypatch.setattr("dasrel.scan.UNSCHEDULED", most)
+        monkeypatch.setattr("dasrel.engine.scan.UNSCHEDULED", most)
         for threads in (1, 2, 4, 7):
             with dask.config.set(num_workers=threads):
                 (product,), mean = scan(matrix, [product_consumer(matrix, [(View("distance"), U)]), means])
@@ -159,7 +157,7 @@ def test_a_prepared_scan_checks_memory_once_and_takes_any_columns(tmp_path, monk
     values = symmetric(150, 4)
     seen = relation(stored(tmp_path / "d.zarr", values, tile=40, dtype="float64"))
     estimated = []
-    monkeypatch.setattr("dasrel.scan.needed_memory", lambda *of: estimated.append(of) or needed_memory(*of))
+    monkeypatch.setattr("dasrel.engine.scan.needed_memory", lambda *of: estimated.append(of) or needed_memory(*of))
     prepared = LeftProducts([(seen, 3), (seen.spread(2.0), 1)])
     rng = np.random.default_rng(0)
     with dasrel.watch() as meter:
@@ -188,7 +186,7 @@ def test_the_number_of_parts_folded_in_a_task_does_not_change_bits(tmp_path, mon
     seen = relation(stored(tmp_path / "d.zarr", symmetric(300, 2), tile=20))
     U = np.random.default_rng(0).random((7, 300))
     plain = seen.left(U)
-    monkeypatch.setattr("dasrel.graph.FOLD_BYTES", 1)
+    monkeypatch.setattr("dasrel.engine.scan.FOLD_BYTES", 1)
     assert FOLD_BYTES > 1
     assert (seen.left(U) == plain).all()
 
@@ -220,7 +218,7 @@ def test_everybody_shares_one_scan(tmp_path):
     U = np.random.default_rng(0).normal(size=(3, 150))
     edges = np.linspace(0, 1, 11)
     histogram = reduction(Histogram(edges), operator.add)
-    extremes = reduction(tiles.extremes, lambda x, y: (min(x[0], y[0]), max(x[1], y[1])))
+    extremes = reduction(extremes, lambda x, y: (min(x[0], y[0]), max(x[1], y[1])))
     products = product_consumer(matrix, [(base.view, U), (base.gaussian(0.5).view, U), (base.view, U[:1])])
     with dasrel.watch() as meter:
         (plain, kernel, first), counts, (low, high) = scan(matrix, [products, histogram, extremes])
@@ -238,12 +236,12 @@ class Histogram:
         self.edges = edges
 
     def __call__(self, tile, on_diagonal):
-        return tiles.histogram(tile, self.edges, on_diagonal)
+        return products.histogram(tile, self.edges, on_diagonal)
 
 
 def test_several_relations_in_one_scan_with_spread_and_a_term(tmp_path):
     values = symmetric(80, 6)
-    base = relation(DirectMatrix(values, "distance", tile=33))
+    base = relation(ArrayMatrix(values, "distance", tile=33))
     extra = symmetric(80, 7)
 
     class Extra:

@@ -13,13 +13,13 @@ import pytest
 from distributed import Client, wait
 
 import dasrel
-from dasrel import tasks
-from dasrel import workers as holders
+from dasrel.engine import worker_cache
+from dasrel.engine.relation import left_products, relation
+from dasrel.engine.scan import Plan
 from dasrel.errors import MemoryLimitError, StoreError
-from dasrel.graph import Plan
-from dasrel.record import Record
-from dasrel.relation import left_products, relation
-from dasrel.writer import Writing, create_store
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.writer import Writing, create_store
+from dasrel.util import limits, parallel
 from tests.helpers.matrices import symmetric
 from tests.helpers.processes import local_cluster, most_memory
 from tests.helpers.stores import stored
@@ -57,7 +57,7 @@ def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matr
     plain = client.get
     monkeypatch.setattr(client, "get", lambda *given, direct: asked.append(direct) or plain(*given, direct=direct))
     assert (relation(matrix).left(U) == direct).all()
-    monkeypatch.setattr(holders, "_reachable", lambda address: False)
+    monkeypatch.setattr(worker_cache, "_reachable", lambda address: False)
     assert (relation(matrix).left(U) == direct).all()
     assert asked == [True, None]
 
@@ -65,11 +65,11 @@ def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matr
 def test_which_workers_can_be_reached():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert holders._reachable(f"tcp://127.0.0.1:{port}")
-        assert not holders._reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
-    holders._reachable.cache_clear()
+        assert worker_cache._reachable(f"tcp://127.0.0.1:{port}")
+        assert not worker_cache._reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
+    worker_cache._reachable.cache_clear()
     for address in (f"tcp://127.0.0.1:{port}", "inproc://127.0.0.1/4711/1", "tcp://worker-7.invalid:8786"):
-        assert not holders._reachable(address)
+        assert not worker_cache._reachable(address)
 
 
 def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
@@ -99,8 +99,8 @@ def part_pinned(matrix, client):
     groups = plan.groups()
     one = matrix.layout.tile_bytes
     room = 10 * one  # on each of two workers
-    memory = dict.fromkeys(client.scheduler_info()["workers"], (int(room / holders.PINNED_SHARE) + 1, 1))
-    pins = holders.Pins(client)
+    memory = dict.fromkeys(client.scheduler_info()["workers"], (int(room / worker_cache.PINNED_SHARE) + 1, 1))
+    pins = worker_cache.WorkerCache(client)
     held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
     assert len(held) == 20
     assert read == set(groups)
@@ -125,12 +125,12 @@ def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, fr
         ones = np.ones(writer.layout.shape(i, j), dtype=np.float32)
         if i == j:
             np.fill_diagonal(ones, 0)
-        writer.files.write(i, j, ones, Record(1.0, 1.0, 0.0, 1.0, diagonal_minimum=0.0, diagonal_maximum=0.0))
+        writer.files.write(i, j, ones, TileStatistics(1.0, 1.0, 0.0, 1.0, diagonal_minimum=0.0, diagonal_maximum=0.0))
     matrix = writer.finish()
     assert matrix.layout.total_bytes > limit
     with local_cluster(memory_limit=limit, n_workers=1) as workers, Client(workers) as client:
         if free is not None:
-            client.run(exec, f"from dasrel import tasks; tasks.free_memory = lambda: {free}", {})
+            client.run(exec, f"from dasrel.util import limits; limits.free_memory = lambda: {free}", {})
         (pid,) = client.run(os.getpid).values()
         idle = most_memory(pid)
         with dasrel.watch() as meter:
@@ -140,12 +140,12 @@ def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, fr
         peak = most_memory(pid)
         assert 0 < len(matrix.pins[client.id].futures) < len(Plan(matrix.layout).groups()) / 2
     assert meter.bytes > 2 * matrix.layout.total_bytes
-    assert peak - idle < tasks.room_of(limit)
+    assert peak - idle < limits.room_of(limit)
 
 
 def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeypatch):
     here = relation(matrix).left(U)
-    monkeypatch.setattr("dasrel.scan.HERE_BYTES", 0)  # as if there were too many of them to bring here
+    monkeypatch.setattr("dasrel.engine.scan.HERE_BYTES", 0)  # as if there were too many of them to bring here
     there = relation(matrix).left(U)
     assert (here == there).all()
 
@@ -202,7 +202,7 @@ def test_a_worker_keeps_the_memory_of_one_task_for_the_next(client):
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another malloc")
     before = client.run(faults_of_many_arrays)
-    client.run(tasks.prepare_worker)
+    client.run(parallel.prepare_worker)
     client.run(faults_of_many_arrays)  # what is kept must be taken once
     after = client.run(faults_of_many_arrays)
     for worker, pages in before.items():

@@ -16,23 +16,23 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
-from dasrel import cli, watch
+from dasrel import watch
+from dasrel.cli import app
+from dasrel.clustering.estimators import FuzzyCMeans
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.model import Model
+from dasrel.clustering.runs import Run, grid
+from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
-from dasrel.estimators import FuzzyCMeans
-from dasrel.euclidean import Euclideanized, euclideanize
-from dasrel.model import Model
-from dasrel.pencil import NEAR, Lowest, advance
-from dasrel.readers import import_matrix
-from dasrel.relation import relation
-from dasrel.results import cluster
-from dasrel.runs import Run, grid
-from dasrel.shifts import MARGIN
-from dasrel.source import Reading
-from dasrel.spectrum import spectrum
-from dasrel.store import open_matrix
-from dasrel.tiles import View
+from dasrel.geometry.davidson import NEAR, DavidsonSearch, advance
+from dasrel.geometry.euclidean import Euclideanized, euclideanize, spectrum
+from dasrel.geometry.gamma_search import MARGIN
+from dasrel.io.array_files import Reading
+from dasrel.io.importing import import_matrix
+from dasrel.kernels.products import View
+from dasrel.store.matrix import open_matrix
+from dasrel.store.writer import Writing
 from dasrel.vocabulary import METHODS
-from dasrel.writer import Writing
 from tests.helpers.matrices import K14, delta_of, gram, mirrored, simpson
 
 Array = NDArray[Any]
@@ -195,8 +195,8 @@ def test_searches_in_little_memory_cut_their_basis() -> None:
     """Several in the same scans; with the identity, and as a pencil."""
     D = mirrored(np.random.default_rng(2).random((150, 150)) + 0.1)
     seen = relation(D, kind="squared-distance")
-    plain = Lowest(seen, None, None, 149, 40)
-    pair = Lowest(seen, seen.power(0.05), None, 149, 40)
+    plain = DavidsonSearch(seen, None, None, 149, 40)
+    pair = DavidsonSearch(seen, seen.power(0.05), None, 149, 40)
     with watch() as meter:
         for _ in range(60):
             advance([plain, pair], None)
@@ -513,7 +513,7 @@ def test_steps_with_wrong_numbers_are_refused(step: str, parameter: Any) -> None
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
-    code = cli.run([*arguments, "--json"])
+    code = app.run([*arguments, "--json"])
     out, err = capsys.readouterr()
     return code, json.loads(out) if out else {}, err
 
@@ -565,10 +565,10 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1
     assert "use one of spread" in told["error"]
 
-    assert cli.run(["spectrum", store]) == 0
+    assert app.run(["spectrum", store]) == 0
     out = capsys.readouterr().out
     assert re.search(r"Euclidean +no; at least \d+ negative", out)
-    assert cli.run(["euclideanize", store, "--method", "log", "--floor-zeros", "0.001", "--tol", "0.01"]) == 0
+    assert app.run(["euclideanize", store, "--method", "log", "--floor-zeros", "0.001", "--tol", "0.01"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"floor +\d+ pairs raised to 0.001", out)
     assert re.search(r"alpha +0\.\d+ \(Euclidean up to", out)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import dasrel
+from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
-from dasrel.lanczos import Metric, Search, State, lanczos, search_memory
-from dasrel.relation import relation
-from dasrel.spectrum import spectrum
-from dasrel.statefile import read_state, write_state
+from dasrel.geometry.euclidean import spectrum
+from dasrel.geometry.lanczos import LanczosState, Metric, Search, lanczos, search_memory
+from dasrel.util.files import read_state, write_state
 from tests.helpers.matrices import K14, distances, mirrored, normal_points, simpson, symmetric
 from tests.helpers.stores import stored
 
@@ -280,12 +280,12 @@ def test_a_search_goes_on_from_a_file_to_the_same_bits(tmp_path, with_metric):
         lanczos(seen.gram, 300, on_step=save, **how)
     assert [p.name for p in tmp_path.iterdir()] == ["search.npz"]
     calls = []
-    state = State.unpacked(read_state(path))
+    state = LanczosState.unpacked(read_state(path))
     rest = lanczos(seen.gram, 300, state=state, on_step=lambda state: calls.append(state.scans), **how)
     assert calls == list(range(6, whole.scans + 1))
     same_bits(rest, whole)
     # A finished search can be asked for more.
-    state = State.unpacked(read_state(path))
+    state = LanczosState.unpacked(read_state(path))
     assert lanczos(seen.gram, 300, state=state, search=Search(centre=not with_metric, tol=0.5), metric=metric).scans < 8
     same_bits(lanczos(seen.gram, 300, state=state, **how), whole)
 

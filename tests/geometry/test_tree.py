@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist, squareform
 
 import dasrel
-from dasrel import forest
-from dasrel.direct import DirectMatrix
+from dasrel.engine.scan import Plan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.graph import Plan
-from dasrel.tree import Tree, forest_consumer, minimum_spanning_tree
+from dasrel.geometry.tree import Tree, forest_consumer, minimum_spanning_tree
+from dasrel.kernels import spanning_forest
+from dasrel.store.matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, symmetric, tied
 from tests.helpers.stores import stored
 
@@ -62,7 +62,7 @@ def bipartite_kruskal(weights):
        seed=st.integers(0, 99), single=st.booleans())  # fmt: skip
 def test_edges_equal_the_textbook_on_tied_matrices_whatever_the_tiles(n, parts, values, seed, single):
     D = tied(n, values, seed).astype(np.float32 if single else np.float64)
-    tree = minimum_spanning_tree(DirectMatrix(D, "distance", tile=-(-n // parts)))
+    tree = minimum_spanning_tree(ArrayMatrix(D, "distance", tile=-(-n // parts)))
     expected = kruskal(D)
     np.testing.assert_array_equal(tree.edges, expected)
     np.testing.assert_array_equal(tree.weights, D[expected[:, 0], expected[:, 1]])
@@ -96,7 +96,7 @@ def test_every_way_through_a_tile_gives_the_textbook_tree(shape, on_diagonal):
     weights = SHAPES[shape](270 if on_diagonal else 150).astype(np.float32)
     if on_diagonal:
         weights = np.triu(weights, 1) + np.triu(weights, 1).T
-    found = forest.spanning_tree(weights, on_diagonal)
+    found = spanning_forest.spanning_tree(weights, on_diagonal)
     expected = kruskal(weights) if on_diagonal else bipartite_kruskal(weights)
     np.testing.assert_array_equal(np.column_stack([found.i, found.j]), expected)
     np.testing.assert_array_equal(found.weights, weights[expected[:, 0], expected[:, 1]])
@@ -107,18 +107,18 @@ def test_every_way_through_a_tile_gives_the_textbook_tree(shape, on_diagonal):
 def test_narrow_tiles_at_the_edge_of_a_matrix(shape, values):
     rng = np.random.default_rng(0)
     weights = rng.random(shape) if values is None else rng.integers(0, values, shape).astype(float)
-    found = forest.spanning_tree(weights, False)
+    found = spanning_forest.spanning_tree(weights, False)
     np.testing.assert_array_equal(np.column_stack([found.i, found.j]), bipartite_kruskal(weights))
 
 
 def test_shapes_take_all_three_ways(monkeypatch):
     """The test above means something only if light edges, shrinking and Prim are each used by some shape."""
     ways = {shape: set() for shape in SHAPES}
-    shrink, prim = forest._edges_between, forest._prim
+    shrink, prim = spanning_forest._edges_between, spanning_forest._prim
     for shape, make in SHAPES.items():
-        monkeypatch.setattr(forest, "_edges_between", lambda *a, s=shape: ways[s].add("shrink") or shrink(*a))
-        monkeypatch.setattr(forest, "_prim", lambda *a, s=shape: ways[s].add("prim") or prim(*a))
-        forest.spanning_tree(make(150).astype(np.float32), False)
+        monkeypatch.setattr(spanning_forest, "_edges_between", lambda *a, s=shape: ways[s].add("shrink") or shrink(*a))
+        monkeypatch.setattr(spanning_forest, "_prim", lambda *a, s=shape: ways[s].add("prim") or prim(*a))
+        spanning_forest.spanning_tree(make(150).astype(np.float32), False)
     assert ways["noise"] == set()
     assert "shrink" in ways["clusters"]
     assert ways["far outliers"] == {"prim"}
@@ -127,7 +127,7 @@ def test_shapes_take_all_three_ways(monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weight_equals_scipy_where_there_are_no_zeros(dtype):
     D = distances(normal_points(700)).astype(dtype)
-    tree = minimum_spanning_tree(DirectMatrix(D, "distance", tile=300))
+    tree = minimum_spanning_tree(ArrayMatrix(D, "distance", tile=300))
     theirs = csgraph.minimum_spanning_tree(D)
     np.testing.assert_array_equal(tree.weights, np.sort(theirs.data))
 
@@ -138,7 +138,7 @@ def test_other_kinds_are_trees_of_squared_dissimilarities(kind):
     D = cdist(X, X, "sqeuclidean")
     values = D if kind == "squared-distance" else X @ X.T
     values = (values + values.T) / 2
-    tree = minimum_spanning_tree(DirectMatrix(values, kind, tile=40))
+    tree = minimum_spanning_tree(ArrayMatrix(values, kind, tile=40))
     np.testing.assert_array_equal(tree.edges, kruskal(D))
     np.testing.assert_allclose(tree.weights, np.sort(D[tree.edges[:, 0], tree.edges[:, 1]]), rtol=1e-9)
     np.testing.assert_array_equal(tree.squared, tree.weights)
@@ -149,7 +149,7 @@ def test_other_kinds_are_trees_of_squared_dissimilarities(kind):
 def test_similarities_give_the_same_bits_whatever_the_tiles():
     """s_ii + s_jj - 2 s_ij rounds, and differently the other way round: each pair must have one value."""
     values = symmetric(120, 3, "similarity").astype(np.float32)
-    trees = [minimum_spanning_tree(DirectMatrix(values, "similarity", tile=t)) for t in (120, 50, 16)]
+    trees = [minimum_spanning_tree(ArrayMatrix(values, "similarity", tile=t)) for t in (120, 50, 16)]
     for other in trees[1:]:
         same(trees[0], other)
 
@@ -165,7 +165,7 @@ def test_rounding_asymmetry_of_an_array_does_not_show():
     """Below the tolerance of the check the two halves may differ; the upper one counts, on every tile."""
     D = distances(normal_points(60))
     D[np.tril_indices(60, -1)] *= 1 + 4e-16
-    trees = [minimum_spanning_tree(DirectMatrix(D, "distance", tile=t)) for t in (60, 25)]
+    trees = [minimum_spanning_tree(ArrayMatrix(D, "distance", tile=t)) for t in (60, 25)]
     same(*trees)
     np.testing.assert_array_equal(trees[0].weights, np.sort(D[trees[0].edges[:, 0], trees[0].edges[:, 1]]))
 
@@ -206,7 +206,7 @@ def test_predicted_memory_is_above_what_a_tile_takes():
                 [[np.zeros((700, 700), np.float32), weights], [weights.T, np.zeros((700, 700), np.float32)]]
             )
             np.fill_diagonal(whole, 3.0 if kind == "similarity" else 0.0)
-            source = DirectMatrix(whole, kind, tile=700)
+            source = ArrayMatrix(whole, kind, tile=700)
             consumer = forest_consumer(source)
             kernel, plan = consumer.kernel, Plan(source.layout)
             for i, j in ((0, 1), (0, 0)):
@@ -227,7 +227,7 @@ def test_a_scan_that_cannot_fit_is_refused():
 @pytest.mark.parametrize("n", [2, 3, 10, 300])
 def test_linkage_equals_scipy(n):
     condensed = pdist(normal_points(n, seed=n))
-    tree = minimum_spanning_tree(DirectMatrix(squareform(condensed), "distance", tile=max(1, n // 3)))
+    tree = minimum_spanning_tree(ArrayMatrix(squareform(condensed), "distance", tile=max(1, n // 3)))
     np.testing.assert_array_equal(tree.linkage(), hierarchy.linkage(condensed, "single"))
 
 

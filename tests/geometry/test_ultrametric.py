@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from dasrel import ultrametric as module
-from dasrel.direct import DirectMatrix
+from dasrel.engine.relation import relation
 from dasrel.errors import InputError
-from dasrel.relation import relation
-from dasrel.tree import Tree, minimum_spanning_tree
-from dasrel.ultrametric import ultrametric
+from dasrel.geometry import tree
+from dasrel.geometry.tree import Tree, minimum_spanning_tree, ultrametric
+from dasrel.store.matrix import ArrayMatrix
 from tests.helpers.matrices import distances, gram, normal_points, tied
 
 
@@ -23,7 +22,7 @@ def dense(D):
 
 def check(D, seed=0):
     n = len(D)
-    found = ultrametric(minimum_spanning_tree(DirectMatrix(D, "squared-distance", tile=-(-n // 3))))
+    found = ultrametric(minimum_spanning_tree(ArrayMatrix(D, "squared-distance", tile=-(-n // 3))))
     Delta = dense(D)
     V = np.random.default_rng(seed).normal(size=(n, 4))
     scale = max(Delta.max(), 1e-300)
@@ -91,13 +90,13 @@ def test_columns_in_blocks_give_the_same_bits(monkeypatch):
     found = ultrametric(minimum_spanning_tree(distances(normal_points(80)), kind="distance"))
     U = np.random.default_rng(0).normal(size=(7, 80))
     at_once = found.left(U)
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 8 * 80 * 2)
+    monkeypatch.setattr(tree, "_BLOCK_BYTES", 8 * 80 * 2)
     np.testing.assert_array_equal(found.left(U), at_once)
 
 
 def test_kind_distance_is_squared_and_relations_take_it_as_a_term():
     d = distances(normal_points(70))
-    matrix = DirectMatrix(d, "distance", tile=30)
+    matrix = ArrayMatrix(d, "distance", tile=30)
     term = ultrametric(minimum_spanning_tree(matrix))
     seen = relation(matrix).plus(term, 6.7)
     V = np.random.default_rng(0).normal(size=(70, 3))

@@ -21,9 +21,10 @@ import numpy as np
 import psutil
 import pytest
 
-from dasrel import stopping, watch
+from dasrel import watch
 from dasrel.errors import DasrelWarning
-from dasrel.store import TileFiles
+from dasrel.store.tile_files import TileFiles
+from dasrel.util import limits
 
 # -------------------------------------------------------------------------------------------------------------- killing
 
@@ -142,7 +143,7 @@ def killed_after(scans: int) -> Iterator[None]:
 @contextmanager
 def stopped_after(scans: int) -> Iterator[None]:
     """SIGTERM comes during the last of so many scans."""
-    with stopping.limited(None) as stop:
+    with limits.limited(None) as stop:
 
         def look(progress: Any) -> None:
             stop.signalled = progress.label == "scan" and progress.scans >= scans

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from dasrel import cli
+from dasrel.cli import app
 
 CLUSTER = ("--rule", "fcm1", "--clusters", 3, "--n-init", 2, "--tol", 0, "--quiet")
 """Options of a clustering that does not converge before `--max-iter`."""
@@ -29,7 +29,7 @@ CLUSTER = ("--rule", "fcm1", "--clusters", 3, "--n-init", 2, "--tol", 0, "--quie
 
 def ran(*arguments: object) -> int:
     """Run a command in this process; its exit code."""
-    return cli.run([str(argument) for argument in arguments])
+    return app.run([str(argument) for argument in arguments])
 
 
 def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ def unmoved(text: str) -> list[str]:
 
 def refused(arguments: list[str], capfd: pytest.CaptureFixture[str], code: int = 1) -> str:
     """Run a command that fails, and return its one line; the lines that tell of a connection do not count."""
-    assert cli.run([*arguments, "--json"]) == code
+    assert app.run([*arguments, "--json"]) == code
     out, err = capfd.readouterr()
     lines = [line for line in unmoved(err) if not re.match(r"dasrel: (scheduler \S+, |workers \d)", line)]
     if code == 2:
@@ -124,7 +124,7 @@ def measured(script: str, *arguments: object) -> tuple[int, int]:
 
 KILLED = """
     label, scans, tiles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    from dasrel import cli, watch
+    from dasrel import watch; from dasrel.cli.app.app import app
 
     def look(progress):
         if progress.label == label and (progress.scans, progress.tiles) >= (scans, tiles):
@@ -133,7 +133,7 @@ KILLED = """
     if "." in label:
         die_in(label, tiles, bool(scans))
     with watch(look):
-        cli.run(sys.argv[4:])
+        app.run(sys.argv[4:])
 """
 
 

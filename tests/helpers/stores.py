@@ -9,8 +9,8 @@ import numpy as np
 import zarr
 
 import dasrel
-from dasrel.audit import FACTS, audit_store
-from dasrel.record import Record
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.audit import FACTS, audit_store
 
 
 def stored(path: Any, values: Any, kind: str = "distance", ids: Any = None, **writing: Any) -> dasrel.Matrix:
@@ -78,7 +78,9 @@ def assert_alike(grown: Path, whole: Path, *, rounded: bool = False) -> None:
     assert tiles(grown) == tiles(whole)
     assert facts(grown) == facts(whole)
     first, second = dasrel.open_matrix(grown), dasrel.open_matrix(whole)
-    columns = [k for k, name in enumerate(Record.__dataclass_fields__) if not rounded or name != "source_checksum"]
+    columns = [
+        k for k, name in enumerate(TileStatistics.__dataclass_fields__) if not rounded or name != "source_checksum"
+    ]
     np.testing.assert_array_equal(first.records()[..., columns], second.records()[..., columns])
     assert list(first.ids) == list(second.ids)
     np.testing.assert_array_equal(np.asarray(first.diagonal, object), np.asarray(second.diagonal, object))

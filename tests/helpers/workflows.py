@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dasrel import standing
 from dasrel.errors import DasrelWarning
-from dasrel.recipe import read_workflow
-from dasrel.workflow import run_workflow
+from dasrel.workflow import status
+from dasrel.workflow.run import run_workflow
+from dasrel.workflow.schema import read_workflow
 from tests.helpers.matrices import blobs, distances
 
 N = 40
@@ -96,7 +96,7 @@ def contents(out: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(out)): re.sub(rb'"source": ".*?"', b"", file.read_bytes())
         for file in sorted(out.rglob("*"))
-        if file.is_file() and file.name not in ("result.json", standing.STATE, standing.LOCK)
+        if file.is_file() and file.name not in ("result.json", status.STATE, status.LOCK)
     }
 
 

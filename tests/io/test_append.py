@@ -13,10 +13,11 @@ import zarr
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import InputError, Policy, Writing, cli
-from dasrel.append import append
-from dasrel.audit import audit_store
-from dasrel.store import open_matrix
+from dasrel import InputError, Policy, Writing
+from dasrel.cli import app
+from dasrel.io.append import append
+from dasrel.store.audit import audit_store
+from dasrel.store.matrix import open_matrix
 from tests.helpers.matrices import distances_with_zeros
 from tests.helpers.stores import assert_alike, facts, marks, stored
 
@@ -318,7 +319,7 @@ def test_features_that_cannot_be_appended(tmp_path: Path) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
-    assert cli.run(line.split()) == 0
+    assert app.run(line.split()) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
@@ -328,23 +329,23 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     square, names, rows = named_rows()
     stored(tmp_path / "s.zarr", square[:14, :14], ids=names[:14], tile=8)
     as_csv(tmp_path / "rows.csv", rows, names[14:], names)
-    assert cli.run(["append", "s.zarr", "rows.csv"]) == 0
+    assert app.run(["append", "s.zarr", "rows.csv"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out == [
         "store    s.zarr",
         "objects  14 and 6 more: 20",
         f"tiles    3 new and 2 grown of 6, {5 * (8 * 8 * 4 + 4):,} bytes",
     ]
-    assert cli.run(["append", "s.zarr", "rows.csv", "--json"]) == 1
+    assert app.run(["append", "s.zarr", "rows.csv", "--json"]) == 1
     assert "6 rows and 20 columns" in json.loads(capsys.readouterr().out)["error"]
     more = distances_with_zeros(22)[20:]
     more[0, 21] += 0.5
     more[1, 3] = np.nan
     np.save("more.npy", more)
     (tmp_path / "ids.txt").write_text("owl\nrook\n")
-    assert cli.run(["append", "s.zarr", "more.npy"]) == 1
+    assert app.run(["append", "s.zarr", "more.npy"]) == 1
     assert "give them with ids (--ids FILE)" in capsys.readouterr().err
-    assert cli.run(["append", "s.zarr", "more.npy", "--ids", "ids.txt", "--missing", "max"]) == 2
+    assert app.run(["append", "s.zarr", "more.npy", "--ids", "ids.txt", "--missing", "max"]) == 2
     capsys.readouterr()
     done = run(capsys, "append s.zarr more.npy --ids ids.txt --missing fill=1 --symmetrize mean --json")
     wanted = {"n_objects": 22, "objects": 2, "tiles_written": 0, "tiles_grown": 3, "resumed": False}

@@ -7,11 +7,11 @@ from scipy.spatial.distance import pdist, squareform
 
 from dasrel import Euclideanized, euclideanize, relation, watch
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.export import export_matrix
-from dasrel.readers import import_matrix
-from dasrel.source import Reading
+from dasrel.io.array_files import Reading
+from dasrel.io.export import export_matrix
+from dasrel.io.importing import import_matrix
+from dasrel.store.writer import Writing
 from dasrel.vocabulary import EXPORTS
-from dasrel.writer import Writing
 from tests.helpers.matrices import delta_of, squared_of
 
 N, TILE = 70, 32

@@ -9,8 +9,8 @@ import scipy.sparse
 from scipy.spatial.distance import cdist
 
 from dasrel import InputError
-from dasrel.pairwise import pairwise
-from dasrel.writer import Writing
+from dasrel.io.pairwise import pairwise
+from dasrel.store.writer import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import whole
 

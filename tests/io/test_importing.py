@@ -15,10 +15,10 @@ from scipy.spatial.distance import squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.readers import detect, import_matrix
-from dasrel.source import Reading
+from dasrel.io.array_files import Reading
+from dasrel.io.importing import detect, import_matrix
+from dasrel.store.writer import Writing
 from dasrel.vocabulary import FORMATS
-from dasrel.writer import Writing
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import tiles
 
@@ -123,7 +123,7 @@ def test_raw(tmp_path, expected, condensed):
 
 
 def test_a_file_larger_than_memory_is_asked_for_row_by_row(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr("dasrel.arrays.FlatFile.large", lambda self: True)
+    monkeypatch.setattr("dasrel.io.array_files.FlatFile.large", lambda self: True)
     for name in ("a.npy", "f.npy", "a.npz"):
         WRITERS[name](tmp_path / name, line_distances(N))
         import_matrix(tmp_path / name, tmp_path / f"{name}.zarr", kind="distance", writing=WRITING)
@@ -255,8 +255,8 @@ def test_an_explicit_zero_of_a_sparse_distance_is_a_value(tmp_path):
 
 
 def test_sparse_entries_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("dasrel.sparse.PIECE", 97)  # many small pieces: the sort on disk has work to do
-    monkeypatch.setattr("dasrel.sparse.COPY", 1000)
+    monkeypatch.setattr("dasrel.io.triplets.PIECE", 97)  # many small pieces: the sort on disk has work to do
+    monkeypatch.setattr("dasrel.io.triplets.COPY", 1000)
     rng = np.random.default_rng(3)
     a = line_distances(64, "float64")
     row, column = np.nonzero(a)

@@ -11,9 +11,9 @@ import zarr
 
 from dasrel import open_matrix
 from dasrel.errors import InputError, StoreError
-from dasrel.readers import import_matrix
-from dasrel.source import Reading
-from dasrel.writer import Writing
+from dasrel.io.array_files import Reading
+from dasrel.io.importing import import_matrix
+from dasrel.store.writer import Writing
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import files
 
@@ -233,7 +233,7 @@ def test_force_replaces_only_by_a_complete_store(tmp_path):
 
 
 def test_resume_writes_only_what_is_missing(tmp_path, monkeypatch):
-    from dasrel.store import TileFiles
+    from dasrel.store.tile_files import TileFiles
 
     np.save(tmp_path / "a.npy", line_distances(N))
     store, original, written = tmp_path / "s.zarr", TileFiles.write, []
@@ -264,7 +264,7 @@ def test_resume_writes_only_what_is_missing(tmp_path, monkeypatch):
 
 
 def test_a_changed_source_is_not_resumed(tmp_path, monkeypatch):
-    from dasrel.writer import Writer
+    from dasrel.store.writer import Writer
 
     np.save(tmp_path / "a.npy", line_distances(N))
     with monkeypatch.context() as patch:

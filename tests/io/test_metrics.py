@@ -11,10 +11,10 @@ from sklearn.metrics import pairwise as sk
 from sklearn.metrics import pairwise_distances, pairwise_kernels
 
 from dasrel import InputError
-from dasrel.features import read_features
-from dasrel.metrics import ALIASES, KERNELS, OPTIONS, made_ready, resolve, tile_values
-from dasrel.pairwise import pairwise
-from dasrel.writer import Writing
+from dasrel.io.features import read_features
+from dasrel.io.metrics import ALIASES, KERNELS, OPTIONS, made_ready, resolve, tile_values
+from dasrel.io.pairwise import pairwise
+from dasrel.store.writer import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import whole
 

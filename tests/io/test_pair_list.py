@@ -11,25 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dasrel import pairlist, pairs, spool
 from dasrel.errors import InputError
-from dasrel.intake import Policy
-from dasrel.pairs import open_pairs
-from dasrel.source import Reading, Source
+from dasrel.io import pair_list, text_stream, triplets
+from dasrel.io.array_files import Reading, Source
+from dasrel.io.pair_list import open_pairs
+from dasrel.kernels.checks import Policy
 
 EVERYTHING = slice(None)
 NAN = np.nan
 
 
 needs_compiled = pytest.mark.skipif(
-    spool.library() is None, reason="no C compiler when dasrel was installed: Arrow reads all lists"
+    text_stream.library() is None, reason="no C compiler when dasrel was installed: Arrow reads all lists"
 )
 
 
 @pytest.fixture(params=["compiled", "not compiled"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "not compiled":
-        monkeypatch.setattr(spool, "library", lambda: None)
+        monkeypatch.setattr(text_stream, "library", lambda: None)
 
 
 def opened(path: Path, kind: str = "distance", duplicates: str = "error", **reading: object) -> Source:
@@ -117,8 +117,8 @@ def test_any_list(tmp_path_factory: pytest.TempPathFactory, rows: list[Triple], 
     """Blocks of two objects and runs of a few lines, so that a small list has many of both."""
     path = write(tmp_path_factory.mktemp("any"), "".join(f"{a},{b},{x!r}\n" for a, b, x in rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "SIDE", 2)
-        patch.setattr(pairlist, "CHUNK", 40)
+        patch.setattr(triplets, "SIDE", 2)
+        patch.setattr(pair_list, "CHUNK", 40)
         source = opened(path, duplicates=duplicates)
         ids = appearance(rows)
         assert list(source.ids or ()) == ids
@@ -143,7 +143,7 @@ def test_shuffled_over_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     n, m = 2500, 60_000
     cells = random.choice(n * n, m, replace=False)
     rows, columns, values = cells // n, cells % n, random.random(m)
-    monkeypatch.setattr(pairlist, "CHUNK", 200_000)
+    monkeypatch.setattr(pair_list, "CHUNK", 200_000)
     text = "".join(f"o{a}\to{b}\t{x!r}\n" for a, b, x in zip(rows, columns, values.tolist(), strict=True))
     ids = [f"o{k}" for k in range(n)]
     source = opened(write(tmp_path, text), ids=ids)
@@ -282,7 +282,7 @@ def test_a_finished_spool_is_used_again(tmp_path: Path, monkeypatch: pytest.Monk
     def never(*_: object) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(pairlist, "_text_parts", never)
+    monkeypatch.setattr(pair_list, "_text_parts", never)
     np.testing.assert_array_equal(whole(opened(path, duplicates="mean")), [[0, 2], [2, 0]])
     with pytest.raises(AssertionError, match="read again"):
         opened(path, columns=(2, 1, 3))
@@ -293,11 +293,11 @@ def test_memory_is_said(tmp_path: Path) -> None:
     assert source.block_memory(1000, 1000) > 8_000_000
 
 
-def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)) -> pairlist.Part | None:
+def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)) -> triplets.Part | None:
     """Lines as the compiled reader sees them; None if it leaves them to Arrow."""
-    layout = pairlist.Layout(Path("list"), b"\t", None, width, chosen)
+    layout = pair_list.Layout(Path("list"), b"\t", None, width, chosen)
     raw = np.frombuffer(bytearray(text), np.uint8)
-    return pairlist._parse_plain(layout, pairlist.Lines(1, raw, text.count(b"\n")), spool.Spare())
+    return pair_list._parse_plain(layout, pair_list.Lines(1, raw, text.count(b"\n")), text_stream.BufferPool())
 
 
 def random_rows(random: np.random.Generator, count: int) -> list[Triple]:
@@ -323,7 +323,7 @@ def test_what_lists_have_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         )
         lines += [delimiter.join((told, "9", b, "q", a))] + ["# more", ""] * (random.random() < 0.02)
         expected.append((a, b, float(told) if told not in ("NA", "") else NAN))
-    monkeypatch.setattr(pairlist, "CHUNK", 700)
+    monkeypatch.setattr(pair_list, "CHUNK", 700)
     text = "\ufeff" + end.join(lines) + end * int(random.integers(2))
     source = opened(write(tmp_path, text), duplicates="last", columns=(5, 3, 1))
     ids = appearance(rows)
@@ -359,7 +359,7 @@ def test_decimals_are_the_nearest_doubles() -> None:
         part = parsed(f"a\tb\t{words}\n".encode())
         assert part is not None
         assert part.values == [1.5]
-    part = parsed("".join(f"a\tb\t{word}\n" for word in spool.MISSING).encode())
+    part = parsed("".join(f"a\tb\t{word}\n" for word in text_stream.MISSING).encode())
     assert part is not None
     assert np.isnan(part.values).all()
 
@@ -409,7 +409,7 @@ def test_any_bytes_are_survived() -> None:
 @pytest.mark.parametrize("text", [b"", b"\n", b"a\nbb\n", b"a\r\nbb", b"\xef\xbb\xbfa\n\n\n" + b"c" * 99 + b"\nd"])
 def test_a_stream_in_blocks(tmp_path: Path, size: int, text: bytes) -> None:
     """The same lines and numbers as in the file, whatever the size of the blocks."""
-    stream, spare = spool.Stream(write(tmp_path, text)), spool.Spare()
+    stream, spare = text_stream.Stream(write(tmp_path, text)), text_stream.BufferPool()
     found, number = b"", 1
     for first, block, count in stream.blocks(size, spare):
         assert (first, count) == (number, block.tobytes().count(b"\n"))
@@ -417,7 +417,7 @@ def test_a_stream_in_blocks(tmp_path: Path, size: int, text: bytes) -> None:
         number += count
         found += block.tobytes()
         spare.give(block.base)
-    plain = text.removeprefix(spool.BOM)
+    plain = text.removeprefix(text_stream.BOM)
     assert found == plain + b"\n" * (plain != b"" and not plain.endswith(b"\n"))
     assert stream.checksum() == f"crc32c: {google_crc32c.value(text):08x}"
     stream.close()
@@ -431,8 +431,8 @@ def test_lines_of_blanks_are_no_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("either_way")
 def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(pairlist, "CHUNK", 100)
+    monkeypatch.setattr(text_stream, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(pair_list, "CHUNK", 100)
     with pytest.raises(InputError, match="line 2 is longer than"):
         opened(write(tmp_path, "a\tb\t1\n" + "x" * 5000))
 
@@ -444,15 +444,15 @@ def test_records_are_sorted_the_same_way(tmp_path: Path, monkeypatch: pytest.Mon
     random = np.random.default_rng(side)
     names = random.integers(0, 400, (3000, 2)).tolist()
     text = "".join(f"{a}\t{b}\t{'NA' if (a * b) % 7 == 1 else a + b / 1000}\n" for a, b in names)
-    monkeypatch.setattr(pairs, "SIDE", side)
-    monkeypatch.setattr(pairlist, "CHUNK", 9000)
+    monkeypatch.setattr(triplets, "SIDE", side)
+    monkeypatch.setattr(pair_list, "CHUNK", 9000)
     found = []
     for way in ("a", "b"):
         opened(write(tmp_path, text, way)).close()
-        found.append([(tmp_path / f"scratch {way}" / name).read_bytes() for name in (pairs.RECORDS, pairs.INDEX)])
-        monkeypatch.setattr(spool, "library", lambda: None)
+        found.append([(tmp_path / f"scratch {way}" / name).read_bytes() for name in (triplets.RECORDS, triplets.INDEX)])
+        monkeypatch.setattr(text_stream, "library", lambda: None)
     assert found[0] == found[1]
-    records = np.frombuffer(found[0][0], pairs.RECORD)
+    records = np.frombuffer(found[0][0], triplets.RECORD)
     ids = list(dict.fromkeys(name for pair in names for name in pair))
     expected = [(ids.index(a), ids.index(b), a + b / 1000) for a, b in names if (a * b) % 7 != 1]
     assert sorted(records.tolist()) == sorted(expected)

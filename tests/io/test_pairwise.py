@@ -20,10 +20,10 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import DasrelError, InputError, MemoryLimitError, Policy, StoreError
-from dasrel.features import read_features
-from dasrel.metrics import made_ready, resolve, tile_values
-from dasrel.pairwise import from_blocks, pairwise
-from dasrel.writer import Writing
+from dasrel.io.features import read_features
+from dasrel.io.metrics import made_ready, resolve, tile_values
+from dasrel.io.pairwise import from_blocks, pairwise
+from dasrel.store.writer import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import files, whole
 
@@ -338,8 +338,8 @@ BLOCKS = """
 import sys, time
 import dask
 import numpy as np
-from dasrel.pairwise import from_blocks
-from dasrel.writer import Writing
+from dasrel.io.pairwise import from_blocks
+from dasrel.store.writer import Writing
 
 def function(rows, columns):
     with open(sys.argv[2], "a") as log:

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dasrel import rows, spool
 from dasrel.errors import InputError
-from dasrel.source import Reading, Source
-from dasrel.text import open_text, sniff
+from dasrel.io import text_matrix, text_stream
+from dasrel.io.array_files import Reading, Source
+from dasrel.io.text_matrix import open_text
+from dasrel.io.text_stream import sniff
 from tests.helpers.matrices import symmetric
 
 EVERYTHING = slice(None)
@@ -126,8 +127,8 @@ def test_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.tsv"
     ids = [f"s{k}" for k in range(60)]
     pd.DataFrame(values, ids, ids).to_csv(path, sep="\t")
-    monkeypatch.setattr(spool, "CHUNK", 9000)
-    monkeypatch.setattr(rows, "BATCH", 3000)
+    monkeypatch.setattr(text_stream, "CHUNK", 9000)
+    monkeypatch.setattr(text_matrix, "BATCH", 3000)
     np.testing.assert_array_equal(matrix(path), values)
 
 
@@ -251,8 +252,8 @@ def test_phylip_names(tmp_path: Path) -> None:
 
 
 def test_lower_and_square_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "CHUNK", 5000)
-    monkeypatch.setattr(rows, "BATCH", 1500)
+    monkeypatch.setattr(text_stream, "CHUNK", 5000)
+    monkeypatch.setattr(text_matrix, "BATCH", 1500)
     values = symmetric(40)
     names = [f"g{k}" for k in range(40)]
     lines = [(name, [repr(x) for x in row]) for name, row in zip(names, values.tolist(), strict=True)]
@@ -347,8 +348,8 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "CHUNK", 1000)
-    monkeypatch.setattr(spool, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(text_stream, "CHUNK", 1000)
+    monkeypatch.setattr(text_stream, "LONGEST_LINE", 5000)
     with pytest.raises(InputError, match="line 1 is longer than"):
         opened(write(tmp_path, b"1" * 20_000))
 

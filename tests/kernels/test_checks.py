@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from dasrel import intake
 from dasrel.errors import InputError
-from dasrel.intake import Policy
-from dasrel.record import Record, column_sums
+from dasrel.kernels import checks
+from dasrel.kernels.checks import Policy, TileStatistics, column_sums
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 
@@ -21,13 +20,13 @@ def square(n: int, seed: int = 0) -> np.ndarray:
 
 def diagonal_tile(a, *, kind="distance", dtype=F64, policy=None, ids=None):
     ids = ids or [f"o{k}" for k in range(len(a))]
-    return intake.check_tile(a, None, place=(0, 0), kind=kind, dtype=dtype, policy=policy or Policy(), ids=ids)
+    return checks.check_tile(a, None, place=(0, 0), kind=kind, dtype=dtype, policy=policy or Policy(), ids=ids)
 
 
 def off_tile(a, m, *, kind="distance", dtype=F64, policy=None):
     """The tile of the first m rows against the rest."""
     ids = [f"o{k}" for k in range(len(a))]
-    return intake.check_tile(
+    return checks.check_tile(
         a[:m, m:], a[m:, :m], place=(0, m), kind=kind, dtype=dtype, policy=policy or Policy(), ids=ids
     )
 
@@ -199,9 +198,11 @@ def test_any_real_dtype(dtype):
 
 
 def test_record_round_trip_and_merge():
-    record = Record(minimum=1, maximum=2, total=3, pairs=4, zero_places=(0, 1, 2, 3, -1, -1), source_checksum=2**32 - 1)
-    assert Record.from_row(record.to_row()) == record
-    other = Record(minimum=0, maximum=1, total=1, pairs=1, asymmetry=0.5, asymmetry_row=7, asymmetry_column=9,
+    record = TileStatistics(
+        minimum=1, maximum=2, total=3, pairs=4, zero_places=(0, 1, 2, 3, -1, -1), source_checksum=2**32 - 1
+    )
+    assert TileStatistics.from_row(record.to_row()) == record
+    other = TileStatistics(minimum=0, maximum=1, total=1, pairs=1, asymmetry=0.5, asymmetry_row=7, asymmetry_column=9,
                    zero_places=(4, 5, 6, 7, -1, -1))  # fmt: skip
     both = record.merged(other)
     assert (both.minimum, both.maximum, both.total, both.pairs) == (0, 2, 4, 5)
@@ -227,7 +228,8 @@ def test_policies_without_meaning_for_a_kind():
 
 
 needs_compiled = pytest.mark.skipif(
-    intake._library() is None, reason="no C compiler when dasrel was installed, or a processor without AVX2 or NEON"
+    checks._native_checks() is None,
+    reason="no C compiler when dasrel was installed, or a processor without AVX2 or NEON",
 )
 
 
@@ -238,9 +240,9 @@ def both_ways(monkeypatch, upper, lower, kind="similarity", policy=None):
     for compiled in (True, False):
         with monkeypatch.context() as patch:
             if not compiled:
-                patch.setattr(intake, "_library", lambda: None)
+                patch.setattr(checks, "_native_checks", lambda: None)
             try:
-                tile, record = intake.check_tile(
+                tile, record = checks.check_tile(
                     upper, lower, place=(0, upper.shape[0]), kind=kind, dtype=upper.dtype, policy=policy or Policy(),
                     ids=ids,
                 )  # fmt: skip
@@ -266,7 +268,7 @@ def test_with_and_without_the_compiled_pass(shape, dtype, monkeypatch):
     for mirror in (lower, None):
         tile, row = both_ways(monkeypatch, upper, mirror)
         assert tile == upper.tobytes()
-        record = Record.from_row(np.frombuffer(row))
+        record = TileStatistics.from_row(np.frombuffer(row))
         assert (record.minimum, record.maximum, record.pairs) == (upper.min(), upper.max(), upper.size)
         exact = np.abs(upper).sum(dtype=np.float64)
         assert record.total == pytest.approx(upper.sum(dtype=np.float64), abs=1e-12 * exact)
@@ -294,7 +296,7 @@ def test_every_flaw_is_seen_by_the_compiled_pass(shape, dtype, monkeypatch):
             upper[r, c] = np.nan
             assert "missing" in both_ways(monkeypatch, upper, upper.T.copy())
             _, row = both_ways(monkeypatch, upper, upper.T.copy(), "distance", Policy(missing="max"))
-            record = Record.from_row(np.frombuffer(row))
+            record = TileStatistics.from_row(np.frombuffer(row))
             assert (record.pairs, record.missing) == (good.size - 1, 1)
             assert record.total == pytest.approx(np.nansum(upper, dtype=np.float64), rel=1e-12)
 
@@ -317,6 +319,6 @@ def test_columns_are_summed_row_by_row(width, dtype):
     for row in band:
         sums += row
     np.testing.assert_array_equal(column_sums(band), sums)
-    taken = intake._taken(band, None, np.empty_like(band))
+    taken = checks._taken(band, None, np.empty_like(band))
     if taken is not None:
         np.testing.assert_array_equal(taken[3], sums)

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from dasrel import skinny, tiles
-from dasrel.tiles import Strips, View
+from dasrel.kernels import products
+from dasrel.kernels.products import Strips, View
 
 pytestmark = pytest.mark.skipif(
-    not skinny.available(), reason="no C compiler when dasrel was installed, or a processor without AVX2 or NEON"
+    not products.has_native_products(),
+    reason="no C compiler when dasrel was installed, or a processor without AVX2 or NEON",
 )
 
 
@@ -22,7 +23,7 @@ def test_products_both_ways(shape, dtype, k):
     panel = wide[:, : shape[1]]
     rows, columns = (rng.standard_normal((k, size)).astype(dtype) for size in shape)
     row_sums, column_sums = np.ones((k, shape[0])), np.ones((k, shape[1]))
-    assert skinny.add_products(panel, rows, columns, row_sums, column_sums)
+    assert products._add_products_native(panel, rows, columns, row_sums, column_sums)
     exact = panel.astype(np.float64)
     for found, other, along in ((row_sums, columns, exact.T), (column_sums, rows, exact)):
         truth = other.astype(np.float64) @ along
@@ -35,7 +36,7 @@ def test_a_tile_on_the_diagonal_has_one_product():
     rng = np.random.default_rng(0)
     panel, columns = rng.random((50, 50)), rng.random((3, 50))
     sums = np.zeros((3, 50))
-    assert skinny.add_products(panel, columns, columns, sums, None)
+    assert products._add_products_native(panel, columns, columns, sums, None)
     np.testing.assert_allclose(sums, columns @ panel.T, rtol=1e-13)
 
 
@@ -47,18 +48,18 @@ def test_a_tile_on_the_diagonal_has_one_product():
 def test_what_it_cannot_do_is_left_to_blas(panel):
     rows, columns = np.ones((2, 30), panel.dtype), np.ones((2, 40), panel.dtype)
     sums = np.zeros((2, 30)), np.zeros((2, 40))
-    assert not skinny.add_products(panel, rows, columns, *sums)
+    assert not products._add_products_native(panel, rows, columns, *sums)
     assert not sums[0].any()
     assert not sums[1].any()
-    tiles.add_products(panel, [(View("squared-distance"), Strips(rows, columns))], [sums[0]], [sums[1]])
+    products.add_products(panel, [(View("squared-distance"), Strips(rows, columns))], [sums[0]], [sums[1]])
     assert (sums[0] == 40).all()
     assert (sums[1] == 30).all()
 
 
 def test_many_columns_are_left_to_blas():
-    many = skinny.MOST_COLUMNS + 1
+    many = products.MOST_COLUMNS + 1
     panel, rows, columns = (np.ones(shape, np.float32) for shape in ((5, 6), (many, 5), (many, 6)))
-    assert not skinny.add_products(panel, rows, columns, np.zeros((many, 5)), np.zeros((many, 6)))
+    assert not products._add_products_native(panel, rows, columns, np.zeros((many, 5)), np.zeros((many, 6)))
 
 
 @pytest.mark.parametrize("kind", ["distance", "squared-distance"])
@@ -69,12 +70,12 @@ def test_with_and_without_it_products_agree(kind, monkeypatch):
 
     def both():
         sums = np.zeros((5, 300)), np.zeros((5, 410))
-        tiles.add_products(tile, [(View(kind), strips)], [sums[0]], [sums[1]])
+        products.add_products(tile, [(View(kind), strips)], [sums[0]], [sums[1]])
         return sums
 
     compiled = both()
-    monkeypatch.setattr(skinny, "_library", lambda: None)
-    assert not skinny.available()
+    monkeypatch.setattr(products, "_native_products", lambda: None)
+    assert not products.has_native_products()
     for with_it, without in zip(compiled, both(), strict=True):
         np.testing.assert_allclose(with_it, without, rtol=2e-6)
         assert (with_it != without).any()  # two ways to add up: if all bits agreed, one was not taken

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dasrel.errors import InputError
-from dasrel.figures import PIXELS, cluster_order, partition_picture
+from dasrel.report.figures import PIXELS, cluster_order, partition_picture
 
 
 def colours(path: Path) -> set[tuple[int, ...]]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel.direct import DirectMatrix
+from dasrel.engine.scan import Plan
 from dasrel.errors import InputError
-from dasrel.graph import Plan
-from dasrel.images import image_consumer, induced_image, ivat_image, matrix_image, write_image
-from dasrel.tree import minimum_spanning_tree
+from dasrel.geometry.tree import minimum_spanning_tree
+from dasrel.report.matrix_image import image_consumer, induced_image, ivat_image, matrix_image, write_image
+from dasrel.store.matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
 from tests.helpers.stores import stored
 
@@ -46,7 +46,7 @@ def minimax(D):
 def test_a_matrix_in_any_order_equals_dense_block_means(n, parts, pixels, seed, kind, ordered):
     values = symmetric(n, seed, kind)
     order = np.random.default_rng(seed).permutation(n) if ordered else None
-    found = matrix_image(DirectMatrix(values, kind, tile=-(-n // parts)), order, pixels)
+    found = matrix_image(ArrayMatrix(values, kind, tile=-(-n // parts)), order, pixels)
     seen = squared_of(values, kind) if kind == "similarity" else values
     seen = seen if order is None else seen[np.ix_(order, order)]
     np.testing.assert_allclose(found, block_means(seen, pixels), rtol=1e-12, atol=1e-12)
@@ -74,7 +74,7 @@ def test_two_processes_give_the_same_bits(tmp_path, workers):
 
 def test_predicted_memory_is_above_what_a_tile_takes():
     for kind in ("distance", "similarity"):
-        source = DirectMatrix(symmetric(1200, 1, kind).astype(np.float32), kind, tile=600)
+        source = ArrayMatrix(symmetric(1200, 1, kind).astype(np.float32), kind, tile=600)
         consumer = image_consumer(source, np.random.default_rng(0).permutation(1200), 400)
         plan = Plan(source.layout)
         for i, j in ((0, 1), (0, 0)):
@@ -91,12 +91,12 @@ def test_predicted_memory_is_above_what_a_tile_takes():
 def test_bands_and_many_groups_add_up(monkeypatch):
     """Small bands and 13 tiles a side: cells that are cut by bands, tiles and groups of tiles."""
     values = symmetric(130, 2)
-    monkeypatch.setattr("dasrel.tiles.PANEL_BYTES", 1)
+    monkeypatch.setattr("dasrel.kernels.products.PANEL_BYTES", 1)
     order = np.random.default_rng(0).permutation(130)
     for chosen in (order, None):
         seen = values if chosen is None else values[np.ix_(chosen, chosen)]
         for tile in (10, 128):
-            found = matrix_image(DirectMatrix(values, "distance", tile=tile), chosen, 7)
+            found = matrix_image(ArrayMatrix(values, "distance", tile=tile), chosen, 7)
             np.testing.assert_allclose(found, block_means(seen, 7), rtol=1e-12)
 
 

@@ -10,11 +10,11 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel.cli import run
-from dasrel.orders import eigen_order, label_order
-from dasrel.readers import import_matrix
-from dasrel.tree import Tree
-from dasrel.writer import Writing
+from dasrel.cli.app import run
+from dasrel.geometry.tree import Tree
+from dasrel.io.importing import import_matrix
+from dasrel.report.matrix_image import eigen_order, label_order
+from dasrel.store.writer import Writing
 
 N = 90
 

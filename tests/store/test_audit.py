@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import zarr
 
-from dasrel.audit import audit_lines, audit_store
 from dasrel.errors import MemoryLimitError, StoreError
-from dasrel.intake import Policy, check_tile
-from dasrel.meter import watch
-from dasrel.writer import Writer, Writing, create_store
+from dasrel.kernels.checks import Policy, check_tile
+from dasrel.store.audit import audit_lines, audit_store
+from dasrel.store.writer import Writer, Writing, create_store
+from dasrel.util.progress import watch
 from tests.helpers.matrices import distances, uniform_points
 
 N, TILE = 70, 20  # 4 tiles a side, the last one padded
@@ -221,8 +221,8 @@ def test_a_cluster_finds_the_same(tmp_path: Path) -> None:
 
 
 def test_audit_with_the_spectrum_tells_whether_it_is_euclidean(tmp_path, capsys):
-    from dasrel.cli import run
-    from dasrel.readers import import_matrix
+    from dasrel.cli.app import run
+    from dasrel.io.importing import import_matrix
 
     points = np.random.default_rng(0).normal(size=(40, 3))
     gaps = np.abs(points[:, None] - points[None, :])

@@ -12,11 +12,12 @@ import zarr
 
 from dasrel import open_matrix
 from dasrel.errors import InputError, StoreError
-from dasrel.readers import import_matrix
-from dasrel.record import Record
-from dasrel.source import Reading
-from dasrel.store import Layout, is_store, read_manifest
-from dasrel.writer import Writing, create_store, default_tile
+from dasrel.io.array_files import Reading
+from dasrel.io.importing import import_matrix
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.matrix import is_store, read_manifest
+from dasrel.store.tile_files import Layout, default_tile
+from dasrel.store.writer import Writing, create_store
 from tests.helpers.matrices import line_distances
 
 N, TILE = 70, 32
@@ -198,13 +199,13 @@ def test_default_tiles(n, dtype):
 def test_a_store_is_finished_only_when_every_tile_is_there(tmp_path):
     writer = create_store(tmp_path / "s.zarr", n_objects=4, kind="distance", writing=Writing(tile=2))
     assert writer.missing() == [(0, 0), (0, 1), (1, 1)]
-    writer.files.write(0, 1, np.ones((2, 2)), Record(minimum=1, maximum=1, total=4, pairs=4))
+    writer.files.write(0, 1, np.ones((2, 2)), TileStatistics(minimum=1, maximum=1, total=4, pairs=4))
     assert writer.missing() == [(0, 0), (1, 1)]
     with pytest.raises(StoreError, match=r"2 tiles are not written: \(0, 0\), \(1, 1\)"):
         writer.finish()
     for k in (0, 1):
         tile = np.array([[0, 3], [3, 0]])
-        writer.files.write(k, k, tile, Record(minimum=3, maximum=3, total=3, pairs=1, diagonal_minimum=0))
+        writer.files.write(k, k, tile, TileStatistics(minimum=3, maximum=3, total=3, pairs=1, diagonal_minimum=0))
     matrix = writer.finish(checksum="mine")
     assert matrix.manifest["provenance"]["checksum"] == "mine"
     assert matrix.audit["mean"] == pytest.approx(10 / 6)
@@ -215,7 +216,7 @@ def test_a_task_that_comes_too_late_does_not_bring_an_abandoned_store_back(tmp_p
     writer = create_store(tmp_path / "s.zarr", n_objects=4, kind="distance", writing=Writing(tile=2))
     writer.abandon()
     with pytest.raises(OSError, match=r"s\.zarr"):
-        writer.files.write(0, 0, np.zeros((2, 2)), Record())
+        writer.files.write(0, 0, np.zeros((2, 2)), TileStatistics())
     assert not list(tmp_path.iterdir())
 
 

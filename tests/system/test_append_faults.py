@@ -15,12 +15,14 @@ import zarr
 from zarr.storage import LocalStore
 
 import dasrel
-from dasrel import InputError, Policy, StoreError, Writing, stopping
-from dasrel.append import append
-from dasrel.audit import audit_store
-from dasrel.growing import growth
-from dasrel.record import Record
-from dasrel.store import TileFiles, open_matrix
+from dasrel import InputError, Policy, StoreError, Writing
+from dasrel.io.append import append
+from dasrel.kernels.checks import TileStatistics
+from dasrel.store.audit import audit_store
+from dasrel.store.growth import append_transaction
+from dasrel.store.matrix import open_matrix
+from dasrel.store.tile_files import TileFiles
+from dasrel.util import limits
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import distances_with_zeros
 from tests.helpers.processes import script_line
@@ -29,7 +31,7 @@ from tests.helpers.stores import assert_alike, facts, marks, stored
 PLACES = {
     "replace": ("os.replace", False),
     "replaced": ("os.replace", True),
-    "record": ("dasrel.store.TileFiles.write", True),
+    "record": ("dasrel.store.tile_files.TileFiles.write", True),
     "creating": ("zarr.Group.create_array", False),
     "created": ("zarr.Group.create_array", True),
     "resizing": ("zarr.Array.resize", False),
@@ -43,7 +45,7 @@ PLACES = {
 KILLING = """
     import json
     import dasrel.store, zarr
-    from dasrel.append import append
+    from dasrel.io.append import append
 
     rows, cases = sys.argv[1], json.loads(sys.argv[2])
     for place, after, count, store in cases:
@@ -107,7 +109,7 @@ def test_what_a_dead_worker_left_is_swept_at_the_end(tmp_path: Path, monkeypatch
     np.save(tmp_path / "rows.npy", distances_with_zeros(40)[30:])
     plain = TileFiles.write
 
-    def write(files: TileFiles, i: int, j: int, tile: Any, record: Record) -> None:
+    def write(files: TileFiles, i: int, j: int, tile: Any, record: TileStatistics) -> None:
         plain(files, i, j, tile, record)
         (store / f"values/c/{i}/{j}.{'0' * 32}.partial").write_bytes(b"half")
 
@@ -155,7 +157,10 @@ def test_a_reader_never_sees_half(tmp_path: Path) -> None:
 def test_an_unfinished_append_of_something_else(tmp_path: Path) -> None:
     square = distances_with_zeros(40, "float32")
     stored(store := tmp_path / "s", square[:20, :20], tile=8)
-    with pytest.raises(RuntimeError, match="stop"), growth(store, [str(k) for k in range(20, 40)], {"source": "other"}):
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        append_transaction(store, [str(k) for k in range(20, 40)], {"source": "other"}),
+    ):
         raise RuntimeError("stop")
     assert open_matrix(store).n_objects == 20
     with pytest.raises(StoreError, match=r"was begun and not finished, with objects 40; now it is 30: .*--force"):
@@ -170,7 +175,7 @@ def test_an_unfinished_append_of_something_else(tmp_path: Path) -> None:
 def test_two_at_once(tmp_path: Path) -> None:
     square = distances_with_zeros(30, "float32")
     stored(store := tmp_path / "s", square[:20, :20], tile=8)
-    with growth(store, [str(k) for k in range(20, 30)], {"source": "other"}):
+    with append_transaction(store, [str(k) for k in range(20, 30)], {"source": "other"}):
         for more in ({}, {"resume": True}, {"force": True}):
             with pytest.raises(StoreError, match=r"another append to .* is under way; wait for it"):
                 append(store, square[20:], **more)
@@ -184,7 +189,10 @@ def test_where_folders_cannot_be_locked(tmp_path: Path) -> None:
     dasrel.import_matrix(square[:20, :20], store, kind="distance", writing=Writing(tile=8))
 
     def begun_by(owner: dict[str, Any]) -> None:
-        with pytest.raises(RuntimeError, match="stop"), growth(store, list(map(str, range(20, 30))), about, force=True):
+        with (
+            pytest.raises(RuntimeError, match="stop"),
+            append_transaction(store, list(map(str, range(20, 30))), about, force=True),
+        ):
             raise RuntimeError("stop")
         zarr.open_group(store)["progress"].attrs["owner"] = owner
 
@@ -203,7 +211,7 @@ def test_where_folders_cannot_be_locked(tmp_path: Path) -> None:
     ended.wait()
     source = distances_with_zeros(33, "float32")[30:]
     about |= {"size": source.nbytes, "checksum": checksum(source)}
-    with pytest.raises(RuntimeError, match="stop"), growth(store, list(map(str, range(30, 33))), about):
+    with pytest.raises(RuntimeError, match="stop"), append_transaction(store, list(map(str, range(30, 33))), about):
         raise RuntimeError("stop")
     owner = {"host": os.uname().nodename, "process": ended.pid, "token": "x"}
     zarr.open_group(store)["progress"].attrs["owner"] = owner  # one who is known to be dead
@@ -219,9 +227,9 @@ def checksum(array: Any) -> str:
 def test_one_who_was_taken_over_adds_nothing(tmp_path: Path) -> None:
     square = distances_with_zeros(30, "float32")
     stored(store := tmp_path / "s", square[:20, :20], tile=8)
-    with growth(store, ["a"], {}) as (under_way, _):
+    with append_transaction(store, ["a"], {}) as (under_way, _):
         for tile in under_way.tiles():
-            under_way.files.write(*tile, np.zeros(under_way.layout.shape(*tile), "float32"), Record())
+            under_way.files.write(*tile, np.zeros(under_way.layout.shape(*tile), "float32"), TileStatistics())
         zarr.open_group(store)["progress"].attrs["owner"] = {"host": "elsewhere", "process": 1, "token": "x"}
         with pytest.raises(StoreError, match=r"another append to .* has taken over"):
             under_way.commit(None)
@@ -304,7 +312,7 @@ def test_stopped_and_gone_on_with(tmp_path: Path) -> None:
     """A time limit lets the first tile be written; the rest is for the next call."""
     square = distances_with_zeros(60, "float32")
     stored(store := tmp_path / "s", square[:20, :20], tile=8)
-    with stopping.limited(0.0), pytest.raises(dasrel.Stopped, match="run the same append again to go on"):
+    with limits.limited(0.0), pytest.raises(dasrel.Stopped, match="run the same append again to go on"):
         append(store, square[20:])
     assert open_matrix(store).n_objects == 20
     done = append(store, square[20:])

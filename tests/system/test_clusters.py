@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import dasrel
-from dasrel import cli, compiled
+from dasrel import kernels
+from dasrel.cli import app
+from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelWarning
-from dasrel.runtime import Runtime, connect
 from tests.helpers.processes import command, dask_cluster, dask_worker, end, refused, unmoved, why_no_slurm
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -56,7 +57,7 @@ def test_a_running_scheduler_does_the_work(store: str, scheduler_file: str, tmp_
         "address": ["--scheduler", address(scheduler_file)],
     }
     for name, place in places.items():
-        assert cli.run(["cluster", store, str(tmp_path / name), *asked, *place]) == 0
+        assert app.run(["cluster", store, str(tmp_path / name), *asked, *place]) == 0
     here, *there = (np.load(tmp_path / name / "memberships.npy") for name in places)
     assert all(np.array_equal(here, one) for one in there)
 
@@ -66,11 +67,11 @@ def test_workers_that_do_not_come(store: str, scheduler_file: str, capfd: pytest
     assert "2 of 5 workers came in 0.5 s" in refused(["spectrum", store, *asked], capfd)
 
 
-@pytest.mark.skipif(not compiled.instruction_set(), reason="no vector kernels here: all workers are alike")
+@pytest.mark.skipif(not kernels.instruction_set(), reason="no vector kernels here: all workers are alike")
 def test_kernels_that_differ_are_told_of(scheduler_file: str, tmp_path: Path) -> None:
     """A third worker, which adds up by NumPy, and so to other bits."""
     other = dask_worker(Path(scheduler_file), tmp_path, DASREL_NO_NATIVE="1")
-    told = rf"versions differ: kernels {compiled.signature()} here and numpy at tcp://\S+$"
+    told = rf"versions differ: kernels {kernels.signature()} here and numpy at tcp://\S+$"
     try:
         with pytest.warns(DasrelWarning, match=told), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
             pass
@@ -145,7 +146,7 @@ def test_tls_from_end_to_end(store: str, tmp_path: Path, capfd: pytest.CaptureFi
     mine, foreign = ours(right.signed("mine")), ours(wrong.signed("foreign"))
     with dask_cluster(tmp_path, workers=1, tls=right.signed("theirs")) as (file, _):
         assert address(file).startswith("tls://127.0.0.1:")
-        assert cli.run(["spectrum", store, "--scheduler-file", file, *mine, "--json"]) == 0
+        assert app.run(["spectrum", store, "--scheduler-file", file, *mine, "--json"]) == 0
         out, err = capfd.readouterr()
         assert json.loads(out)["is_euclidean"] is True
         assert err.startswith("dasrel: scheduler tls://127.0.0.1:")
@@ -164,7 +165,7 @@ def test_tls_from_end_to_end(store: str, tmp_path: Path, capfd: pytest.CaptureFi
         assert "do they belong together?" in refused(mixed, capfd)
         assert "is no file" in refused([*where, *mine[:4], "--tls-key", "absent"], capfd)
     local = ["spectrum", store, "--dask", "local:workers=1", *mine, "--json"]
-    assert cli.run(local) == 0
+    assert app.run(local) == 0
     assert capfd.readouterr().err.startswith("dasrel: scheduler tls://127.0.0.1:")
 
 
@@ -294,7 +295,7 @@ def test_jobs_of_slurm_itself(store: str, tmp_path: Path, capfd: pytest.CaptureF
         pytest.skip(reason)
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
     asked = f"slurm:jobs=2,cores=1,memory=1GB,walltime=00:10:00,logs={tmp_path}"
-    assert cli.run(["spectrum", store, "--dask", asked, "--workers", "2", "--json"]) == 0
+    assert app.run(["spectrum", store, "--dask", asked, "--workers", "2", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["lowest"] == list(dasrel.spectrum(store).lowest)
     assert unmoved(err)[1:] == ["dasrel: workers 2, threads 2"]

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel import Writing, outputs, text, watch, writer
+from dasrel import Writing, watch
+from dasrel.clustering import output
+from dasrel.clustering.runs import grid
 from dasrel.errors import InputError, StoreError
-from dasrel.runs import grid
-from dasrel.store import TileFiles
+from dasrel.io import text_matrix
+from dasrel.store import writer
+from dasrel.store.tile_files import TileFiles
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, killed, line_of, ran
@@ -35,8 +38,11 @@ def store(source: Path) -> Path:
     "moments",
     [
         [("scan", 1, 1), ("scan", 4, 0)],
-        [("numpy.save", 0, 1), ("dasrel.outputs._replace", 0, 1)],  # while the results are written, and before a rename
-        [("dasrel.outputs._replace", 1, 1)],  # they are in place, and the checkpoint is not yet removed
+        [
+            ("numpy.save", 0, 1),
+            ("dasrel.clustering.output._replace", 0, 1),
+        ],  # while the results are written, and before a rename
+        [("dasrel.clustering.output._replace", 1, 1)],  # they are in place, and the checkpoint is not yet removed
     ],
 )
 def test_a_clustering_that_is_killed(tmp_path: Path, store: Path, moments: list[tuple[str, int, int]]) -> None:
@@ -84,7 +90,9 @@ def test_pairwise_and_append_that_are_killed(tmp_path: Path, source: Path) -> No
     made = (old, "--metric", "cityblock", "--tile", 30, "--quiet")
     assert ran("pairwise", made[0], whole, *made[1:]) == 0
     killed("pairwise", 0, 4, "pairwise", made[0], store, *made[1:])
-    killed("dasrel.writer.open_matrix", 0, 1, "pairwise", made[0], store, *made[1:], "--resume")  # complete by then
+    killed(
+        "dasrel.store.writer.open_matrix", 0, 1, "pairwise", made[0], store, *made[1:], "--resume"
+    )  # complete by then
     assert files(store) == files(whole)
     added = (new, "--features", old, "--quiet")
     assert ran("append", whole, *added) == 0
@@ -221,7 +229,7 @@ def test_two_imports_into_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             dasrel.import_matrix(second, store, kind="distance", writing=Writing(tile=20, **how))
         refused.append(how)
 
-    for owner, name in ((text, "open_text"), (writer, "create_group"), (TileFiles, "write")):
+    for owner, name in ((text_matrix, "open_text"), (writer, "create_group"), (TileFiles, "write")):
         for how in ({}, {"force": True}, {"resume": True}):
             at_once(monkeypatch, owner, name, lambda how=how: other(**how))
             dasrel.import_matrix(first, store, kind="distance", writing=Writing(tile=20, force=True))
@@ -257,12 +265,12 @@ def test_many_processes_write_one_store(tmp_path: Path) -> None:
 def test_two_clusterings_into_one_folder(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     three, two = (dasrel.cluster(store, grid("hard", k, n_init=1)) for k in (3, 2))
-    at_once(monkeypatch, outputs, "_replace", lambda: outputs.save_clustering(two, out))
+    at_once(monkeypatch, output, "_replace", lambda: output.save_clustering(two, out))
     with pytest.raises(InputError, match=r"out exists; choose another place"):
-        outputs.save_clustering(three, out)
+        output.save_clustering(three, out)
     assert np.load(out / "memberships.npy").shape == (180, 2)
-    at_once(monkeypatch, outputs, "_replace", lambda: outputs.save_clustering(two, out, force=True))
-    outputs.save_clustering(three, out, force=True)
+    at_once(monkeypatch, output, "_replace", lambda: output.save_clustering(two, out, force=True))
+    output.save_clustering(three, out, force=True)
     assert np.load(out / "memberships.npy").shape == (180, 3)
     assert json.loads((out / "result.json").read_text())["settings"][0]["n_clusters"] == 3
     assert [one.name for one in tmp_path.iterdir()] == ["out"]

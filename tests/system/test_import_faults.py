@@ -10,9 +10,9 @@ import pytest
 
 from dasrel import Policy, open_matrix
 from dasrel.errors import StoreError
-from dasrel.readers import import_matrix
-from dasrel.store import read_manifest
-from dasrel.writer import Writing
+from dasrel.io.importing import import_matrix
+from dasrel.store.matrix import read_manifest
+from dasrel.store.writer import Writing
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import line_distances
 from tests.helpers.processes import killed
@@ -21,7 +21,7 @@ from tests.helpers.stores import files
 N, TILE = 90, 16
 WRITING = Writing(tile=TILE)
 
-RENAME, CHUNK, RECORD = "os.replace", "dasrel.store._write_aside", "dasrel.store.TileFiles.write"
+RENAME, CHUNK, RECORD = "os.replace", "dasrel.store.tile_files._write_aside", "dasrel.store.tile_files.TileFiles.write"
 CREATE, DELETE = "zarr.Group.create_array", "zarr.Group.__delitem__"
 
 
@@ -85,8 +85,8 @@ def test_a_limit_on_file_size_leaves_no_half_tile(tmp_path):
         import resource, signal, sys
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-        from dasrel.readers import import_matrix
-        from dasrel.writer import Writing
+        from dasrel.io.importing import import_matrix
+        from dasrel.store.writer import Writing
         try:
             import_matrix(sys.argv[1], sys.argv[2], kind="distance", writing=Writing(tile=100))
         except OSError as error:

@@ -16,10 +16,9 @@ import pytest
 import yaml
 from kubernetes_validate.utils import all_versions, major_minor
 
-from dasrel.cli import run
-from dasrel.clusters import kubernetes_arguments, parsed_cluster
-from dasrel.recipe import read_workflow
-from dasrel.runtime import environment
+from dasrel.cli.app import run
+from dasrel.engine.runtime import environment, kubernetes_arguments, parsed_cluster
+from dasrel.workflow.schema import read_workflow
 
 FOLDER = Path(__file__).parents[2] / "workflows" / "kubernetes"
 # The first version whose podFailurePolicy is beyond beta, and the newest that there is a schema of.

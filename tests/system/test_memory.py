@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel.writer import Writing
+from dasrel.store.writer import Writing
 from tests.helpers.matrices import grouped_points, symmetric
 from tests.helpers.processes import measured
 from tests.helpers.stores import stored
@@ -14,9 +14,9 @@ import resource
 from concurrent.futures import ThreadPoolExecutor
 import dask, numpy as np
 from dasrel import open_matrix
-from dasrel.products import product_consumer
-from dasrel.relation import relation
-from dasrel.scan import needed_memory
+from dasrel.engine.relation import product_consumer
+from dasrel.engine.relation import relation
+from dasrel.engine.scan import needed_memory
 
 path, columns, threads, limited = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "limited"
 matrix = open_matrix(path)
@@ -74,9 +74,9 @@ def test_memory_does_not_grow_with_the_matrix(tmp_path):
 ACTIONS = """
 import warnings
 import numpy as np, dasrel
-from dasrel import forecast
-from dasrel.planning import plan_clustering
-from dasrel.writer import Writing
+from dasrel.geometry import euclidean; from dasrel.io import export
+from dasrel.clustering.planning import plan_clustering
+from dasrel.store.writer import Writing
 
 warnings.simplefilter("ignore")
 store, out, what = sys.argv[1:]
@@ -89,16 +89,16 @@ def actions(path, folder):
         "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
         "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
         "spectrum": (
-            lambda: forecast.forecast_spectrum(path, max_scans=12),
+            lambda: euclidean.estimate_spectrum(path, max_scans=12),
             lambda: dasrel.spectrum(path, max_scans=12)),
         "euclideanize": (
-            lambda: forecast.forecast_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
+            lambda: euclidean.estimate_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
             lambda: dasrel.euclideanize(path, method="ultrametric", max_scans=12)),
         "export": (
-            lambda: forecast.forecast_export(path, folder + "/1.npy", format="npy", relation=store + ".npz"),
+            lambda: export.estimate_export(path, folder + "/1.npy", format="npy", relation=store + ".npz"),
             lambda: dasrel.export_matrix(relation, folder + "/2.npy", format="npy", force=True)),
         "lsmat": (
-            lambda: forecast.forecast_export(path, folder + "/1.tsv", format="lsmat", relation=store + ".npz"),
+            lambda: export.estimate_export(path, folder + "/1.tsv", format="lsmat", relation=store + ".npz"),
             lambda: dasrel.export_matrix(relation, folder + "/2.tsv", format="lsmat", force=True)),
     }[what]
 
@@ -136,18 +136,18 @@ def test_no_more_memory_than_predicted(tmp_path, large, what):
 
 
 IMPORT = """
-from dasrel import readers, tasks
+from dasrel.io import importing; from dasrel.util import parallel; from dasrel.util import limits
 
-said, original = {}, tasks.run
+said, original = {}, parallel.run
 
 def run(*args, **options):
     said["task"] = options["task_memory"]
-    said["threads"] = tasks.threads_that_fit(options["task_memory"], options["memory"], "import")
+    said["threads"] = limits.threads_that_fit(options["task_memory"], options["memory"], "import")
     with peak_memory() as said["peak"]:
         return original(*args, **options)
 
-tasks.run = run
-readers.import_matrix(sys.argv[1], sys.argv[2], kind="distance")
+parallel.run = run
+importing.import_matrix(sys.argv[1], sys.argv[2], kind="distance")
 print(said["task"] * said["threads"], said["peak"][0])
 """
 

@@ -14,12 +14,12 @@ from scipy.spatial.distance import cdist
 
 from dasrel import Policy
 from dasrel.errors import InputError, StoreError
-from dasrel.pairwise import blocks_part, from_blocks, pairwise, pairwise_part
-from dasrel.parts import PartDone, parse_part
-from dasrel.readers import import_matrix, import_part
-from dasrel.source import Reading
-from dasrel.store import TileFiles, open_matrix, read_manifest
-from dasrel.writer import Writer, Writing, create_store
+from dasrel.io.array_files import Reading
+from dasrel.io.importing import import_matrix, import_part
+from dasrel.io.pairwise import blocks_part, from_blocks, pairwise, pairwise_part
+from dasrel.store.matrix import open_matrix, read_manifest
+from dasrel.store.tile_files import TileFiles
+from dasrel.store.writer import PartDone, Writer, Writing, create_store, parse_part
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line
 from tests.helpers.stores import files
@@ -68,11 +68,11 @@ def test_many_processes_at_once_leave_the_bytes_of_one(tmp_path):
 
 DYING = """
     from pathlib import Path
-    from dasrel.pairwise import pairwise_part
-    from dasrel.writer import Writing
+    from dasrel.io.pairwise import pairwise_part
+    from dasrel.store.writer import Writing
 
     folder, k, tiles = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    die_in("dasrel.store.TileFiles.write", tiles, after=True)
+    die_in("dasrel.store.tile_files.TileFiles.write", tiles, after=True)
     writing = Writing(tile=16, part=(k, 3), compress=sys.argv[4] or None)
     pairwise_part(folder / "x.npy", folder / "s.zarr", metric="rbf", kind="kernel", writing=writing)
 """

@@ -23,7 +23,7 @@ import zarr
 import dasrel
 from dasrel import Reading, Writing
 from dasrel.errors import DasrelError
-from dasrel.tree import Tree
+from dasrel.geometry.tree import Tree
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import ran
 

@@ -155,7 +155,7 @@ def test_sigterm_in_a_long_call_of_a_library(tmp_path: Path, distances: Path) ->
         "    libc = ctypes.CDLL(None)\n"
         "    while True:\n"
         "        left = libc.sleep(600)\n"
-        "dasrel.audit.audit_store = stuck\n"
+        "dasrel.store.audit.audit_store = stuck\n"
     )
     for options, told in (((), ""), (("--json",), {"error": "stopped by SIGTERM"})):
         process = started("audit", distances, *options, code=stuck)
@@ -170,13 +170,13 @@ def test_a_second_sigterm_in_a_long_call_of_a_library(distances: Path) -> None:
     stuck = (
         "import ctypes, sys\n"
         "import dasrel.audit, dasrel.stopping\n"
-        "dasrel.stopping.GRACE = 600\n"
+        "dasrel.util.limits.GRACE = 600\n"
         "def stuck(*given, **named):\n"
         "    print('stuck', file=sys.stderr, flush=True)\n"
         "    libc = ctypes.CDLL(None)\n"
         "    while True:\n"
         "        libc.sleep(600)\n"
-        "dasrel.audit.audit_store = stuck\n"
+        "dasrel.store.audit.audit_store = stuck\n"
     )
     process = started("audit", distances, code=stuck)
     until(process, "stuck")

@@ -17,12 +17,12 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import watch
-from dasrel.checkpoint import Checkpoint
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.runs import grid
+from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import Stopped
-from dasrel.results import cluster
-from dasrel.runs import grid
-from dasrel.store import open_matrix
-from dasrel.writer import Writing
+from dasrel.store.matrix import open_matrix
+from dasrel.store.writer import Writing
 from tests.helpers.faults import stopped_after
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, ran
@@ -94,12 +94,12 @@ def test_sigterm_without_a_checkpoint_ends_at_once(tmp_path, grouped_store, capf
 def test_a_second_sigterm_ends_the_process(tmp_path, grouped_store):
     code = """
 import os, signal, sys
-from dasrel import cli, watch
+from dasrel import watch; from dasrel.cli.app.app import app
 def look(progress):
     if progress.label == "scan" and progress.scans >= 3:
         os.kill(os.getpid(), signal.SIGTERM)
 with watch(look):
-    cli.run(sys.argv[1:])
+    app.run(sys.argv[1:])
 """
     command = ("cluster", grouped_store, tmp_path / "out", *CLUSTER, "--checkpoint", tmp_path / "kept")
     done = subprocess.run([sys.executable, "-c", code, *map(str, command)], capture_output=True, text=True, check=False)

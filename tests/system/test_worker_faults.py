@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel import Writing, tasks
-from dasrel.clusters import start
-from dasrel.direct import DirectMatrix
+from dasrel import Writing
+from dasrel.clustering.runs import grid
+from dasrel.engine.runtime import PATIENT, Runtime, connect, start
 from dasrel.errors import ClusterError, StoreError
-from dasrel.runs import grid
-from dasrel.runtime import PATIENT, Runtime, connect
+from dasrel.store.matrix import ArrayMatrix
+from dasrel.util import parallel
 from tests.helpers.faults import Blocks, DeadlyTiles, Tokens, kill_a_worker, struck, worker_processes
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import dask_cluster, ran
@@ -72,7 +72,7 @@ def settled(client: Any) -> None:
 def client(workers: Any) -> Iterator[Any]:
     """All three of them, for what runs in this test; fixtures of the module still run on local threads."""
     settled(workers)
-    with tasks.bound_to(workers):
+    with parallel.bound_to(workers):
         yield workers
 
 
@@ -106,7 +106,7 @@ def test_a_worker_that_dies_between_scans(client: Any, store: Path) -> None:
 
 def test_tiles_that_were_sent_are_sent_again(client: Any, whole: Any) -> None:
     """An array of this process: what a worker had of it is lost with the worker."""
-    matrix = DirectMatrix(distances(grouped_points(180)), "distance", tile=TILE)
+    matrix = ArrayMatrix(distances(grouped_points(180)), "distance", tile=TILE)
     with struck("scan", [(2, 0), (4, 9)], lambda: kill_a_worker(client)):
         found = dasrel.cluster(matrix, RUNS)
     assert bits(found)["runs"] == whole["runs"]
@@ -131,7 +131,7 @@ def test_workers_that_die_while_they_write(client: Any, tmp_path: Path, source: 
             dasrel.import_matrix(square, tmp_path / place, kind="distance", writing=DOUBLE)
     with struck(name, [(0, 2), (0, 8)], lambda: kill_a_worker(client)):
         write(tmp_path / "there")
-    with tasks.bound_to(None):
+    with parallel.bound_to(None):
         write(tmp_path / "here")
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
@@ -142,7 +142,7 @@ def test_a_function_that_kills_its_workers(client: Any, tmp_path: Path) -> None:
     blocks = Blocks(tokens, os.getpid())
     dasrel.from_blocks(blocks, N, tmp_path / "there", kind="distance", writing=DOUBLE)
     assert tokens.left() == []
-    with tasks.bound_to(None):
+    with parallel.bound_to(None):
         dasrel.from_blocks(blocks, N, tmp_path / "here", kind="distance", writing=DOUBLE)
     assert files(tmp_path / "there") == files(tmp_path / "here")
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from dasrel import ledger, standing, store, workflow
-from dasrel.recipe import read_workflow
-from dasrel.standing import plan
+from dasrel.store import tile_files
+from dasrel.workflow import status
+from dasrel.workflow.schema import read_workflow
+from dasrel.workflow.status import plan
 from tests.helpers.processes import command
 from tests.helpers.workflows import FILES, appending, contents, edit, redone, run
 
@@ -25,14 +26,14 @@ class Kill(BaseException):
 
 
 MOMENTS = [
-    ("dasrel.workflow.do", "before"),
-    ("dasrel.workflow.do", "after"),
-    ("dasrel.workflow.write_json", "before"),
-    ("dasrel.workflow.write_json", "after"),
+    ("dasrel.workflow.run.do", "before"),
+    ("dasrel.workflow.run.do", "after"),
+    ("dasrel.workflow.run.write_json", "before"),
+    ("dasrel.workflow.run.write_json", "after"),
     ("os.rename", "before"),
     ("os.rename", "after"),
-    ("dasrel.ledger.State.save", "before"),
-    ("dasrel.ledger.State.save", "after"),
+    ("dasrel.workflow.status.StateFile.save", "before"),
+    ("dasrel.workflow.status.StateFile.save", "after"),
 ]
 
 
@@ -69,8 +70,8 @@ def test_a_run_may_end_at_any_moment(done_workflow: Path, monkeypatch: pytest.Mo
 def _killing(patch: pytest.MonkeyPatch, place: str, when: str, k: int) -> list[int]:
     """Let the k-th call of a function be the last."""
     module, _, name = place.rpartition(".")
-    owners = {"os": os, "dasrel.workflow": workflow, "dasrel.ledger.State": ledger.State}
-    target: Any = owners.get(module, store.TileFiles)
+    owners = {"os": os, "dasrel.workflow": workflow, "dasrel.workflow.status.StateFile": status.StateFile}
+    target: Any = owners.get(module, tile_files.TileFiles)
     plain = getattr(target, name)
     calls: list[int] = []
     killed: list[int] = []
@@ -97,9 +98,9 @@ def test_an_append_may_end_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
     run(path, out=tmp_path / "other")
     with monkeypatch.context() as patch:
         if moment == "tile":
-            _killing(patch, "dasrel.store.TileFiles.write", "after", 10 + 3)  # the import writes ten
+            _killing(patch, "dasrel.store.tile_files.TileFiles.write", "after", 10 + 3)  # the import writes ten
         else:
-            _killing(patch, "dasrel.workflow.do", moment, 1)
+            _killing(patch, "dasrel.workflow.run.do", moment, 1)
         with pytest.raises(Kill):
             run(path)
     assert redone(path) == {"one", "all", "tree"}
@@ -112,7 +113,7 @@ def test_what_an_interrupted_step_has_left_is_gone_on_with(
 ) -> None:
     """An import goes on with its tiles, and a changed parameter begins anew."""
     edit(workflow_folder / "w.toml", ("tile = 16", "tile = 4"))
-    plain = store.TileFiles.write
+    plain = tile_files.TileFiles.write
     written: list[tuple[int, int]] = []
 
     def write(self: Any, i: int, j: int, *rest: Any) -> None:
@@ -121,7 +122,7 @@ def test_what_an_interrupted_step_has_left_is_gone_on_with(
         plain(self, i, j, *rest)
         written.append((i, j))
 
-    monkeypatch.setattr(store.TileFiles, "write", write)
+    monkeypatch.setattr(tile_files.TileFiles, "write", write)
     with pytest.raises(Kill):
         run(workflow_folder / "w.toml")
     planned = plan(read_workflow(workflow_folder / "w.toml"))
@@ -132,7 +133,7 @@ def test_what_an_interrupted_step_has_left_is_gone_on_with(
         plain(self, i, j, *rest)
         written.append((i, j))
 
-    monkeypatch.setattr(store.TileFiles, "write", write_on)
+    monkeypatch.setattr(tile_files.TileFiles, "write", write_on)
     assert redone(workflow_folder / "w.toml") == set(FILES)
     assert sorted(written) == [(i, j) for i in range(10) for j in range(i, 10)]
     assert len(before) >= 10
@@ -162,11 +163,11 @@ def test_the_real_kill(workflow_folder: Path) -> None:
         with subprocess.Popen([*words, "--log-json", str(workflow_folder / step)], stderr=subprocess.PIPE) as process:
             waits_for(process, workflow_folder / step, step)
             process.send_signal(signal.SIGKILL)
-        assert (workflow_folder / "w" / standing.LOCK).exists()
+        assert (workflow_folder / "w" / status.LOCK).exists()
     end = command("run", workflow_folder / "w.toml")
     assert end.returncode == 0, end.stderr
     assert "took over the lock of process" in end.stderr
-    assert not (workflow_folder / "w" / standing.LOCK).exists()
+    assert not (workflow_folder / "w" / status.LOCK).exists()
     run(workflow_folder / "w.toml", out=workflow_folder / "other")
     assert contents(workflow_folder / "w") == contents(workflow_folder / "other")
 
@@ -230,7 +231,7 @@ def test_a_run_that_is_stopped_goes_on(workflow_folder: Path) -> None:
     assert redone(workflow_folder / "w.toml") == {"a", "tree"}
     run(workflow_folder / "w.toml", out=workflow_folder / "other")
     assert contents(workflow_folder / "w") == contents(workflow_folder / "other")
-    assert not (workflow_folder / "w" / standing.LOCK).exists()
+    assert not (workflow_folder / "w" / status.LOCK).exists()
 
 
 def test_two_runs_of_one_workflow(workflow_folder: Path) -> None:

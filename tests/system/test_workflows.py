@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasrel.recipe import read_workflow
+from dasrel.workflow.schema import read_workflow
 from tests.helpers.matrices import blobs, distances
 
 FOLDER = Path(__file__).parents[2] / "workflows"

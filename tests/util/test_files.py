@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dasrel.lock import Lock, LockedError, holder
+from dasrel.util.files import Lock, LockedError, holder
 
 
 def test_a_lock_lets_one_in(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_locks_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
 RACE = """
 import sys, time
 from pathlib import Path
-from dasrel.lock import Lock, LockedError
+from dasrel.util.files import Lock, LockedError
 path, log = Path(sys.argv[1]), Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -6,45 +6,46 @@ import threading
 
 import pytest
 
-from dasrel import meter, stopping, watch
+from dasrel import watch
 from dasrel.errors import InputError
+from dasrel.util import limits, progress
 
 
 def test_durations():
     told = {"90s": 90, "30m": 1800, "2h": 7200, "1h30m": 5400, "00:20:00": 1200, "1-02:00:00": 93600, "1.5h": 5400}
     for text, expected in {**told, 7: 7, 0.5: 0.5}.items():
-        assert stopping.seconds(text) == expected
+        assert seconds(text) == expected
     for text in ("", "30", "h", "1h30", "10:30", "1:70:00", "-5s", -1, float("nan"), None, True, "1h 30m"):
         with pytest.raises(InputError, match="is no duration"):
-            stopping.seconds(text)
+            seconds(text)
 
 
 def test_limits_inside_each_other():
-    with stopping.limited("1h") as outer, stopping.limited(5) as inner:
+    with limits.limited("1h") as outer, limits.limited(5) as inner:
         assert outer.reason(4000) == "the time limit of 60 min"
         assert inner.reason(100) == "the time limit of 5 s"
         assert inner.reason() == ""
         outer.signalled = True
         assert inner.reason() == "SIGTERM"
-    assert stopping.current().reason(1e9) == ""
+    assert limits.current().reason(1e9) == ""
 
 
 def test_the_listener_gives_back_who_listened_before():
     before = signal.getsignal(signal.SIGTERM)
-    with stopping.listening():
+    with limits.listening():
         assert signal.getsignal(signal.SIGTERM) is not before
-        stopping.check()
+        limits.check()
         os.kill(os.getpid(), signal.SIGTERM)  # and nothing is raised here
-        with pytest.raises(stopping.Terminated):
-            stopping.check()
+        with pytest.raises(limits.Terminated):
+            limits.check()
     assert signal.getsignal(signal.SIGTERM) is before
-    with stopping.listening() as stop:
-        with stopping.kept():
+    with limits.listening() as stop:
+        with limits.kept():
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.reason() == "SIGTERM"
-            stopping.check()
-        with pytest.raises(stopping.Terminated):
-            stopping.check()
+            limits.check()
+        with pytest.raises(limits.Terminated):
+            limits.check()
 
 
 def test_waiting_ends_at_sigterm_and_passes_on_results_and_errors():
@@ -57,16 +58,16 @@ def test_waiting_ends_at_sigterm_and_passes_on_results_and_errors():
         begun.set()
         end.wait()
 
-    for listens in (stopping.listening, lambda: stopping.limited(None)):
+    for listens in (limits.listening, lambda: limits.limited(None)):
         with listens():
-            assert stopping.waited(divmod, 7, 2) == (3, 1)
+            assert limits.waited(divmod, 7, 2) == (3, 1)
             with pytest.raises(KeyError, match="a"):
-                stopping.waited(failed)
+                limits.waited(failed)
             with watch() as mine:
-                assert stopping.waited(meter.current) is mine
+                assert limits.waited(progress.current) is mine
     killer = threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGTERM)))
     killer.start()
-    with stopping.listening(), pytest.raises(stopping.Terminated):
-        stopping.waited(endless)
+    with limits.listening(), pytest.raises(limits.Terminated):
+        limits.waited(endless)
     killer.join()
     end.set()

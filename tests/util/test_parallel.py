@@ -8,8 +8,8 @@ import pytest
 from distributed import Client
 
 import dasrel
-from dasrel import mapping, tasks
-from dasrel.writer import Writing
+from dasrel.store.writer import Writing
+from dasrel.util import limits, parallel
 from tests.helpers.matrices import symmetric
 from tests.helpers.processes import local_cluster, most_memory
 
@@ -18,7 +18,7 @@ from tests.helpers.processes import local_cluster, most_memory
 def as_worker(monkeypatch):
     """Makes this process believe that it is a worker, and counts how often pages are let go of."""
     gone = []
-    found = mapping._map_of
+    found = parallel._map_of
 
     class Seen:
         def __init__(self, inner):
@@ -33,8 +33,8 @@ def as_worker(monkeypatch):
         return None if inner is None else Seen(inner)
 
     def turn_on():
-        monkeypatch.setattr(tasks, "on_worker", lambda: True)
-        monkeypatch.setattr(mapping, "_map_of", seen)
+        monkeypatch.setattr(parallel, "on_worker", lambda: True)
+        monkeypatch.setattr(parallel, "_map_of", seen)
         return gone
 
     return turn_on
@@ -49,15 +49,15 @@ def test_a_part_is_a_view_here_and_a_copy_on_a_worker(tmp_path, as_worker, order
     asked = [
         (slice(20, 290), slice(3, 9)), (slice(0, 300), slice(None)), (slice(7, 7), slice(2, 4)), (slice(None), some)
     ]  # fmt: skip
-    assert np.shares_memory(mapping.part(table, *asked[0]), table)
+    assert np.shares_memory(parallel.part(table, *asked[0]), table)
     gone = as_worker()
     for rows, columns in asked:
-        part = mapping.part(table, rows, columns)
+        part = parallel.part(table, rows, columns)
         assert np.array_equal(part, values[rows][:, columns])
         assert not np.shares_memory(part, table)
     assert set(gone) == {mmap.MADV_DONTNEED}
     inside = np.ones((4, 4))
-    assert np.shares_memory(mapping.part(inside, slice(1, 3)), inside)  # not mapped: nothing to let go of
+    assert np.shares_memory(parallel.part(inside, slice(1, 3)), inside)  # not mapped: nothing to let go of
 
 
 @pytest.mark.parametrize("form", ["square", "fortran", "condensed", "sparse"])
@@ -100,4 +100,4 @@ def test_a_file_larger_than_a_worker_is_imported_in_its_memory(tmp_path):
         peak = most_memory(pid)
     assert os.path.getsize(tmp_path / "d.npy") > 1.2 * limit
     assert matrix.layout.total_bytes > 0.7 * limit
-    assert peak - idle < 100e6 < tasks.room_of(limit)
+    assert peak - idle < 100e6 < limits.room_of(limit)

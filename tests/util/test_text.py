@@ -2,7 +2,7 @@
 
 import pytest
 
-from dasrel.errors import redacted
+from dasrel.util.text import redacted
 
 
 @pytest.mark.parametrize(

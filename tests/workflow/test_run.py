@@ -12,12 +12,13 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import cli, demo, standing
-from dasrel.contents import signature
+from dasrel import demo
+from dasrel.cli import app
 from dasrel.errors import DasrelError
-from dasrel.recipe import read_workflow
-from dasrel.standing import plan
-from dasrel.workflow import run_workflow
+from dasrel.workflow import status
+from dasrel.workflow.run import run_workflow
+from dasrel.workflow.schema import read_workflow
+from dasrel.workflow.status import plan, signature
 from tests.helpers.workflows import FILES, N, appending, contents, edit, points, redone, run, write_rows
 
 # ----------------------------------------------------------------------------------------------- what is done, and when
@@ -25,7 +26,7 @@ from tests.helpers.workflows import FILES, N, appending, contents, edit, points,
 
 def test_steps_write_what_commands_write(finished_workflow: Path) -> None:
     out = finished_workflow / "w"
-    assert sorted(entry.name for entry in out.iterdir()) == sorted([*FILES.values(), standing.STATE, ".work"])
+    assert sorted(entry.name for entry in out.iterdir()) == sorted([*FILES.values(), status.STATE, ".work"])
     assert list((out / ".work").iterdir()) == []
     full = squareform(pdist(points())).astype("f4")
     assert np.array_equal(np.load(out / "all.npy"), full)
@@ -42,16 +43,16 @@ def run_command_line(finished_workflow: Path, name: str) -> dict[str, bytes]:
     """The same by `dasrel cluster`."""
     other = finished_workflow / "other"
     line = f"cluster {finished_workflow}/w/matrix.zarr {other} --rule fcm1 --clusters 2 --n-init 2 --quiet --force"
-    assert cli.run(line.split()) == 0
+    assert app.run(line.split()) == 0
     return contents(other)
 
 
 def test_a_second_run_does_nothing(done_workflow: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (done_workflow / "w").rglob("*") if path.name != standing.STATE}
+    before = {path: path.stat().st_mtime_ns for path in (done_workflow / "w").rglob("*") if path.name != status.STATE}
     assert redone(done_workflow / "w.toml") == set()
     assert redone(done_workflow / "w.toml") == set()
     assert {
-        path: path.stat().st_mtime_ns for path in (done_workflow / "w").rglob("*") if path.name != standing.STATE
+        path: path.stat().st_mtime_ns for path in (done_workflow / "w").rglob("*") if path.name != status.STATE
     } == before
 
 
@@ -93,7 +94,7 @@ def test_an_input_is_known_by_its_content(done_workflow: Path) -> None:
 
 def test_a_source_that_was_not_touched_is_not_read_again(done_workflow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(done_workflow / "w.toml")
-    monkeypatch.setattr("dasrel.contents.read", lambda *a, **k: pytest.fail("read"))
+    monkeypatch.setattr("dasrel.workflow.status.read", lambda *a, **k: pytest.fail("read"))
     assert redone(done_workflow / "w.toml") == set()
 
 
@@ -128,16 +129,16 @@ def flip(file: Path) -> None:
 def test_damage_that_cannot_be_seen_from_outside_is_found_by_reading(done_workflow: Path) -> None:
     run(done_workflow / "w.toml")
     file = done_workflow / "w" / "all.npy"
-    state = json.loads((done_workflow / "w" / standing.STATE).read_text())
+    state = json.loads((done_workflow / "w" / status.STATE).read_text())
     flip(file)
     state["files"][str(file)]["signature"] = signature(file)
-    (done_workflow / "w" / standing.STATE).write_text(json.dumps(state))
+    (done_workflow / "w" / status.STATE).write_text(json.dumps(state))
     assert redone(done_workflow / "w.toml") == set()
     assert run(done_workflow / "w.toml", trust=False)["all"] == "done"
 
 
 def test_another_format_of_dasrel_makes_all_anew(done_workflow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(standing.FORMATS, "store", 99)
+    monkeypatch.setitem(status.FORMATS, "store", 99)
     assert {one.why for one in plan(read_workflow(done_workflow / "w.toml")) if one.key} == {
         "dasrel writes another format now"
     }
@@ -152,13 +153,13 @@ def test_plans_say_why(done_workflow: Path) -> None:
     assert planned["labels"] == ("stale", "waits for a")
     assert planned["ivat"] == ("stale", "ivat.png is missing")
     assert planned["b"] == ("done", "as before")
-    before = (done_workflow / "w" / standing.STATE).stat().st_mtime_ns
+    before = (done_workflow / "w" / status.STATE).stat().st_mtime_ns
     os.utime(done_workflow / "d.npy", ns=(1, 1))
     touched = {
         one.step.name: (one.status, one.why) for one in plan(read_workflow(done_workflow / "w.toml"), read=False)
     }
     assert touched["matrix"] == ("stale", f"source has been touched: {done_workflow}/d.npy")
-    assert (done_workflow / "w" / standing.STATE).stat().st_mtime_ns == before
+    assert (done_workflow / "w" / status.STATE).stat().st_mtime_ns == before
 
 
 def test_a_step_that_fails_stops_only_what_uses_it(workflow_folder: Path) -> None:
@@ -208,10 +209,10 @@ def test_what_others_have_written_is_never_touched(workflow_folder: Path) -> Non
 
 
 def test_a_state_that_cannot_be_read_is_refused(done_workflow: Path) -> None:
-    (done_workflow / "w" / standing.STATE).write_text('{"version": 1, "steps"')
+    (done_workflow / "w" / status.STATE).write_text('{"version": 1, "steps"')
     with pytest.raises(DasrelError, match="cannot be read"):
         run(done_workflow / "w.toml")
-    (done_workflow / "w" / standing.STATE).write_text('{"version": 9}')
+    (done_workflow / "w" / status.STATE).write_text('{"version": 9}')
     with pytest.raises(DasrelError, match="has version 9"):
         run(done_workflow / "w.toml")
 

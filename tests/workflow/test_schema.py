@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from dasrel import cli, euclidean, model, standing, store, tables
+from dasrel.cli import app
+from dasrel.clustering import model
+from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
-from dasrel.recipe import read_workflow
-from dasrel.runtime import Runtime
+from dasrel.geometry import euclidean
+from dasrel.store import matrix
+from dasrel.workflow import schema, status
+from dasrel.workflow.schema import read_workflow
 
 
 @pytest.mark.parametrize(
@@ -109,8 +113,8 @@ def test_tables_are_the_commands() -> None:
     """Every option of a command is a key with the same default, and words are those that the library knows."""
     of_the_run = {"out", "resume", "force", "checkpoint", "time_limit", "dry_run", "json", "quiet", "verbose"}
     of_the_run |= {field.name for field in dataclasses.fields(Runtime)}
-    group = typer.main.get_command(cli.app)
-    for kind, table in tables.TABLES.items():
+    group = typer.main.get_command(app.app)
+    for kind, table in schema.TABLES.items():
         if kind in ("demo", "store", "figure"):
             continue
         options = {option.name: option for option in group.commands[kind].params if option.name not in of_the_run}
@@ -127,6 +131,6 @@ def test_tables_are_the_commands() -> None:
             if isinstance(ours, list):
                 theirs = [type(ours[0])(part) for part in str(theirs).split(",")]
             assert (ours or None) == (theirs or None), (kind, name)
-    assert set(tables.Where.model_fields) == {field.name for field in dataclasses.fields(Runtime)} | {"memory"}
-    versions = {"store": store.FORMAT_VERSION, "euclidean": euclidean.FILE_VERSION, "model": model.MODEL_VERSION}
-    assert {name: standing.FORMATS[name] for name in versions} == versions
+    assert set(schema.Where.model_fields) == {field.name for field in dataclasses.fields(Runtime)} | {"memory"}
+    versions = {"store": matrix.FORMAT_VERSION, "euclidean": euclidean.FILE_VERSION, "model": model.MODEL_VERSION}
+    assert {name: status.FORMATS[name] for name in versions} == versions

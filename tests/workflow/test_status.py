@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dasrel.contents import Contents, read
 from dasrel.errors import InputError
-from dasrel.ledger import Log
+from dasrel.workflow.status import Contents, Log, read
 
 
 def test_words_of_files_and_folders(tmp_path: Path) -> None:

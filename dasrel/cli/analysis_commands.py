@@ -1,0 +1,551 @@
+"""Commands of analysis: spectrum, euclideanize, tree, image, cluster, predict, plan.
+
+The commands `dasrel cluster` and `dasrel predict`. As in `cli`: parse, one library call, print.
+
+The command `dasrel plan`, and what `dasrel cluster --dry-run` says. As in `cli`: parse, one library call, print.
+
+The commands `dasrel spectrum` and `dasrel euclideanize`. As in `cli`: parse, one library call, print.
+
+The commands `dasrel tree` and `dasrel image`. As in `cli`: parse, one library call, print.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dasrel.cli.console import Console, complain
+from dasrel.cli.options import (
+    READING,
+    RUNNING,
+    WRITING,
+    DryRun,
+    Force,
+    Ids,
+    Keeping,
+    OldStore,
+    Place,
+    RunMemory,
+    RunOptions,
+    comma_list,
+    command,
+    option,
+)
+from dasrel.errors import InputError
+from dasrel.util.text import count_text, shown, size_text, some, time_text
+from dasrel.vocabulary import METHODS
+
+if TYPE_CHECKING:
+    from dasrel.clustering.planning import ClusteringPlan, Fleet, OnWorkers
+    from dasrel.util.limits import Range
+
+NOT_CONVERGED = 3
+"""The exit code of --strict."""
+
+
+@command
+def cluster_command(
+    talk: Console,
+    place: Place,
+    runs: RunOptions,
+    keeping: Keeping,
+    store: OldStore,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the results.")],
+    warm_start: Annotated[
+        Path | None,
+        option("--warm-start", "Go on from this result, perhaps of fewer objects.", RUNNING, metavar="RESULT"),
+    ] = None,
+    memory: RunMemory = None,
+    strict: Annotated[
+        bool, option("--strict", f"Exit {NOT_CONVERGED} if a result has not converged.", RUNNING)
+    ] = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Cluster the objects of a STORE: all runs together, one scan per iteration."""
+    from dasrel.clustering.job import cluster_into
+
+    asked = runs.asked()
+    if warm_start is not None:
+        asked["warm_start"] = str(warm_start)
+    if dry_run:
+        show_plan(talk, store, asked, memory=memory, out=out, force=force)
+        return
+    checkpoint = keeping.made(force=force)
+    with talk.at(place):
+        result = cluster_into(store, out, asked, memory=memory, checkpoint=checkpoint, force=force)
+    if checkpoint is not None:
+        checkpoint.clear("euclideanize", "cluster")
+    talk.result(result, result_lines(result))
+    if strict and not result["converged"]:
+        left = [one["folder"] for one in result["settings"] if not one["converged"]]
+        where = "" if left == ["."] else f" ({some(left)})"
+        complain(f"not converged{where}; the results are written all the same: raise --max-iter or --tol")
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """A result for people: names and texts."""
+    settings = result["settings"]
+    lines = [
+        ("results", shown(result["out"], limit=400)),
+        ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
+        ("runs", f"{result['runs']:,}, of which {result['runs_converged']:,} converged"),
+        ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s"),
+    ]
+    changed = result.get("euclideanized")
+    if changed is not None:
+        told = f"{changed['method']}, gamma {changed['gamma']:.6g}, {changed['ratio']:.3g} of D was added"
+        lines.append(("Euclideanised", told))
+    warm = result.get("warm_start")
+    if warm is not None:
+        named = f": {some([shown(name) for name in warm['moved_ids']], total=warm['moved'])}" if warm["moved"] else ""
+        lines.append(
+            (
+                "moved",
+                f"{warm['moved']:,} of {count_text(warm['objects_before'], 'object')} changed their cluster{named}",
+            )
+        )
+        shares = " ".join(f"{count:,}" for count in warm["new_per_cluster"])
+        lines.append(
+            ("new", count_text(warm["new_objects"], "object") + (f": {shares}" if warm["new_objects"] else ""))
+        )
+    if len(settings) > 1:
+        for one in settings:
+            told = "" if one["converged"] else ", not converged"
+            sizes = " ".join(f"{size:,}" for size in one["sizes"])
+            lines.append((one["folder"], f"objective {one['objective']:.6g}, sizes {sizes}{told}"))
+        return lines
+    one = settings[0]
+    weight = one["entropy_weight_used"]
+    used = {"fuzzifier": one.get("fuzzifier"), "entropy weight": weight if one["rule"] == "fcm2" else None}
+    numbers = "".join(f", {name} {value:.6g}" for name, value in used.items() if value is not None)
+    return [
+        *lines,
+        ("rule", f"{one['rule']}, {count_text(one['n_clusters'], 'cluster')}{numbers}"),
+        (
+            "converged",
+            f"{'yes' if one['converged'] else 'no'}, after {count_text(one['n_iter'], 'iteration')} (run {one['run']})",
+        ),
+        ("objective", f"{one['objective']:.8g}"),
+        ("sizes", " ".join(f"{size:,}" for size in one["sizes"])),
+        ("medoids", " ".join(shown(name) for name in one["medoids"])),
+    ]
+
+
+@command
+def predict_command(
+    talk: Console,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.npz of a result, or the folder it lies in.")],
+    rows: Annotated[
+        str, typer.Argument(metavar="ROWS", help="One row per new object, one value per old one: npy, npz, CSV, Zarr.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The CSV file to write.")],
+    ids: Ids = None,
+    self_similarity: Annotated[
+        float | None,
+        option("--self-similarity", "Of a new object with itself; for similarities and kernels.", READING, metavar="S"),
+    ] = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Place new objects in the clusters of a MODEL by their values to the old ones."""
+    if dry_run:
+        from dasrel.clustering.output import estimate_predict
+
+        talk.forecast(estimate_predict(model, rows, out, force=force))
+        return
+
+    import numpy as np
+
+    from dasrel.clustering.output import check_file, load_model, save_predictions
+    from dasrel.io.array_files import Reading
+    from dasrel.io.features import read_rows
+    from dasrel.io.text_stream import given_ids
+
+    check_file(out, force=force)
+    known = load_model(model)
+    values, names = read_rows(rows, known)
+    if ids is not None:
+        names = given_ids(Reading(ids=str(ids)))
+    memberships = known.predict_memberships(values, self_similarity=self_similarity)
+    save_predictions(out, memberships, names, force=force)
+    sizes = np.bincount(memberships.argmax(axis=1), minlength=known.n_clusters).tolist()
+    result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
+    lines = [("wrote", shown(out, limit=400)), ("objects", f"{len(memberships):,}")]
+    talk.result({**result, "seconds": talk.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
+
+
+THINKING = "Workers to think of"
+
+
+@command
+def plan_command(
+    talk: Console,
+    runs: RunOptions,
+    store: OldStore,
+    memory: RunMemory = None,
+    workers: Annotated[
+        str, option("--workers", "How many; a list such as 4,16 shows each.", THINKING, metavar="W")
+    ] = "1,2,4,8,16",
+    worker_memory: Annotated[str, option("--worker-memory", "Of each worker.", THINKING)] = "8GiB",
+    worker_threads: Annotated[int, option("--worker-threads", "Of each worker.", THINKING, min=1)] = 1,
+    probe: Annotated[
+        float, option("--probe", "How long to measure the store's speed.", THINKING, metavar="SECONDS", min=0.01)
+    ] = 2.0,
+) -> None:
+    """What `dasrel cluster` would cost, here and on a cluster: scans, bytes, memory and time."""
+    from dasrel.clustering.planning import Fleet
+
+    counts = comma_list(workers, "workers", int)
+    try:
+        fleet = Fleet(tuple(counts), worker_memory, worker_threads)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
+    show_plan(talk, store, runs.asked(), memory=memory, fleet=fleet, probe=probe)
+
+
+def show_plan(
+    talk: Console,
+    store: str,
+    asked: dict[str, Any],
+    *,
+    memory: str | None,
+    fleet: Fleet | None = None,
+    probe: float = 2.0,
+    out: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Print the plan of what was asked for; refuses what a real run would refuse before it begins."""
+    from dasrel.clustering.job import runs_asked
+    from dasrel.clustering.output import check_out
+    from dasrel.clustering.planning import plan_clustering
+
+    listed, _ = runs_asked(asked)
+    if out is not None:
+        check_out(out, force=force)
+    plan = plan_clustering(
+        store, listed, euclideanize=asked["euclideanize"], memory=memory, fleet=fleet, probe_seconds=probe
+    )
+    values = {"dry_run": True, "out": None if out is None else str(out), **plan.as_dict(), "seconds": talk.seconds}
+    lines = plan_lines(plan)
+    if out is not None:
+        lines.append(("would write", shown(out, limit=400)))
+    talk.result(values, lines)
+
+
+def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
+    """A plan for people: names and texts."""
+    from dasrel.util.limits import range_text
+
+    several = (
+        ""
+        if plan.bundles == 1
+        else f", in {count_text(plan.bundles, 'bundle')}: memory does not allow them all at once"
+    )
+    parts = [("iterations", plan.n_iter), ("entropy weight", plan.first_scans)]
+    parts += [("euclideanize", plan.euclideanize_scans)]
+    told = [f"{name} {range_text(part)}" for name, part in parts if part.most]
+    of = f": {'; '.join(told)}" if len(told) > 1 else ""
+    cold = {True: ", cold", False: ", from memory: it could not be had cold", None: ""}[plan.speed.cold]
+    then = "from memory" if plan.stays_in_memory else "read again: the tiles do not fit into this machine's free memory"
+    lines = [
+        ("objects", f"{plan.n_objects:,}, kind {plan.kind}"),
+        (
+            "tiles",
+            f"{plan.tiles:,}, {count_text(plan.tile, 'object')} a side, {plan.dtype};"
+            f" {count_text(plan.tasks, 'task')} a scan",
+        ),
+        (
+            "runs",
+            f"{plan.runs:,} of {count_text(plan.n_settings, 'setting')}, {count_text(plan.columns, 'column')} at"
+            f" most{several}",
+        ),
+        ("scans", range_text(plan.scans) + of),
+        ("one scan reads", size_text(plan.bytes_per_scan)),
+        ("memory", f"{size_text(plan.memory)} here, {size_text(plan.task_memory)} of it a task"),
+        (
+            "measured",
+            f"reading {size_text(int(plan.speed.read))}/s{cold}; products {size_text(int(plan.speed.product))}/s",
+        ),
+        ("a scan", f"{time_text(plan.first_scan_seconds)} at first, then {time_text(plan.scan_seconds)}, {then}"),
+        ("time", times_text(plan.total_seconds)),
+    ]
+    if plan.start_reads:
+        lines.insert(4, ("starts", f"read as much as {count_text(plan.start_reads, 'scan')} at most, besides"))
+    each = size_text(_bytes(plan.fleet.memory))
+    for row in plan.workers:
+        lines.append((count_text(row.workers, "worker"), _worker_text(row, each)))
+    return lines
+
+
+def _worker_text(row: OnWorkers, each: str) -> str:
+
+    if not row.fits or row.scan_seconds is None or row.total_seconds is None:
+        return f"of {each}: no; {row.trouble}"
+    held = (
+        "all tiles held"
+        if row.held == 1
+        else f"{row.held:.0%} of the tiles held, all from {size_text(row.memory_for_all)}"
+    )
+    return (
+        f"of {each}: {held}; {size_text(row.travel_bytes)} travel; {time_text(row.scan_seconds)} a scan,"
+        f" {time_text(row.total_seconds.typical)} in all"
+    )
+
+
+def times_text(seconds: Range) -> str:
+    """A range of times for people."""
+    if seconds.least == seconds.most:
+        return time_text(seconds.most)
+    return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
+
+
+def _bytes(memory: int | str) -> int:
+    from dask.utils import parse_bytes
+
+    return int(parse_bytes(memory))
+
+
+SEARCH = "The search for eigenvalues"
+MaxScans = Annotated[int, option("--max-scans", "Most scans; then the best so far, with a warning.", SEARCH, min=1)]
+SearchMemory = Annotated[
+    str | None, option("--memory", "Memory that may be taken; half of the machine's if not given.", SEARCH)
+]
+
+
+@command
+def spectrum_command(
+    talk: Console,
+    place: Place,
+    keeping: Keeping,
+    store: OldStore,
+    values: Annotated[int, option("--values", "Eigenvalues shown at each end.", SEARCH, metavar="K", min=1)] = 8,
+    tol: Annotated[float, option("--tol", "Residual of the outermost, as a fraction of them.", SEARCH)] = 1e-3,
+    max_scans: MaxScans = 100,
+    memory: SearchMemory = None,
+    picture: Annotated[Path | None, option("--picture", "Draw both ends.", WRITING, metavar="OUT.png")] = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Is the matrix of a STORE Euclidean? The ends of its spectrum, by a few scans."""
+    from dasrel.clustering.output import check_file
+    from dasrel.engine.checkpoint import watched
+    from dasrel.geometry.euclidean import spectrum
+    from dasrel.report.figures import spectrum_picture
+
+    if picture is not None:
+        check_file(picture, force=force)
+    if dry_run:
+        from dasrel.geometry.euclidean import estimate_spectrum
+
+        asked: dict[str, Any] = {"n_values": values, "tol": tol, "max_scans": max_scans, "memory": memory}
+        talk.forecast(estimate_spectrum(store, picture=picture, **asked))
+        return
+    checkpoint = keeping.made(force=force)
+    with talk.at(place), watched(checkpoint, "spectrum"):
+        found = spectrum(store, n_values=values, tol=tol, max_scans=max_scans, memory=memory, checkpoint=checkpoint)
+        if picture is not None:
+            spectrum_picture(found, picture, title=Path(store).name)
+    told = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
+    talk.result({**told, "seconds": talk.seconds}, spectrum_lines(told))
+    if checkpoint is not None:
+        checkpoint.clear("spectrum")
+
+
+def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """A spectrum for people: names and texts."""
+    answer = {True: "yes", False: "no", None: "not known: the scans were not enough"}[found["is_euclidean"]]
+    if found["is_euclidean"] is False:
+        answer += f"; at least {found['n_negative']:,} negative eigenvalues, a spread of {found['spread']:.6g} mends it"
+    lines = [
+        ("objects", f"{found['n_objects']:,}"),
+        ("Euclidean", answer),
+        ("lowest", _numbers(found["lowest"], found["lowest_residuals"])),
+        ("highest", _numbers(found["highest"], found["highest_residuals"])),
+        ("entropy threshold", f"{found['entropy_threshold']:.6g} (fcm2 above it makes all clusters alike)"),
+        ("scans", f"{found['scans']}, {found['stopped']}"),
+    ]
+    return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
+
+
+def _numbers(values: Any, residuals: Any) -> str:
+    first = f"{values[0]:.6g} +- {residuals[0]:.1g}"
+    return "  ".join([first, *(f"{value:.4g}" for value in values[1:])])
+
+
+@command
+def euclideanize_command(
+    talk: Console,
+    place: Place,
+    keeping: Keeping,
+    store: OldStore,
+    method: Annotated[str, option("--method", f"Of {', '.join(METHODS)}.", SEARCH)],
+    alpha: Annotated[
+        float | None, option("--alpha", "Parameter of power, exponential and log; found if not given.", SEARCH)
+    ] = None,
+    floor_zeros: Annotated[
+        float | None,
+        option("--floor-zeros", "Raise squared dissimilarities below VALUE to it.", SEARCH, metavar="VALUE"),
+    ] = None,
+    tol: Annotated[float, option("--tol", "Residual of the eigenvalue, as a fraction of it.", SEARCH)] = 1e-4,
+    max_scans: MaxScans = 200,
+    memory: SearchMemory = None,
+    out: Annotated[
+        Path | None, option("--out", "The file to write; STORE.METHOD.npz if not given.", WRITING, metavar="FILE")
+    ] = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Find what makes a STORE Euclidean, and write it down as a small file; no new matrix."""
+    if method not in METHODS:
+        raise typer.BadParameter(f"{method!r} is not one of {', '.join(METHODS)}", param_hint="--method")
+
+    from dasrel.clustering.output import check_file
+    from dasrel.engine.checkpoint import watched
+    from dasrel.geometry.euclidean import euclideanize
+
+    target = default_file(store, method) if out is None else out
+    check_file(target, force=force)
+    asked: dict[str, Any] = {
+        "method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans,
+        "memory": memory,
+    }  # fmt: skip
+    if dry_run:
+        from dasrel.geometry.euclidean import estimate_euclideanize
+
+        talk.forecast(estimate_euclideanize(store, target, **asked))
+        return
+    checkpoint = keeping.made(force=force)
+    with talk.at(place), watched(checkpoint, "euclideanize"):
+        found = euclideanize(store, **asked, checkpoint=checkpoint)
+        found.save(target)
+    if checkpoint is not None:
+        checkpoint.clear("euclideanize")
+    told = {"store": store, "out": str(target), **found.report()}
+    talk.result({**told, "seconds": talk.seconds}, euclidean_lines(told))
+
+
+def default_file(store: str, method: str) -> Path:
+    """Beside the store, where that is a folder."""
+    if "://" in store:
+        raise InputError(f"say --out FILE: a file cannot be put beside {shown(store, limit=200)}")
+    path = Path(store)
+    return path.with_name(f"{path.name.removesuffix('.zarr')}.{method}.npz")
+
+
+def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """A Euclideanisation for people: names and texts."""
+    lines = [("wrote", shown(found["out"], limit=400)), ("method", found["method"])]
+    if found["was_euclidean"]:
+        lines.append(("gamma", "0: the matrix is Euclidean already"))
+    else:
+        lines.append(("gamma", f"{found['gamma']:.8g}"))
+    if found["alpha"] is not None:
+        limit = "" if found["boundary"] is None else f" (Euclidean up to about {found['boundary']:.4g})"
+        lines.append(("alpha", f"{found['alpha']:.6g}{limit}"))
+    lines += [
+        ("lowest eigenvalue", f"{found['lambda_min']:.8g} +- {found['residual']:.1g}"),
+        ("negative", f"{count_text(found['n_negative'], 'eigenvalue')} seen"),
+        ("added / D", f"{found['ratio']:.4g} (sum of gamma Delta over the sum of D)"),
+        ("stress", f"{found['stress']:.4g}"),
+    ]
+    if found["merged"]:
+        lines.append(("duplicates", f"{found['merged']:,} of the objects, each the same as another"))
+    if found["floor_zeros"] is not None:
+        lines.append(("floor", f"{count_text(found['floored'], 'pair')} raised to {found['floor_zeros']:g}"))
+    return [*lines, ("scans", f"{found['scans']:,}{'' if found['converged'] else ', not converged'}")]
+
+
+Orders = Literal["vat", "ivat", "labels", "eigen", "none"]
+ScanMemory = Annotated[
+    str | None, option("--memory", "Memory that may be taken; half of the machine's if not given.", WRITING)
+]
+
+
+@command
+def tree_command(
+    talk: Console,
+    place: Place,
+    store: OldStore,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the files.")],
+    memory: ScanMemory = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Find the minimum spanning tree of a STORE: tree, single linkage and VAT order as files, in one scan."""
+    if dry_run:
+        from dasrel.report.matrix_image import estimate_tree
+
+        talk.forecast(estimate_tree(store, out, memory=memory, force=force))
+        return
+
+    from dasrel.clustering.output import check_out
+    from dasrel.geometry.tree import minimum_spanning_tree
+    from dasrel.report.matrix_image import save_tree
+    from dasrel.store.matrix import open_matrix
+
+    check_out(out, force=force)
+    matrix = open_matrix(store)
+    with talk.at(place):
+        tree = minimum_spanning_tree(matrix, memory=memory)
+    values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": talk.seconds}
+    talk.result(
+        values,
+        [
+            ("tree", shown(out, limit=400)),
+            ("objects", f"{tree.n_objects:,}"),
+            ("scans", str(tree.scans)),
+            ("weights", f"{values['shortest']:g} to {values['longest']:g}, {values['units']}"),
+            ("files", "tree.npz, edges.csv, linkage.npy, vat.csv"),
+        ],
+    )
+
+
+@command
+def image_command(
+    talk: Console,
+    place: Place,
+    store: OldStore,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The picture: .png, .pdf or .svg.")],
+    order: Annotated[Orders, option("--order", "The order of the objects.", WRITING)] = "vat",
+    result: Annotated[
+        Path | None,
+        option("--result", "A result of `dasrel cluster`: its labels order the objects.", WRITING, metavar="FOLDER"),
+    ] = None,
+    induced: Annotated[
+        bool, option("--induced", "Show D(U), what the result's memberships say, not the matrix.", WRITING)
+    ] = False,
+    pixels: Annotated[int, option("--pixels", "Most dots a side.", WRITING, min=2, max=20_000)] = 1000,
+    memory: ScanMemory = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Draw a STORE, whatever its size: as it is, in VAT order, as iVAT, or ordered by clusters or eigenvectors."""
+    if (order == "labels" or induced) and result is None:
+        raise typer.BadParameter("name the result of `dasrel cluster` that the labels are in", param_hint="--result")
+
+    from dasrel.report.matrix_image import draw
+
+    asked: dict[str, Any] = {
+        "order": order, "result": result, "induced": induced, "pixels": pixels, "memory": memory, "force": force,
+    }  # fmt: skip
+    if dry_run:
+        from dasrel.report.matrix_image import estimate_image
+
+        talk.forecast(estimate_image(store, out, **asked))
+        return
+    with talk.at(place):
+        said = draw(store, out, **asked)
+    said["scans"] = talk.meter.scans
+    talk.result(
+        {"store": store, **said, "seconds": talk.seconds},
+        [
+            ("picture", shown(out, limit=400)),
+            ("shows", said["title"]),
+            ("dots a side", str(said["side"])),
+            ("scans", str(said["scans"])),
+        ],
+    )

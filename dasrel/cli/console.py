@@ -1,0 +1,336 @@
+"""Progress, warnings, results and errors on the terminal.
+
+How a command talks to people and to programs: progress, warnings and errors on stderr, the result on stdout.
+
+Drawing the progress of long work: a bar on a terminal, a plain line every few seconds anywhere else.
+
+The library knows nothing of this; it only calls back with `dasrel.meter.Progress` events.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Self, TextIO, cast
+
+import typer
+
+from dasrel._version import __version__
+from dasrel.engine.runtime import Runtime, connect
+from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped
+from dasrel.util import limits, progress
+from dasrel.util.files import full_disk
+from dasrel.util.progress import Progress
+from dasrel.util.text import count_text, json_ready, redacted, shown, size_text, time_text
+
+# typer.BadParameter is the one usage error that every version of typer shows; its parent is all of them.
+UsageError: Any = typer.BadParameter.__mro__[1]
+SIGTERM = "stopped by SIGTERM"
+STOPPED = 75
+"""The exit code of a command that was stopped and can be gone on with: EX_TEMPFAIL, try again."""
+
+
+class Console:
+    """One command's conversation: progress and warnings on stderr, the result on stdout, errors in one line."""
+
+    def __init__(self, *, json: bool, quiet: bool, verbose: int) -> None:
+        self.json = json
+        self.quiet = quiet
+        self.verbose = verbose
+        self._stack, self._listening = ExitStack(), ExitStack()
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        self._stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("always", DasrelWarning)
+        plain = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, DasrelWarning):
+                complain(f"warning: {message}")
+            elif self.verbose:
+                plain(message, category, *where, **more)
+
+        warnings.showwarning = cast(Any, show)
+        self._stop = self._listening.enter_context(limits.listening(self._last_words))
+        if self.verbose:
+            self._stack.enter_context(_told_of_work())
+        drawing = None if self.quiet else self._stack.enter_context(Drawing())
+        self.meter = self._stack.enter_context(progress.watch(drawing))
+        if self.verbose:
+            import platform
+
+            from dasrel import kernels
+
+            made = f"version {__version__} (kernels: {kernels.described()})"
+            complain(f"{made}, Python {platform.python_version()}, {os.cpu_count()} cores")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._listening:
+            self._stack.close()
+            if self.verbose:
+                done = [count_text(self.meter.scans, "scan"), count_text(self.meter.tiles, "tile")]
+                complain(", ".join([*done, size_text(self.meter.bytes), time_text(self.seconds)]))
+            if error is None or isinstance(error, (SystemExit, typer.Exit, UsageError)):
+                return
+            signalled = self._stop.signalled
+            code = report(error, json=self.json, trace=self.verbose > 1, signalled=signalled)
+        raise typer.Exit(code) from None
+
+    def _last_words(self) -> None:
+        """Say that the process ends now, whatever the main thread is doing and whatever locks it holds."""
+        os.write(2, f"dasrel: {SIGTERM}\n".encode())
+        if self.json:
+            os.write(1, json.dumps({"error": SIGTERM}).encode() + b"\n")
+
+    @property
+    def seconds(self) -> float:
+        """Since the command began."""
+        return round(time.perf_counter() - self._began, 3)
+
+    def at(self, place: Runtime) -> AbstractContextManager[Any]:
+        """Run what is inside at this place: on local threads, or on a cluster."""
+        return connect(place, tell=self.tell, logs=self.verbose > 1)
+
+    def tell(self, text: str) -> None:
+        """One line for people, on stderr."""
+        if not self.quiet:
+            complain(text)
+
+    def forecast(self, forecast: Any) -> None:
+        """Print what a command would do, a `forecast.Forecast`."""
+        self.result({**forecast.as_dict(), "seconds": self.seconds}, forecast.lines())
+
+    def result(self, values: dict[str, Any], lines: list[tuple[str, str]]) -> None:
+        """Print the result: `values` as one JSON object, or `lines` of names and texts for people."""
+        self._stack.close()
+        if self.json:
+            print(json.dumps(json_ready(redacted(values)), allow_nan=False))
+        elif not self.quiet:
+            _print_lines([(name, redacted(text)) for name, text in lines])
+        sys.stdout.flush()
+
+
+def _print_lines(lines: list[tuple[str, str]]) -> None:
+    if not sys.stdout.isatty():  # for a file or a pipe: one line each, whatever its length
+        width = max(len(name) for name, _ in lines)
+        for name, text in lines:
+            print(f"{name:<{width}}  {text}")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in lines:
+        table.add_row(Text(name), Text(text))
+    Console(highlight=False).print(table)
+
+
+def complain(text: str) -> None:
+    """One line on stderr; whatever comes from data is escaped."""
+    print(f"dasrel: {shown(redacted(text), limit=4000)}", file=sys.stderr, flush=True)
+
+
+def report(error: BaseException, *, json: bool, trace: bool, signalled: bool = False) -> int:
+    """Tell the user what went wrong, in one line, and return the exit code. `signalled`: SIGTERM came before."""
+    if isinstance(error, BrokenPipeError):
+        # Nobody reads any more: what is still in the buffer goes nowhere, and Python must not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if trace:
+        for line in redacted("".join(traceback.format_exception(error))).splitlines():
+            print(shown(line, limit=4000), file=sys.stderr)
+    text, code = told(error), 1
+    if isinstance(error, limits.Terminated):
+        text, code = f"{SIGTERM}; nothing of it is kept", limits.KILLED
+    elif isinstance(error, ClusterError) and signalled:  # the scheduler and the workers had the same signal
+        text, code = f"{SIGTERM}: {text}", limits.KILLED
+    elif isinstance(error, KeyboardInterrupt):
+        text, code = "interrupted", 130
+    elif isinstance(error, Stopped):
+        code = STOPPED
+    complain(text)
+    if json and isinstance(error, Stopped):
+        said = {"stopped": True, "scans": error.scans, "checkpoint": error.checkpoint, "message": text}
+        print_object(said)
+    elif json:
+        print_error(text)
+    return code
+
+
+def told(error: BaseException) -> str:
+    """An error as one line."""
+    if isinstance(error, DasrelError):
+        return str(error)
+    if full_disk(error):
+        where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+        return f"the disk is full{where}: what was being written is not there; free some space and run again"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "out of memory; lower --memory or use smaller tiles (--tile)"
+    return f"unexpected {type(error).__name__}: {error} (a defect of dasrel; -vv shows where)"
+
+
+@contextmanager
+def _told_of_work() -> Iterator[None]:
+    """What the library says about its work, such as the checkpoints that it writes, as lines on stderr."""
+    log, handler = logging.getLogger("dasrel"), logging.StreamHandler()
+    handler.emit = lambda record: complain(record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def print_error(text: str) -> None:
+    """An error as one JSON object on stdout."""
+    print_object({"error": text})
+
+
+def print_object(said: dict[str, Any]) -> None:
+    """What ends a command early, as one JSON object on stdout."""
+    try:
+        print(json.dumps(redacted(said)), flush=True)
+    except BrokenPipeError as error:
+        report(error, json=False, trace=False)
+
+
+def rate(event: Progress) -> str:
+    """The speed of the present pass.
+
+    >>> rate(Progress("scan", 1, 5, 10, 6_000_000_000, 12_000_000_000, 4.0))
+    '1.5 GB/s'
+    """
+    if not event.bytes or event.seconds <= 0:
+        return ""
+    return f"{size_text(event.bytes / event.seconds)}/s"
+
+
+def time_left(event: Progress) -> str:
+    """How long the present pass will still take, judged by the tiles done.
+
+    >>> time_left(Progress("scan", 1, 5, 10, 0, 0, 90.0)), time_left(Progress("scan", 1, 1, 101, 0, 0, 72.0))
+    ('1.5 min left', '2 h left')
+    """
+    if not event.tiles or event.tiles >= event.tiles_total:
+        return ""
+    left = event.seconds / event.tiles * (event.tiles_total - event.tiles)
+    return f"{time_text(left)} left"
+
+
+def line(event: Progress) -> str:
+    """An event as one line of text.
+
+    >>> line(Progress("scan", 3, 5, 10, 6_000_000_000, 12_000_000_000, 4.0, note="iteration 3"))
+    'scan 3: 5 of 10 tiles, 1.5 GB/s, 4 s left, iteration 3'
+    """
+    parts = [f"{event.tiles:,} of {count_text(event.tiles_total, 'tile')}", rate(event), time_left(event), event.note]
+    return f"{_title(event)}: " + ", ".join(part for part in parts if part)
+
+
+def _title(event: Progress) -> str:
+    return f"{event.label} {event.scans}" if event.scans > 1 else event.label
+
+
+class Drawing:
+    """A callback for `dasrel.watch` that draws, and a context that ends the drawing.
+
+    Nothing is drawn before the first event, so short work stays silent. Safe to call from several threads.
+
+    Parameters
+    ----------
+    stream
+        Where to draw; standard error by default.
+    every
+        Seconds between two plain lines.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, every: float = 3.0) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._every = every
+        self._lock = threading.Lock()
+        self._last: float | None = None
+        self._most = 0
+        self._bar: Any = None
+        self._task: Any = None
+        self._on_terminal = self._stream.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = None
+            self._on_terminal = False
+            self._every = float("inf")  # a thread that is still busy after an interrupt draws no more
+
+    def __call__(self, event: Progress) -> None:
+        with self._lock:
+            # Threads may report out of order; a pass never goes back, and begins with an event of no tiles.
+            if 0 < event.tiles < self._most:
+                return
+            self._most = event.tiles
+            if self._on_terminal:
+                self._draw(event)
+                return
+            now = time.monotonic()
+            self._last = now if self._last is None else self._last  # the clock starts with the first event
+            if now - self._last >= self._every:
+                self._last = now
+                print(line(event), file=self._stream, flush=True)
+
+    def _draw(self, event: Progress) -> None:
+        if self._bar is None:
+            self._bar = _bar(self._stream)
+            self._task = self._bar.add_task("", total=1, tiles="", rate="", left="", note="")
+            self._bar.start()
+        self._bar.update(
+            self._task,
+            description=_title(event),
+            completed=event.tiles,
+            total=max(event.tiles_total, 1),
+            tiles=f"{event.tiles:,} of {count_text(event.tiles_total, 'tile')}",
+            rate=rate(event),
+            left=time_left(event),
+            note=event.note,
+        )
+
+
+def _bar(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        *(TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("tiles", "rate", "left", "note")),
+        console=Console(file=stream, highlight=False),
+        transient=True,
+        redirect_stdout=False,
+        refresh_per_second=5,
+    )

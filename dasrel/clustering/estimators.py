@@ -1,0 +1,305 @@
+"""Estimators in the manner of scikit-learn.
+
+The c-means family in scikit-learn's manner: one class for each rule, all with the same words.
+
+>>> import numpy as np
+>>> D = np.abs(np.subtract.outer([0.0, 1.0, 2.0, 20.0, 21.0, 22.0], [0.0, 1.0, 2.0, 20.0, 21.0, 22.0]))
+>>> found = FuzzyCMeans(n_clusters=2, kind="distance", random_state=0).fit(D)
+>>> sorted(found.medoids_.tolist())
+[1, 4]
+>>> found.predict([[1.5, 0.5, 0.5, 18.5, 19.5, 20.5]]) == found.labels_[0]
+array([ True])
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.job import numbered_as
+from dasrel.clustering.model import Model
+from dasrel.clustering.runs import grid
+from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.errors import InputError
+from dasrel.geometry.euclidean import as_euclidean
+from dasrel.store.matrix import as_matrix
+from dasrel.util import Float
+from dasrel.util.text import count_text, shown
+from dasrel.vocabulary import INITS, KINDS, explain_kinds, is_similarity
+
+_WORDS = f"""
+    These words are the same in all classes of this family.
+
+    Parameters
+    ----------
+    n_clusters
+        Number of clusters, at most the number of objects.
+    n_init
+        Number of runs from different starts. They share all scans, and the one with the lowest objective is kept. A
+        start that is given, memberships or a model, is run once.
+    init
+        Where a run begins: "random" memberships, "rows" of the matrix, "k-means++" on its rows, an (n, c) array of
+        memberships, or a model (`Model`, or the path of its .npz file), which may be one of fewer objects of this
+        matrix, known by their ids; clusters then keep the model's numbers.
+    max_iter
+        Most iterations of a run. An iteration is one scan for all runs together.
+    tol
+        A run has converged when no membership changes by as much as this.
+    random_state
+        A whole number gives the same result every time; None or a RandomState as in scikit-learn.
+    on_negative
+        What to do when a distance to a centre is negative, because the dissimilarities are not Euclidean: "error", or
+        "heal" them by the smallest spread that suffices (NERFCM).
+    spread
+        A number added to all squared dissimilarities off the diagonal, known in advance.
+    euclideanize
+        Makes the matrix Euclidean first: "spread", "ultrametric" (iRFCM), "power", "exponential" or "log", a
+        `Euclideanized`, or the path of its file; None leaves it as it is. See `dasrel.euclideanize`.
+    accelerate
+        Fewer iterations, on another path.
+    kind
+        What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
+    memory
+        Memory that may be taken, such as "2GiB"; half of the machine's by default.
+    checkpoint
+        A `dasrel.Checkpoint`: the state between scans is written down, and `fit` can go on from it.
+
+    Attributes
+    ----------
+    labels_
+        The cluster of largest membership of each object, (n,).
+    memberships_
+        (n, c).
+    objective_
+        Of the best run, at these memberships.
+    medoids_
+        Position of the object nearest to each centre, (c,).
+    n_iter_
+        Iterations of the best run.
+    n_scans_
+        How often the matrix was read, for all runs together.
+    euclideanized_
+        What `euclideanize` found, with gamma and the scans that it took; None if it was not asked for.
+    runs_
+        One dict for each run, in order: a table.
+    model_
+        The centres: `model_.save(path)` keeps them, `init=path` goes on from them.
+    n_features_in_
+        Number of objects, which is the number of columns that `predict` needs.
+"""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What all rules share. The fields of a dataclass are the constructor's words, as scikit-learn wants them."""
+
+    n_clusters: int = field(default=8, kw_only=False)
+    n_init: int = 10
+    init: Any = "random"
+    max_iter: int = 300
+    tol: float = 1e-5
+    random_state: Any = None
+    on_negative: Literal["error", "heal"] = "error"
+    spread: float = 0.0
+    euclideanize: Any = None
+    accelerate: bool = False
+    kind: str | None = None
+    memory: int | str | None = None
+    checkpoint: Checkpoint | None = None
+
+    _rule: ClassVar[str]
+    _own: ClassVar[tuple[str, ...]]
+    """Words that only this rule has."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__doc__ = f"{cls.__doc__}{_WORDS}"
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Cluster the objects of a pairwise matrix.
+
+        Parameters
+        ----------
+        X
+            An open `Matrix`, the path or URL of a store, or a NumPy, Zarr or dask array (n, n) of the `kind` given.
+        y
+            Not used.
+
+        Cost: as many scans as the slowest of `n_init` runs has iterations, and at most 10 before them where
+        entropy_weight is "auto"; see `dasrel.cluster`. Before that, an array is read once to check it, and
+        `euclideanize` takes scans of its own.
+        """
+        start, n_init = self._start()
+        own = {name: getattr(self, name) for name in self._own}
+        runs = grid(
+            self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=start, max_iter=self.max_iter,
+            tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, **own,
+        )  # fmt: skip
+        source = as_matrix(self._checked(X), kind=self.kind)
+        kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
+        with watched(self.checkpoint, "euclideanize", "cluster"):
+            changed = as_euclidean(source, self.euclideanize, **kept)
+            found = cluster(source if changed is None else changed.relation, runs, **kept)
+
+        best = numbered_as(found.best, start) if isinstance(start, Model) else found.best
+        self.n_features_in_ = source.n_objects
+        self.labels_ = best.labels
+        self.memberships_ = best.memberships
+        self.objective_ = best.objective
+        self.medoids_ = best.medoids
+        self.n_iter_ = best.result.n_iter
+        self.n_scans_ = found.scans
+        self.euclideanized_ = changed
+        self.runs_ = found.table()
+        self.model_ = best.model
+        return self
+
+    def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
+        """The cluster of largest membership of each new object, (k,); see `predict_memberships`."""
+        labels: NDArray[np.intp] = self.predict_memberships(X, self_similarity=self_similarity).argmax(axis=1)
+        return labels
+
+    def predict_memberships(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Memberships (k, c) of k new objects in the clusters found.
+
+        Parameters
+        ----------
+        X
+            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, or the path of a .npy
+            file or a Zarr array.
+        self_similarity
+            For kinds similarity and kernel: the similarity of each new object with itself, one number or (k,).
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        check_is_fitted(self)
+        if _is_plain(X):
+            X = validate_data(self, X, reset=False)
+        return self.model_.predict_memberships(X, self_similarity=self_similarity)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
+        return tags
+
+    def _checked(self, X: Any) -> Any:
+        """NumPy arrays, lists and data frames go through scikit-learn's own checks; numbers are not copied."""
+        if self.kind is None and not _knows_its_kind(X):
+            raise InputError(
+                f"say what the array's numbers are: {type(self).__name__}(kind=...), one of {explain_kinds()}"
+            )
+        if not _is_plain(X):
+            return X
+        X = validate_data(self, X)
+        if len(X) < max(2, self.n_clusters):
+            raise InputError(
+                f"n_samples={count_text(len(X), 'object')} cannot make"
+                f" n_clusters={count_text(self.n_clusters, 'cluster')};"
+                " give at least 2 objects, and no more clusters than objects"
+            )
+        if self.kind is not None and not is_similarity(self.kind) and X.min() < 0:
+            row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
+            raise InputError(
+                f"Negative values in data of kind {self.kind}: {X[row, column]:g} in row {row}, column {column}"
+                f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
+            )
+        return X
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _start(self) -> tuple[Any, int]:
+        """The start as a run takes it, and how many runs: the same start twice would be the same run twice."""
+        init = self.init
+        if isinstance(init, str) and init in INITS:
+            return init, self.n_init
+        if isinstance(init, str) and not init.endswith(".npz"):
+            raise InputError(
+                f"init is {shown(init)!r}: use one of {', '.join(INITS)}, memberships (n, {self.n_clusters}), or a"
+                " model (its .npz file)"
+            )
+        if isinstance(init, (str, os.PathLike)):
+            return Model.load(init), 1
+        return init if isinstance(init, Model) else np.asarray(init), 1
+
+
+def _knows_its_kind(X: Any) -> bool:
+    return isinstance(X, (str, os.PathLike)) or hasattr(X, "kind")
+
+
+def _is_plain(X: Any) -> bool:
+    """Whether this is an array in memory, and not a matrix, a path, or a chunked array that must stay where it is."""
+    return not (_knows_its_kind(X) or hasattr(X, "chunks"))
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FuzzyCMeans(_CMeans):
+    """Relational fuzzy c-means (fcm1, RFCM): memberships u = 1 / sum_j (d_i / d_j)^(1/(m-1)).
+
+    `fuzzifier` is m, a number above 1: near 1 clusters are hard, far above they become alike.
+    """
+
+    fuzzifier: float = 2.0
+    _rule = "fcm1"
+    _own = ("fuzzifier",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EntropyFuzzyCMeans(_CMeans):
+    """Fuzzy c-means with an entropy term (fcm2): memberships are the softmax of -d / lambda.
+
+    `entropy_weight` is lambda, a number above 0 on the scale of squared dissimilarities; "auto" is half of the value
+    at which all clusters become alike.
+    """
+
+    entropy_weight: float | Literal["auto"] = "auto"
+    _rule = "fcm2"
+    _own = ("entropy_weight",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PossibilisticCMeans(_CMeans):
+    """Possibilistic c-means (pcm1): memberships u = 1 / (1 + (d / eta)^(1/(m-1))), which need not have sum 1.
+
+    `fuzzifier` is m, above 1. The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same
+    start, times `spread_scale`.
+    """
+
+    fuzzifier: float = 2.0
+    entropy_weight: float | Literal["auto"] = "auto"
+    spread_scale: float = 1.0
+    _rule = "pcm1"
+    _own = ("fuzzifier", "entropy_weight", "spread_scale")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EntropyPossibilisticCMeans(_CMeans):
+    """Possibilistic c-means with an entropy term (pcm2): memberships u = exp(-d / eta), which need not have sum 1.
+
+    The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same start, times
+    `spread_scale`.
+    """
+
+    entropy_weight: float | Literal["auto"] = "auto"
+    spread_scale: float = 1.0
+    _rule = "pcm2"
+    _own = ("entropy_weight", "spread_scale")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HardCMeans(_CMeans):
+    """Hard c-means: every object belongs to its nearest centre. On squared Euclidean distances this is k-means."""
+
+    _rule = "hard"
+    _own = ()

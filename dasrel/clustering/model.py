@@ -1,0 +1,289 @@
+"""Centres of one run: predict, save and load.
+
+A model: the centres of one run, enough to place new objects and to start again. A small .npz file, no pickle.
+
+A centre is a set of weights of the n training objects, so a model is c rows of n numbers, the half quadratic terms
+v_i'D v_i / 2, and the rule with its parameters. No part of the matrix is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+
+from dasrel._version import __version__
+from dasrel.clustering import rules
+from dasrel.clustering.rules import Rule
+from dasrel.errors import DasrelWarning, InputError, StoreError
+from dasrel.kernels.products import Parameter, View
+from dasrel.util import Array, Float
+from dasrel.util.text import count_text, shown, some
+from dasrel.vocabulary import is_similarity
+
+MODEL_VERSION = 1
+_BLOCK_BYTES = 32 * 2**20  # new rows are taken this many bytes at a time
+_PARTS = ("V", "half", "eta", "diagonal", "ids", "about")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The centres that a run ended with."""
+
+    rule: str
+    V: Float
+    """Weights of the training objects, (c, n); each row has sum 1."""
+    half: Float
+    """v_i'D v_i / 2 of each centre, (c,), of the relation without the spread."""
+    kind: str
+    """What the training matrix held, and what rows of new objects must hold."""
+    ids: Array
+    """Names of the n training objects, in the order of the columns of new rows."""
+    beta: float = 0.0
+    """Spread: what was given, and what healing added."""
+    fuzzifier: float | None = None
+    entropy_weight: float | None = None
+    eta: Float | None = None
+    """Spreads of the clusters, (c,), of pcm1 and pcm2."""
+    steps: tuple[tuple[str, Parameter], ...] = ()
+    """Views of the matrix that follow its kind, as (step, parameter)."""
+    diagonal: Float | None = None
+    """Self-similarities of the training objects, (n,), for kinds similarity and kernel."""
+    has_terms: bool = False
+    """Whether the relation held a term that is not made of the matrix's values; new objects cannot be placed then."""
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters."""
+        return int(self.V.shape[0])
+
+    @property
+    def n_objects(self) -> int:
+        """Number of training objects."""
+        return int(self.V.shape[1])
+
+    def grown(self, ids: Array, diagonal: Array | None = None) -> Model:
+        """The same centres for a matrix that holds this model's objects and perhaps more, known by their ids.
+
+        A new object has no weight in any centre, so that nothing about the centres changes, and nothing is read. A
+        matrix that lacks objects of the model is refused.
+
+        Parameters
+        ----------
+        ids, diagonal
+            Of that matrix: its objects' names and, for kinds similarity and kernel, their self-similarities.
+
+        Cost: no scan; c rows of n numbers.
+        """
+        names = [str(name) for name in ids]
+        mine = [str(name) for name in self.ids]
+        if names == mine:
+            return self
+        at = {name: k for k, name in enumerate(names)}
+        absent = [shown(name) for name in mine if name not in at]
+        if absent:
+            raise InputError(
+                f"the model was made from other objects: {len(absent)} of its {self.n_objects} not among the"
+                f" {len(names)} of the matrix: {some(absent)}"
+            )
+        V = np.zeros((self.n_clusters, len(names)))
+        V[:, [at[name] for name in mine]] = self.V
+        own = None if self.diagonal is None or diagonal is None else np.asarray(diagonal, dtype=np.float64)
+        return replace(self, V=V, ids=np.array(names, dtype=object), diagonal=own)
+
+    def predict(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
+        """The cluster of largest membership of each new object; see `predict_memberships`."""
+        labels: NDArray[np.intp] = self.predict_memberships(rows, self_similarity=self_similarity).argmax(axis=1)
+        return labels
+
+    def predict_memberships(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Memberships (k, c) of k new objects, from their rows of dissimilarities to the n training objects.
+
+        d(x, v_i) = D* v_i - v_i'D v_i / 2, and beta/2 (1 + ||v_i||^2) more under a spread: a new object is none of the
+        training objects. A distance below zero, possible when the matrix is not Euclidean, is taken as zero and
+        counted in a warning.
+
+        Parameters
+        ----------
+        rows
+            (k, n) numbers of the kind of the training matrix: a NumPy or Zarr array, or the path of a .npy file or
+            of a Zarr array.
+        self_similarity
+            For kinds similarity and kernel only: the similarity of each new object with itself, one number or (k,).
+            It is needed because D*_j = s** + s_jj - 2 s*_j.
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        values = self._rows(rows)
+        count = values.shape[0]
+        own = self._own(self_similarity, count)
+        result = np.empty((count, self.n_clusters))
+        step = max(1, _BLOCK_BYTES // (8 * self.n_objects))
+        norms = np.einsum("in,in->i", self.V, self.V)
+        rule, view, negative = self.formula(), View(self.kind, self.steps), 0
+        for at in range(0, count, step):
+            raw = np.array(values[at : at + step], dtype=np.float64)
+            bad = ~np.isfinite(raw)
+            if bad.any():
+                r, k = (int(x) for x in np.argwhere(bad)[0])
+                raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}; finite numbers are needed")
+            seen = view.apply(
+                raw, raw, row_self=None if own is None else own[at : at + step], column_self=self.diagonal
+            )
+            Y = np.ascontiguousarray((seen @ self.V.T).T)[None]
+            d = rules.new_distances(Y, self.half[None], norms[None], beta=self.beta)
+            if self.rule not in ("hard", "fcm2"):
+                negative += int((d < 0).sum())
+                np.maximum(d, 0.0, out=d)
+            result[at : at + step] = rules.memberships(rule, d)[0].T
+        if negative:
+            warnings.warn(
+                f"{negative} distances of new objects to centres are negative and were taken as zero:"
+                " the dissimilarities are not Euclidean; train with a spread",
+                DasrelWarning, stacklevel=2,
+            )  # fmt: skip
+        return result
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a .npz file, aside first and then renamed."""
+        target = Path(path)
+        about = {
+            "model_version": MODEL_VERSION,
+            "dasrel": __version__,
+            "rule": self.rule,
+            "kind": self.kind,
+            "beta": self.beta,
+            "fuzzifier": self.fuzzifier,
+            "entropy_weight": self.entropy_weight,
+            "steps": [list(step) for step in self.steps],
+            "has_terms": self.has_terms,
+        }
+        none = np.empty(0)
+        aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            with open(aside, "wb") as file:
+                np.savez(
+                    file,
+                    V=self.V,
+                    half=self.half,
+                    eta=none if self.eta is None else self.eta,
+                    diagonal=none if self.diagonal is None else self.diagonal,
+                    ids=_text([str(name) for name in self.ids]),
+                    about=_text(about),
+                )
+            os.replace(aside, target)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Model:
+        """Read a model that `save` wrote. Nothing is unpickled; a file that is not whole is refused."""
+        try:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+                parts = {name: file[name] for name in _PARTS}
+            about, ids = (json.loads(parts[name].tobytes().decode("utf-8")) for name in ("about", "ids"))
+        except FileNotFoundError:
+            raise StoreError(f"no model at {shown(path, limit=200)}") from None
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise StoreError(f"{shown(path, limit=200)} is not a dasrel model: {shown(error, limit=200)}") from None
+        try:
+            if about["model_version"] != MODEL_VERSION:
+                raise StoreError(
+                    f"{shown(path, limit=200)} has model version {shown(about['model_version'])}, this dasrel reads"
+                    f" version {MODEL_VERSION}: use the dasrel that wrote it"
+                )
+            model = Model(
+                rule=about["rule"],
+                V=np.asarray(parts["V"], dtype=np.float64),
+                half=np.asarray(parts["half"], dtype=np.float64),
+                kind=about["kind"],
+                ids=np.array([str(name) for name in ids], dtype=object),
+                beta=float(about["beta"]),
+                fuzzifier=about["fuzzifier"],
+                entropy_weight=about["entropy_weight"],
+                eta=parts["eta"] if parts["eta"].size else None,
+                steps=tuple((str(step), _numbers(value)) for step, value in about["steps"]),
+                diagonal=parts["diagonal"] if parts["diagonal"].size else None,
+                has_terms=bool(about["has_terms"]),
+            )
+            model._check_whole()
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{shown(path, limit=200)} is a damaged model: {shown(error, limit=200)}") from None
+        return model
+
+    def _check_whole(self) -> None:
+        self.formula()
+        if self.V.ndim != 2 or self.half.shape != (self.n_clusters,) or len(self.ids) != self.n_objects:
+            raise ValueError(
+                f"shapes {self.V.shape}, {self.half.shape} and {count_text(len(self.ids), 'id')} do not belong together"
+            )
+        if not (np.isfinite(self.V).all() and np.isfinite(self.half).all() and np.isfinite(self.beta)):
+            raise ValueError("values that are not finite")
+        if (self.diagonal is not None) != (is_similarity(self.kind)):
+            raise ValueError(f"self-similarities do not go with kind {self.kind}")
+
+    def formula(self) -> Rule:
+        """The rule with its numbers."""
+        given = {"m": self.fuzzifier, "lam": self.entropy_weight, "eta": self.eta}
+        return Rule(self.rule, **{key: value for key, value in given.items() if value is not None})
+
+    def _rows(self, rows: Any) -> Any:
+        """New rows as something that gives blocks of rows; their shape is checked."""
+        if isinstance(rows, (str, os.PathLike)):
+            where = shown(rows, limit=200)
+            try:
+                if str(rows).endswith(".npy"):
+                    rows = np.load(rows, mmap_mode="r", allow_pickle=False)
+                else:
+                    rows = zarr.open_array(os.fspath(rows), mode="r")
+            except Exception as error:
+                raise InputError(
+                    f"{where} cannot be read as rows ({shown(error, limit=200)}); give a .npy file or a Zarr array"
+                ) from None
+        values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
+        if self.has_terms:
+            raise InputError(
+                "this model stands on a relation with an added term (an ultrametric, for instance), which new"
+                " objects have no values for; train on the matrix itself, or with a spread"
+            )
+        if len(values.shape) != 2 or values.shape[1] != self.n_objects:
+            raise InputError(
+                f"new rows have shape {tuple(values.shape)}; the model needs (k, {self.n_objects}): one column for"
+                " each training object, in their order"
+            )
+        if np.dtype(values.dtype).kind not in "fiub":
+            raise InputError(f"new rows are of type {values.dtype}; numbers are needed")
+        return values
+
+    def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
+        if not is_similarity(self.kind):
+            if self_similarity is not None:
+                raise InputError(f"self_similarity is for similarities and kernels; this model is of kind {self.kind}")
+            return None
+        if self_similarity is None:
+            raise InputError(
+                f"this model is of kind {self.kind}: say self_similarity=, the similarity of each new object with"
+                " itself (one number if all have the same, such as 1 for a Gaussian kernel)"
+            )
+        own = np.asarray(self_similarity, dtype=np.float64)
+        if own.shape not in ((), (count,)) or not np.isfinite(own).all():
+            raise InputError(f"self_similarity has shape {own.shape}: give one finite number, or {count} of them")
+        return np.array(np.broadcast_to(own, (count,)))
+
+
+def _numbers(value: Any) -> Parameter:
+    """A step's parameter as JSON has it: one number, or several."""
+    return tuple(float(a) for a in value) if isinstance(value, list) else float(value)
+
+
+def _text(value: Any) -> NDArray[np.uint8]:
+    """JSON as bytes: ids of any length and any characters, without pickle and without padding."""
+    return np.frombuffer(json.dumps(value).encode("utf-8"), dtype=np.uint8)

@@ -1,0 +1,302 @@
+"""Result folders, CSV files and predictions.
+
+What a clustering leaves on disk: a folder of plain files that any program can read, whole or not there at all.
+
+One setting: everything lies in the folder itself. Several settings: `result.json` and `runs.csv` are about all of them,
+and each setting has a folder of its own, named by what it is, such as `fcm1-clusters3-fuzzifier1.5`.
+
+    result.json       what was asked for, what came out, scans, times, versions, warnings
+    runs.csv          one line for every run
+    labels.csv        id, label, membership: the cluster of largest membership of each object
+    memberships.npy   n x c
+    model.npz         the centres, for `dasrel predict` and for going on
+    moved.csv         after a warm start: id, label and membership before and now of objects that changed their cluster
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasrel._version import __version__
+from dasrel.clustering.fit import Clustering, Partition
+from dasrel.clustering.model import Model
+from dasrel.clustering.runs import Run
+from dasrel.errors import InputError, StoreError
+from dasrel.util import Array, PathLike
+from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.text import count_text, is_url, json_ready, redacted, shown
+
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+_NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
+"""What a folder's name says where settings differ in it, besides the rule and the number of clusters."""
+
+
+def save_clustering(
+    found: Clustering,
+    out: PathLike,
+    *,
+    about: dict[str, Any] | None = None,
+    tables: Mapping[str, Table] | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write all that `dasrel.cluster` found into a folder, and return what its result.json says.
+
+    Parameters
+    ----------
+    about
+        Added to the beginning of result.json: where the matrix came from, what was asked for.
+    tables
+        More CSV files for the folder, by name: a header, and lines.
+    force
+        Replace an earlier result. A folder that holds none is never touched.
+
+    Cost: no scan; writes about 8 n (2 c + 2) bytes for each setting.
+    """
+    target = Path(out)
+    check_out(target, force=force)
+    names = folder_names([partition.result.run for partition in found.partitions])
+    result = {**redacted(about or {}), **_summary(found, names)}
+    with whole_folder(target, result, force=force) as aside:
+        for name, partition in zip(names, found.partitions, strict=True):
+            (aside / name).mkdir(exist_ok=True)
+            _save_partition(partition, aside / name)
+        rows = found.table()
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        write_csv(aside / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
+        for name, (header, lines) in (tables or {}).items():
+            write_csv(aside / name, header, lines)
+    return result
+
+
+@contextmanager
+def whole_folder(target: Path, result: dict[str, Any], *, force: bool = False) -> Iterator[Path]:
+    """A folder to be filled, which takes its place as `target`, with its result.json, when the block ends well.
+
+    What has come to lie there meanwhile is replaced by `force` only: of two that write at once, one wins.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield aside
+        (aside / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
+        aside.chmod(0o777 & ~_umask())  # mkdtemp lets nobody else in
+        _replace(aside, target, force=force)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_out(out: PathLike, *, force: bool) -> None:
+    """Refuse a folder for results that exists, before any work is done."""
+    target = Path(out)
+    where = shown(target, limit=200)
+    if is_url(target):
+        raise InputError(f"results are written to a folder of this machine, not to {where}")
+    if not os.path.lexists(target):
+        return
+    if not force:
+        raise InputError(f"{where} exists; choose another place, or say force (--force) to replace an earlier result")
+    is_result = target.is_dir() and ((target / "result.json").is_file() or not any(target.iterdir()))
+    if not is_result or target.is_symlink():
+        raise InputError(f"{where} is no folder of results (it has no result.json), so force does not replace it")
+
+
+def folder_names(runs: Sequence[Run]) -> list[str]:
+    """A folder for each setting: "." for a single one, else its rule, clusters, and all in which settings differ.
+
+    >>> folder_names([Run("fcm1", 2, fuzzifier=1.5), Run("fcm1", 2, fuzzifier=2), Run("hard", 3)])
+    ['fcm1-clusters2-fuzzifier1.5', 'fcm1-clusters2-fuzzifier2', 'hard-clusters3']
+    """
+    if len(runs) == 1:
+        return ["."]
+    differ = []
+    for name in _NAMED:
+        by_rule: dict[str, set[Any]] = {}
+        for run in runs:
+            by_rule.setdefault(run.rule, set()).add(getattr(run, name))
+        if any(len(values) > 1 for values in by_rule.values()):
+            differ.append(name)
+    names: list[str] = []
+    for run in runs:
+        parts = [run.rule, f"clusters{run.n_clusters}"]
+        for name in differ:
+            value = getattr(run, name)
+            if value is not None:
+                text = value if isinstance(value, str) else f"{value:.12g}"
+                parts.append(f"{name.replace('_', '-')}{text}")
+        name = "-".join(parts)
+        names.append(name if name not in names else f"{name}-{len(names)}")
+    return names
+
+
+def _summary(found: Clustering, names: Sequence[str]) -> dict[str, Any]:
+    settings = []
+    for name, partition in zip(names, found.partitions, strict=True):
+        best, ids = partition.result, partition.model.ids
+        settings.append(
+            {
+                "folder": name,
+                **best.run.parameters(),
+                "entropy_weight_used": best.entropy_weight,
+                "run": next(k for k, one in enumerate(found.runs) if one is best),
+                "converged": best.converged,
+                "n_iter": best.n_iter,
+                "objective": best.objective,
+                "entropy": best.entropy,
+                "beta": best.beta,
+                "sizes": partition.sizes.tolist(),
+                "membership_sums": list(best.membership_sums),
+                "medoids": [str(ids[k]) for k in partition.medoids],
+                "flat": best.flat,
+                "coincident_clusters": best.coincident_clusters,
+                "negative_distances": best.negative_distances,
+            }
+        )
+    model = found.partitions[0].model
+    return {
+        "n_objects": model.n_objects,
+        "kind": model.kind,
+        "runs": len(found.runs),
+        "runs_converged": sum(one.converged for one in found.runs),
+        "converged": all(partition.result.converged for partition in found.partitions),
+        "scans": found.scans,
+        "first_scans": found.first_scans,
+        "bundles": found.bundles,
+        "seconds": round(found.seconds, 3),
+        "update_seconds": round(found.update_seconds, 3),
+        "settings": settings,
+        "warnings": list(found.warnings),
+        "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def _save_partition(partition: Partition, folder: Path) -> None:
+    U = partition.memberships
+    labels = partition.labels
+    lines = zip(partition.model.ids, labels.tolist(), U[np.arange(len(U)), labels].tolist(), strict=True)
+    write_csv(folder / "labels.csv", ["id", "label", "membership"], lines)
+    np.save(folder / "memberships.npy", np.ascontiguousarray(U))
+    partition.model.save(folder / "model.npz")
+
+
+def _replace(aside: Path, target: Path, *, force: bool) -> None:
+    """Put the new folder in the place of the old one, which goes only when the new one is there."""
+    replaced = []
+    while True:
+        try:
+            aside.rename(target)  # only where nothing is, or an empty folder
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        check_out(target, force=force)
+        replaced.append(Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)))
+        with suppress(FileNotFoundError):  # somebody else was quicker
+            target.rename(replaced[-1] / "old")
+    for old in replaced:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------------------- new objects
+
+
+def load_model(path: PathLike) -> Model:
+    """A model from its file, or from the folder of results that it lies in."""
+    folder = Path(path)
+    if folder.is_dir() and not (folder / "model.npz").is_file():
+        inside = sorted(one.parent.name for one in folder.glob("*/model.npz"))
+        hint = f"; choose one of its settings, such as {shown(folder / inside[0], limit=200)}" if inside else ""
+        raise StoreError(f"no model in {shown(folder, limit=200)}{hint}")
+    return Model.load(folder / "model.npz" if folder.is_dir() else folder)
+
+
+def check_file(path: PathLike, *, force: bool) -> None:
+    """Refuse a file that exists, before any work is done."""
+    if is_url(path):
+        raise InputError(f"{shown(path, limit=200)} is no file of this machine; give the name of one")
+    if os.path.isdir(path):
+        raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
+    if os.path.lexists(path) and not force:
+        raise InputError(f"{shown(path, limit=200)} exists; choose another name, or say force (--force)")
+
+
+def save_predictions(
+    path: PathLike, memberships: Array, ids: Sequence[str] | None = None, *, force: bool = False
+) -> None:
+    """Write id, label, membership, and the membership in every cluster, one line for each new object."""
+    target = Path(path)
+    check_file(target, force=force)
+    count, clusters = memberships.shape
+    if ids is not None and len(ids) != count:
+        raise InputError(f"{count_text(len(ids), 'id')} for {count_text(count, 'new object')}; give one for each")
+    names = [str(k) for k in range(count)] if ids is None else ids
+    labels = memberships.argmax(axis=1).tolist()
+    lines = ([name, k, u[k], *u] for name, k, u in zip(names, labels, map(np.ndarray.tolist, memberships), strict=True))
+    write_csv(target, ["id", "label", "membership", *(f"cluster{k}" for k in range(clusters))], lines)
+
+
+# ----------------------------------------------------------------------------------------------------------- writing
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """A CSV file, written aside and renamed. Names are quoted where they need it, line breaks in them included."""
+    with _aside(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.write(",".join(map(_quoted, header)) + "\n")
+        file.writelines(",".join(map(_quoted, line)) + "\n" for line in lines)
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _quoted(value: Any) -> str:
+    """One field. Python's csv module leaves a lone carriage return bare, which other readers take for a line's end."""
+    text = "" if value is None else str(value)
+    plain = text.isprintable() and not ("," in text or '"' in text)
+    return text if plain else '"' + text.replace('"', '""') + '"'
+
+
+def _cell(value: Any) -> Any:
+    """Lists as numbers with spaces between; truth as in JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return " ".join(str(item) for item in value)
+    return value
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def estimate_predict(
+    model: str | os.PathLike[str], rows: str, out: str | os.PathLike[str], *, force: bool = False
+) -> Cost:
+    """What `dasrel predict` would do. Cost: reads the model; the rows are only looked for."""
+    check_file(out, force=force)
+    known = load_model(model)
+    if "://" not in rows and not os.path.exists(rows):
+        raise InputError(f"there is no file {shown(rows, limit=400)} with rows of new objects")
+    size = os.path.getsize(rows) if os.path.isfile(rows) else 0
+    count = size // (8 * known.n_objects)
+    facts: dict[str, Any] = {"rows": rows, "values_a_row": known.n_objects, "n_clusters": known.n_clusters}
+    outputs = (Output(str(out), count * (20 + 12 * known.n_clusters)),)
+    return Cost("predict", None, Range(0, 0, 0), 0, 2 * size + 16 * known.n_objects * known.n_clusters, outputs, facts)

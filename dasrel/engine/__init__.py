@@ -1,0 +1,1 @@
+"""One pass over all tiles, on threads or on a cluster."""

@@ -1,0 +1,339 @@
+"""Save and resume state between scans.
+
+Checkpoints: the state of a computation between two scans, on disk, to go on from to the same bits.
+
+    DIR/cluster-00000012.npz     the state of `cluster` after 12 scans
+    DIR/cluster-00000011.npz     the one before, for the case that the newest cannot be read
+
+A file (see `statefile`) is written aside, synced and renamed. A command asks a `Keeper` for what it had, tells it after
+every scan where it stands, and is stopped by it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dasrel import kernels
+from dasrel._version import __version__
+from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
+from dasrel.util import limits, progress, text
+from dasrel.util.files import read_state, write_state
+from dasrel.util.text import count_text, is_url, shown, size_text
+
+FORMAT = 1
+KEPT = 2
+KERNELS = "kernels"
+"""What a checkpoint says of the kernels that it was computed with: with others, the bits would differ."""
+_log = logging.getLogger("dasrel")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often a computation writes down its state, for `cluster`, `spectrum`, `euclideanize`, estimators.
+
+    Cost: each checkpoint writes what the computation holds: for `cluster` 16 to 40 bytes for each object and cluster
+    of the runs that still move and 24 for each of those kept; for searches of eigenvalues their basis. No scan.
+    """
+
+    path: str | os.PathLike[str]
+    """A folder; it is made if need be. Several commands may share one."""
+    every: int = 1
+    """Scans between two checkpoints: no more than so many are ever repeated."""
+    resume: bool = False
+    """Go on from the newest checkpoint, or from the beginning where there is none yet."""
+    force: bool = False
+    """Without `resume`: begin anew although there are checkpoints; they go once the first new one is written."""
+    time_limit: float | str | None = None
+    """Seconds, or such as "30m": raise `Stopped`, with a checkpoint, before the scan that would end later."""
+
+    def __post_init__(self) -> None:
+        every: Any = self.every
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise InputError(f"every is {shown(self.every)}: give a whole number of scans, at least 1")
+        if is_url(self.path):
+            raise InputError(f"checkpoints are written to a folder of this machine, not to {shown(self.path)!r}")
+        if self.time_limit is not None:
+            text.seconds(self.time_limit)
+
+    def files(self, command: str) -> list[Path]:
+        """The checkpoints of a command ("cluster", "spectrum", "euclideanize"), the newest first."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = [one for one in Path(self.path).iterdir() if _number(one, command) >= 0]
+            return sorted(found, key=lambda one: _number(one, command), reverse=True)
+        return []
+
+    def check(self, *commands: str) -> None:
+        """Refuse, before any work, a folder that cannot be written, or that holds checkpoints nobody speaks of."""
+        folder = Path(self.path)
+        where = shown(folder, limit=200)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / f".{os.getpid()}.partial"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise StoreError(f"checkpoints cannot be written to {where}: {error.strerror}") from None
+        for command in commands:
+            files = self.files(command)
+            if files and not (self.resume or self.force):
+                raise StoreError(
+                    f"{where} holds a checkpoint ({files[0].name}): say resume (--resume) to go on from it, force"
+                    " (--force) to begin anew, or give another folder"
+                )
+
+    def clear(self, *commands: str) -> None:
+        """Remove the checkpoints of these commands, whose results are safe, and the folder if nothing is left in it."""
+        for command in commands:
+            for file in [*self.files(command), _lock_file(Path(self.path), command)]:
+                file.unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(self.path).rmdir()
+
+
+class CheckpointWriter:
+    """The checkpoint of one computation under way. Get one with `keeping`; without a `Checkpoint` it keeps nothing.
+
+    A computation has phases, each with a name. `result` and `state` tell what is known of a phase from before, `step`
+    and `finish` are called after every scan.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint | None, command: str, about: dict[str, Any], count: progress.Meter
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._command = command
+        self._about = {
+            "format": FORMAT, "dasrel": __version__, KERNELS: kernels.signature(), "command": command, **about,
+        }  # fmt: skip
+        self._count = count
+        self._began = self._turned = time.perf_counter()
+        self._before = 0.0  # seconds of earlier processes
+        self._slowest = self._slowest_write = self._writing = 0.0
+        self._results: dict[str, Any] = {}
+        self._states: dict[str, Any] = {}
+        self._last: Path | None = None
+        self._old: list[Path] = []
+        if checkpoint is not None:
+            self._old = checkpoint.files(command)
+            if checkpoint.resume:
+                self._restore(checkpoint)
+        self._opened_at = self._written_at = count.scans
+
+    @property
+    def scans(self) -> int:
+        """Scans so far, those of earlier processes included."""
+        return self._count.scans
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, those of earlier processes included."""
+        return self._before + time.perf_counter() - self._began
+
+    def result(self, phase: str) -> Any:
+        """What a phase ended with, or None."""
+        return self._results.get(phase)
+
+    def state(self, phase: str) -> Any:
+        """Where a phase stands that has begun but not ended, or None."""
+        return self._states.get(phase)
+
+    def step(self, phase: str, state: Callable[[], Any]) -> None:
+        """After a scan with more to come: write down the state if it is time to, and stop if that is asked for."""
+        self._states = {}  # what was read is in use by now, or past
+        self._turn(lambda: {phase: state()})
+
+    def finish(self, phase: str, result: Any, *, last: bool = False) -> None:
+        """A phase has ended with this result; the `last` one is written down in any case, and stops nothing."""
+        self._results[phase] = result
+        self._states = {}
+        if last and self._checkpoint is not None:
+            self._write(dict)
+        else:
+            self._turn(dict)
+
+    def _turn(self, states: Callable[[], dict[str, Any]]) -> None:
+        if self._checkpoint is None or self.scans == self._opened_at:
+            return  # there is nothing new, and whoever goes on must get at least one scan further
+        now = time.perf_counter()
+        self._slowest = max(self._slowest, now - self._turned)
+        reason = limits.current().reason(self._slowest + self._slowest_write)
+        if reason or self.scans - self._written_at >= self._checkpoint.every:
+            fault = self._write(states)
+            if reason and fault:
+                left = "there is no checkpoint" if self._last is None else f"the last one is {self._last}"
+                raise StoreError(f"stopped by {reason}, but the state could not be written ({fault}); {left}")
+            if reason:
+                done = count_text(self.scans, "scan")
+                raise Stopped(
+                    f"stopped by {reason} after {done}; the state is in {shown(self._last, limit=400)}: the same again"
+                    " with resume (--resume) goes on from there",
+                    scans=self.scans, checkpoint=str(self._last),
+                )  # fmt: skip
+        self._turned = time.perf_counter()
+
+    def _write(self, states: Callable[[], dict[str, Any]]) -> str:
+        """Write a checkpoint, and leave no more than the last two. What went wrong, if something did."""
+        assert self._checkpoint is not None
+        began = time.perf_counter()
+        file = Path(self._checkpoint.path) / f"{self._command}-{self.scans:08d}.npz"
+        content = {
+            "about": self._about, "scans": self.scans, "seconds": self.seconds, "results": self._results,
+            "states": states(),
+        }  # fmt: skip
+        try:
+            size = write_state(file, content)
+        except OSError as error:
+            fault = error.strerror or str(error)
+            warnings.warn(
+                f"the checkpoint {shown(file, limit=200)} could not be written: {fault}; the work goes on,"
+                f" {'nothing is kept yet' if self._last is None else f'the last one is {self._last.name}'}",
+                DasrelWarning, stacklevel=4,
+            )  # fmt: skip
+            return fault
+        self._last, self._written_at = file, self.scans
+        for one in self._old:
+            if one != file:
+                one.unlink(missing_ok=True)
+        self._old = []
+        for one in self._checkpoint.files(self._command)[KEPT:]:
+            one.unlink(missing_ok=True)
+        took = time.perf_counter() - began
+        self._slowest_write = max(self._slowest_write, took)
+        self._writing += took
+        _log.info("checkpoint %s: %s in %.2f s", file.name, size_text(size), took)
+        return ""
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Take the newest checkpoint that can be read, and see that it belongs to this computation."""
+        faults = []
+        for file in self._old:
+            try:
+                content = read_state(file)
+                if not isinstance(content.get("about"), dict):
+                    raise StoreError(f"{shown(file, limit=200)} cannot be read (it is something else)")
+            except StoreError as error:
+                faults.append(error)
+                continue
+            self._refuse_other(file, content["about"])
+            if faults:
+                warnings.warn(f"{faults[0]}; going on from {file.name}", DasrelWarning, stacklevel=5)
+            self._results, self._states = content["results"], content["states"]
+            self._before, self._count.scans = content["seconds"], content["scans"]
+            self._last = file
+            self._old = [one for one in self._old if _number(one, self._command) > content["scans"]]
+            _log.info("going on from %s", file)
+            return
+        if faults:
+            raise StoreError(f"{faults[0]}, nor any other; leave resume out and say force (--force) to begin anew")
+        text = f"no checkpoint of {self._command} in {shown(checkpoint.path, limit=200)} yet: from the beginning"
+        if any(Path(checkpoint.path).glob("*.npz")):
+            _log.info(text)  # what came before is there, and this is its turn
+        else:
+            warnings.warn(text, DasrelWarning, stacklevel=5)
+
+    def _refuse_other(self, file: Path, made: dict[str, Any]) -> None:
+        # Checkpoints of earlier versions do not say which kernels they were computed with, and are resumed with any.
+        theirs, ours = _flat({KERNELS: self._about[KERNELS], **made}), _flat(self._about)
+        for name in [*ours, *theirs]:
+            there, here = theirs.get(name, "not given"), ours.get(name, "not given")
+            if there != here and not _same_number(there, here):
+                raise StoreError(
+                    f"{shown(file, limit=200)} belongs to something else: {shown(name)} is {shown(there)} there and"
+                    f" {shown(here)} here; give the same again, another folder, or leave resume out and say force"
+                    " (--force) to begin anew"
+                )
+
+
+@contextmanager
+def checkpoint_writer(
+    checkpoint: Checkpoint | None, command: str, about: Callable[[], dict[str, Any]]
+) -> Iterator[CheckpointWriter]:
+    """The keeper of a computation, which counts its scans and seconds too. `about` says what the state belongs to."""
+    with progress.watch() as count:
+        if checkpoint is None:
+            yield CheckpointWriter(None, command, {}, count)
+            return
+        checkpoint.check(command)
+        with _alone(checkpoint, command), limits.limited(checkpoint.time_limit), limits.kept():
+            keeper = CheckpointWriter(checkpoint, command, about(), count)
+            yield keeper
+            took = keeper._writing
+            if took > max(30.0, 0.25 * (time.perf_counter() - keeper._began)):
+                warnings.warn(
+                    f"writing checkpoints took {took:.0f} s, {took / keeper.seconds:.0%} of the time; write them less"
+                    " often (--every), or to a faster disk",
+                    DasrelWarning, stacklevel=4,
+                )  # fmt: skip
+
+
+@contextmanager
+def watched(checkpoint: Checkpoint | None, *commands: str) -> Iterator[None]:
+    """Several commands with one checkpoint and one time limit, and what is done with their results: all is kept.
+
+    What stands against it is said before any work.
+    """
+    if checkpoint is None:
+        yield
+        return
+    checkpoint.check(*commands)
+    with limits.limited(checkpoint.time_limit), limits.kept():
+        yield
+
+
+@contextmanager
+def _alone(checkpoint: Checkpoint, command: str) -> Iterator[None]:
+    """Hold the folder's lock, which goes with the process however it ends."""
+    path = _lock_file(Path(checkpoint.path), command)
+    with open(path, "a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise StoreError(
+                f"{shown(checkpoint.path, limit=200)} is in use by process {shown(file.read(20).strip())}; wait for its"
+                " end, or give another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        for one in Path(checkpoint.path).glob(f".{command}-*.partial"):
+            one.unlink(missing_ok=True)  # a process was killed while it wrote this
+        yield
+
+
+def _lock_file(folder: Path, command: str) -> Path:
+    return folder / f".{command}.lock"
+
+
+def _number(file: Path, command: str) -> int:
+    """The number in the name of a checkpoint of this command; -1 for other files."""
+    found = re.fullmatch(rf"{command}-(\d{{8,}})\.npz", file.name, flags=re.ASCII)
+    return -1 if found is None else int(found[1])
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested values by their whole names."""
+    if isinstance(value, (dict, list, tuple)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        flat: dict[str, Any] = {}
+        for key, item in pairs:
+            flat |= _flat(item, f"{name} {key}".strip())
+        return flat
+    return {name: value}
+
+
+def _same_number(first: Any, second: Any) -> bool:
+    return isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second)

@@ -1,0 +1,458 @@
+"""The matrix as an operator: views, spread, terms and products.
+
+Products with the matrix by one scan: U F(matrix) for any number of columns and views at once.
+
+The matrix as an algorithm sees it: squared dissimilarities, through views that cost nothing on disk.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dasrel.engine.scan import Consumer, Plan, TileSource, prepare_scan
+from dasrel.errors import InputError
+from dasrel.kernels import products
+from dasrel.kernels.products import Parameter, Strips, View
+from dasrel.store.matrix import ArrayMatrix, Matrix, _arrays, as_matrix, digest, matrix_identity
+from dasrel.util import Array, Float
+from dasrel.util.text import count_text
+
+
+def relation_identity(relation: Relation) -> dict[str, Any]:
+    """A relation: its matrix, and how it is seen."""
+    terms = [
+        {"weight": weight, "kind": type(term).__name__, "values": digest(_arrays(term))}
+        for weight, term in relation.terms
+    ]
+    steps = [[name, list(value) if isinstance(value, tuple) else value] for name, value in relation.view.steps]
+    return {
+        "matrix": matrix_identity(relation.matrix), "view": relation.view.kind, "steps": steps,
+        "spread": relation.beta, "terms": terms,
+    }  # fmt: skip
+
+
+class Products:
+    """Products U F(matrix) for columns U of fixed number, planned once and run for any values of the columns.
+
+    float32 tiles are multiplied in float32, panel by panel, and summed in float64; float64 tiles stay float64.
+
+    Parameters
+    ----------
+    wanted
+        (view F, number of columns k) of each product; all are taken from the same read.
+    memory
+        As in `scan`.
+
+    Cost: none; memory is estimated, and compared with the limit when the products are run.
+    """
+
+    def __init__(
+        self, source: TileSource, wanted: Sequence[tuple[View, int]], *, memory: int | str | None = None
+    ) -> None:
+        self._source = source
+        self._wanted = tuple(wanted)
+        self._scan = prepare_scan(source, [product_shape(source, wanted)], memory=memory)
+
+    def run(self, columns: Sequence[Array]) -> list[NDArray[np.float64]]:
+        """For each product, given U of k x n: U F(matrix), float64, k x n.
+
+        Cost: one scan; k n numbers in, k n float64 numbers out.
+        """
+        _check_columns(self._source, columns)
+        widths, given = [k for _, k in self._wanted], [len(u) for u in columns]
+        if given != widths:
+            raise InputError(f"products planned for {widths} columns cannot be run with {given}")
+        pairs = [(view, u) for (view, _), u in zip(self._wanted, columns, strict=True)]
+        return list(self._scan.run([_share(self._source, pairs)])[0])
+
+
+def check_shapes(source: TileSource, columns: Sequence[Array]) -> None:
+    """Refuse columns U that are not k x n."""
+    n = source.layout.n_objects
+    for u in columns:
+        if u.ndim != 2 or u.shape[1] != n:
+            raise InputError(f"columns of shape {u.shape} do not fit {count_text(n, 'object')}")
+
+
+def _check_columns(source: TileSource, columns: Sequence[Array]) -> None:
+    check_shapes(source, columns)
+    for u in columns:
+        if not np.isfinite(u).all():
+            raise InputError("the columns to be multiplied hold NaN or infinite values")
+
+
+def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Consumer:
+    """Make the consumer of products U F(matrix) for a scan that is shared with others, given (view F, U of k x n)."""
+    _check_columns(source, [u for _, u in wanted])
+    shape = product_shape(source, [(view, len(u)) for view, u in wanted])
+    return replace(shape, share=_share(source, wanted))
+
+
+def _in_order(wanted: Sequence[tuple[View, Any]]) -> list[int]:
+    """Equal views side by side: each is applied once to a tile."""
+    return sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))
+
+
+def _share(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Callable[[slice], ProductShare]:
+    order, dtype, diagonal = _in_order(wanted), source.layout.dtype, source.diagonal
+
+    def share(span: slice) -> ProductShare:
+        columns = [_padded(wanted[k][1][:, span], dtype) for k in order]
+        return ProductShare(columns, None if diagonal is None else diagonal[span])
+
+    return share
+
+
+def product_shape(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Consumer:
+    """Make the consumer of products with so many columns of each view, without the columns themselves.
+
+    Its memory can be estimated, and a scan prepared with it; `run` is given the columns.
+    """
+    layout, plan, order = source.layout, Plan(source.layout), _in_order(wanted)
+
+    def finish(parts: dict[int, Any]) -> list[NDArray[np.float64]]:
+        results = [np.empty((k, layout.n_objects)) for _, k in wanted]
+        for strip in list(parts):
+            sums = parts.pop(strip)  # let go of, strip by strip: there is never room for two of the whole
+            for place, k in enumerate(order):
+                results[k][:, plan.span(strip)] = sums[place][: len(results[k])]
+        return results
+
+    side, itemsize = layout.tile, layout.dtype.itemsize
+    columns = sum(_padded_width(k) for _, k in wanted)
+    strip = plan.group_side * side
+    panel = products.panel_rows((side, side), itemsize, columns) * side * itemsize
+    panel *= max((view.panels for view, _ in wanted), default=1)
+    scratch = max((products.scratch_memory(k, side, itemsize) for _, k in wanted), default=0)
+    return Consumer(
+        _ProductKernel(tuple(wanted[k][0] for k in order)),
+        finish,
+        in_strips=True,
+        part_bytes=2 * strip * columns * itemsize,
+        # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
+        task_memory=3 * strip * columns * 8 + side * columns * itemsize + panel + scratch,
+        fixed_memory=layout.n_objects * columns * (itemsize + 16),
+        share_bytes=layout.n_objects * columns * itemsize,
+    )
+
+
+def _padded_width(columns: int) -> int:
+    """Columns that are multiplied for so many that are asked for.
+
+    BLAS kernels are four columns wide and slow for what is left over: measured on one core, ms a tile, 3 take 22 and 4
+    take 13, 47 take 59 and 48 take 51, 63 take 74 and 64 take 67. A single column is another routine, at the speed of
+    memory. The compiled kernel takes any number.
+    """
+    if columns == 1 or (columns <= products.MOST_COLUMNS and products.has_native_products()):
+        return columns
+    return -(-columns // 4) * 4
+
+
+def _padded(columns: Array, dtype: np.dtype[Any]) -> Array:
+    width = _padded_width(len(columns))
+    if width == len(columns):
+        return np.ascontiguousarray(columns, dtype=dtype)
+    padded = np.zeros((width, columns.shape[1]), dtype=dtype)
+    padded[: len(columns)] = columns
+    return padded
+
+
+@dataclass
+class ProductShare:
+    """Columns of U for the objects of one strip, and the objects' self-similarities."""
+
+    columns: list[Array]
+    itself: Array | None
+
+    def __dask_tokenize__(self) -> str:
+        return uuid.uuid4().hex  # used once: reading the numbers to name them would be a waste
+
+    def __sizeof__(self) -> int:
+        return sum(part.nbytes for part in self.columns)
+
+
+@dataclass(frozen=True)
+class _ProductKernel:
+    views: tuple[View, ...]
+
+    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[ProductShare, ProductShare]) -> Any:
+        a, b = group
+        sums = {strip: [np.zeros(u.shape) for u in share.columns] for strip, share in zip(group, shares, strict=True)}
+        return plan, a, b, shares, sums
+
+    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
+        plan, a, b, (rows, columns), sums = partial
+        r, c = plan.inside(i), plan.inside(j)
+        wanted = [
+            (
+                view,
+                Strips(
+                    u[:, r], v[:, c],
+                    None if rows.itself is None else rows.itself[r],
+                    None if columns.itself is None else columns.itself[c],
+                ),
+            )
+            for view, u, v in zip(self.views, rows.columns, columns.columns, strict=True)
+        ]  # fmt: skip
+        down = [s[:, r] for s in sums[a]]
+        across = None if i == j else [s[:, c] for s in sums[b]]
+        products.add_products(tile, wanted, down, across)
+        return partial
+
+    def parts(self, partial: Any) -> dict[int, Any]:
+        # In the tiles' own precision, as the products were: half as much to send, and to hold.
+        shares, sums = partial[3], partial[4]
+        dtype = shares[0].columns[0].dtype
+        return {strip: [s.astype(dtype, copy=False) for s in of_strip] for strip, of_strip in sums.items()}
+
+    def combine(self, first: list[Array], second: list[Array]) -> list[Array]:
+        return [np.add(x, y, dtype=np.float64) for x, y in zip(first, second, strict=True)]
+
+    def accumulate(self, first: list[Array], second: list[Array]) -> list[Array]:
+        for x, y in zip(first, second, strict=True):
+            x += y
+        return first
+
+
+class Term(Protocol):
+    """A symmetric n x n matrix that needs no tiles, such as the ultrametric of a tree."""
+
+    def left(self, U: Float) -> Float:
+        """U times the matrix, for U of k x n."""
+
+    def diagonal(self) -> Float:
+        """Its n diagonal values."""
+
+    def block(self, rows: slice, columns: slice) -> Float:
+        """Its values between two ranges of objects; only asked for by an export."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """D = F(stored values) + beta (11' - I) + sum of weights times terms.
+
+    F is a chain of elementwise views; the rest is added without touching a tile. Relations are cheap values: every
+    method that changes one returns a new one. Products are scans; `left_products` serves several in one scan.
+    """
+
+    matrix: Matrix | ArrayMatrix
+    view: View
+    beta: float = 0.0
+    terms: tuple[tuple[float, Term], ...] = ()
+
+    @property
+    def n_objects(self) -> int:
+        """Number of objects."""
+        return self.matrix.n_objects
+
+    def power(self, exponent: float) -> Relation:
+        """D^a, element by element."""
+        return self._then("power", exponent)
+
+    def exponential(self, rate: float) -> Relation:
+        """(1 - exp(-a sqrt(D)))^2."""
+        return self._then("exponential", rate)
+
+    def log(self, exponent: float) -> Relation:
+        """log2(1 + sqrt(D)^a)^2."""
+        return self._then("log", exponent)
+
+    def gaussian(self, sigma: float) -> Relation:
+        """The kernel exp(-D / (2 sigma^2)); no longer a dissimilarity."""
+        return self._then("gaussian", sigma)
+
+    def floor(self, value: float) -> Relation:
+        """max(D, value) off the diagonal."""
+        return self._then("floor", value)
+
+    def plus_fit(self, step: str, weight: float, parameter: float) -> Relation:
+        """D + weight times its power, exponential or log (the step) with this parameter, in one view."""
+        return self._then(f"plus-{step}", (weight, parameter))
+
+    def spread(self, beta: float) -> Relation:
+        """D + beta off the diagonal (beta-spread). beta = -2 lambda_1 is the eigenvalue shift of F09."""
+        if not (np.isfinite(beta) and beta >= 0):
+            raise InputError(f"a spread is a finite number >= 0, not {beta}")
+        return replace(self, beta=self.beta + float(beta))
+
+    def plus(self, term: Term, weight: float) -> Relation:
+        """D + weight times a matrix that needs no tiles."""
+        return replace(self, terms=(*self.terms, (float(weight), term)))
+
+    def left(self, U: ArrayLike, *, memory: int | str | None = None) -> Float:
+        """U D for U of k x n; k x n float64.
+
+        Cost: one scan; the memory of U and of the result.
+        """
+        return left_products([(self, np.asarray(U))], memory=memory)[0]
+
+    def matmat(self, V: ArrayLike, *, memory: int | str | None = None) -> Float:
+        """D V for V of n x k (or n); float64.
+
+        Cost: one scan.
+        """
+        columns = self._columns(V)
+        product: Float = self.left(columns.T, memory=memory).T
+        return self._shaped(product, V)
+
+    def gram(self, V: ArrayLike, *, memory: int | str | None = None) -> Float:
+        """W(D) V = -1/2 P D P V, P the centring projection (S^c of F09), for V of n x k; never forms W.
+
+        Cost: one scan.
+        """
+        columns = self._columns(V)
+        centred = columns - columns.mean(axis=0)
+        product = self.left(centred.T, memory=memory).T
+        result: Float = -0.5 * (product - product.mean(axis=0))
+        return self._shaped(result, V)
+
+    def row_sums(self) -> Float:
+        """Sum of each row of D, the diagonal included. Cost: one scan."""
+        sums: Float = self.left(np.ones((1, self.n_objects)))[0]
+        return sums
+
+    def mean(self) -> float:
+        """Mean of all n^2 values of D, the diagonal included. Cost: one scan."""
+        return float(self.row_sums().sum() / self.n_objects**2)
+
+    def diagonal(self) -> Float:
+        """The n values on D's diagonal. Cost: no scan."""
+        values = np.full(self.n_objects, self.view.at_zero)
+        for weight, term in self.terms:
+            values += weight * term.diagonal()
+        return values
+
+    def rows(self, positions: Sequence[int]) -> Float:
+        """Rows of D for objects at these positions, float64.
+
+        Cost: reads the tiles of the strips in which they lie, at most a scan; not counted as one.
+        """
+        where = np.asarray(positions, dtype=np.intp)
+        raw = self.matrix.rows_at(where).astype(np.float64)
+        itself = self.matrix.diagonal
+        own = None if itself is None else itself[where]
+        seen = self.view.apply(raw, np.empty_like(raw), row_self=own, column_self=itself)
+        seen = np.array(seen) + self.beta
+        seen[np.arange(where.size), where] = self.view.at_zero
+        if self.terms:
+            unit = np.zeros((where.size, self.n_objects))
+            unit[np.arange(where.size), where] = 1
+            for weight, term in self.terms:
+                seen += weight * term.left(unit)
+        return seen
+
+    def block(self, stored: Array, rows: slice, columns: slice) -> Float:
+        """D between two ranges of objects, float64, given the values that are stored for them. Cost: no scan."""
+        seen = stored.astype(np.float64)
+        view, itself = self.view, self.matrix.diagonal
+        if itself is not None:  # rounded alike on both sides of the diagonal: what is written out is symmetric
+            seen *= -2
+            seen += itself[rows][:, None] + itself[columns][None, :]
+            view = View("squared-distance", view.steps)
+        seen = view.apply(seen, seen, row_self=None, column_self=None)
+        seen += self.beta
+        both = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
+        seen[both - rows.start, both - columns.start] = self.view.at_zero
+        for weight, term in self.terms:
+            seen += weight * term.block(rows, columns)
+        return seen
+
+    def largest(self) -> float:
+        """An upper bound of |D| from the store's audit: the view of its extremes. Cost: no scan."""
+        audit, n = self.matrix.audit, np.zeros((1, 1))
+        if audit["maximum"] is None:
+            return abs(self.view.at_zero)
+        ends = []
+        for value in (audit["minimum"], audit["maximum"]):
+            for itself in (audit["diagonal"]["minimum"], audit["diagonal"]["maximum"]):
+                one = np.array([itself])
+                ends.append(abs(float(self.view.apply(n + value, n.copy(), row_self=one, column_self=one)[0, 0])))
+        beyond = sum(abs(weight) * float(getattr(term, "largest", lambda: 0.0)()) for weight, term in self.terms)
+        return max(*ends, abs(self.view.at_zero)) + self.beta + beyond
+
+    def _then(self, step: str, parameter: Parameter) -> Relation:
+        if self.terms:
+            raise InputError(f"{step} cannot follow a term that is added without the matrix; apply it first")
+        view = self.view.then("spread", self.beta) if self.beta else self.view
+        return Relation(self.matrix, view.then(step, parameter))
+
+    def _columns(self, V: ArrayLike) -> Array:
+        columns = np.asarray(V)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        if columns.ndim != 2 or columns.shape[0] != self.n_objects:
+            raise InputError(f"V has shape {np.shape(V)}; give {count_text(self.n_objects, 'row')}")
+        return columns
+
+    @staticmethod
+    def _shaped(result: Float, like: ArrayLike) -> Float:
+        shaped: Float = result[:, 0] if np.ndim(like) == 1 else result
+        return shaped
+
+
+def relation(matrix: Any, *, kind: str | None = None) -> Relation:
+    """The matrix as squared dissimilarities D: stored distances squared, similarities as s_ii + s_jj - 2 s_ij.
+
+    Takes an open matrix, a store's path or URL, or an array with its kind.
+    """
+    source = as_matrix(matrix, kind=kind)
+    result = Relation(source, View(source.kind))
+    largest = result.largest()
+    tiny, huge = (1e-30, 1e36) if source.dtype == np.float32 else (1e-290, 1e300)
+    if largest > huge or 0 < largest < tiny:
+        raise InputError(
+            f"squared dissimilarities reach {largest:g}, beyond what {source.dtype} products can hold"
+            f" ({tiny:g} to {huge:g}); rescale the values, or store them as float64"
+        )
+    return result
+
+
+class LeftProducts:
+    """Products U D with relations for columns U of fixed number, planned once and run for any values of the columns.
+
+    Parameters
+    ----------
+    wanted
+        (relation D, number of columns k) of each product, one at least; all relations stand on the same matrix.
+    memory
+        As in `scan`.
+
+    Cost: none; memory is estimated, and compared with the limit when the products are run.
+    """
+
+    def __init__(self, wanted: Sequence[tuple[Relation, int]], *, memory: int | str | None = None) -> None:
+        source = wanted[0][0].matrix
+        if any(r.matrix is not source for r, _ in wanted):
+            raise InputError("relations that share a scan must stand on the same matrix")
+        self._relations = [r for r, _ in wanted]
+        self._products = Products(source, [(r.view, k) for r, k in wanted], memory=memory)
+
+    def run(self, columns: Sequence[Array]) -> list[Float]:
+        """U D of each relation, given its U of k x n; k x n float64.
+
+        Cost: one scan, however many relations; a view that several share is applied once a tile.
+        """
+        results = self._products.run(columns)
+        for r, u, product in zip(self._relations, columns, results, strict=True):
+            if r.beta:
+                product += r.beta * (u.sum(axis=1, keepdims=True, dtype=np.float64) - u)
+            for weight, term in r.terms:
+                product += weight * term.left(u.astype(np.float64, copy=False))
+        return results
+
+
+def left_products(wanted: Sequence[tuple[Relation, Array]], *, memory: int | str | None = None) -> list[Float]:
+    """For each (relation D, U of k x n): U D. All relations must stand on the same matrix.
+
+    Cost: one scan, however many relations; a view that several share is applied once a tile.
+    """
+    if not wanted:
+        return []
+    columns = [u for _, u in wanted]
+    check_shapes(wanted[0][0].matrix, columns)
+    return LeftProducts([(r, len(u)) for r, u in wanted], memory=memory).run(columns)

@@ -1,0 +1,646 @@
+"""Connect to a Dask cluster or start one: local, Slurm, Kubernetes, MPI.
+
+Where the work runs: on this process's threads, or on a Dask cluster. The only place that connects or starts one.
+
+At most one of these is named; without any of them no server is started and no port is opened:
+
+    --scheduler tcp://host:8786            a scheduler that runs already (tls://host:8786 with the --tls options)
+    --scheduler-file scheduler.json        the same, found by the file that it has written
+    --dask local[:workers=4,memory=4GB,threads=1]
+    --dask slurm:queue=debug,jobs=2,cores=1,memory=1GB,walltime=00:10:00
+    --dask kubernetes:image=NAME,workers=2,memory=4GB
+    --dask mpi                             under mpirun -n N: a scheduler, this program, and N - 2 workers
+
+Settings after the colon are NAME=VALUE with commas between them. For slurm: queue, account, jobs (1), cores (1),
+processes (1), memory (needed), walltime, interface, python, logs (a folder for the jobs' output), scratch (a folder on
+the nodes), and, as often as wanted, directive (such as directive=--qos=high) and prologue (a line of shell). For
+kubernetes: image, workers (1), memory, cpus, namespace, name, and spec (a DaskCluster resource as a YAML or JSON file,
+for volumes and the like, instead of image, memory and cpus). For mpi: threads (1), memory, interface.
+
+Memory is that of one worker, for slurm that of one job. `--workers N` begins the work when N workers are there: if not
+given, all of a local cluster or of MPI, one of any other. `--wait SECONDS` is how long to wait for them, and for a
+scheduler or its file to be there at all.
+
+In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_DASK, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
+DASREL_TLS_CERT, DASREL_TLS_KEY. What is said on the command line goes before them.
+
+Dask clusters that a command starts for itself and closes at its end: what may be asked for, and how it starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import gc
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
+from dasrel.kernels import signature
+from dasrel.util import limits
+from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
+
+WAIT = 60.0
+"""Most seconds to wait for workers, if nothing else is said."""
+REACH = 10.0
+"""Most seconds to wait for a scheduler to answer, if nothing else is said."""
+PLACES = ("scheduler", "scheduler_file", "dask")
+TLS = ("tls_ca", "tls_cert", "tls_key")
+PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}
+"""Else a local cluster gives a worker up for good that dies twice within a quarter of a minute or so."""
+WITH_TLS = ("local", "slurm")
+"""The kinds of cluster whose scheduler we start, and so give the TLS files to."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where to run; nothing said means the threads of this process. The fields are the command line's options."""
+
+    scheduler: str | None = None
+    scheduler_file: str | None = None
+    dask: str | None = None
+    """A cluster to start, such as local:workers=4."""
+    workers: int | None = None
+    """Begin when so many are there. If not given: all of a local cluster, one of any other."""
+    wait: float | None = None
+    """Most seconds to wait for them."""
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def __post_init__(self) -> None:
+        named = [name for name in PLACES if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise InputError(f"{' and '.join(map(_option, named))} are given; name one place to run at")
+        for name in ("workers", "wait"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{_option(name)} is {value}; it must be above 0")
+        given = [name for name in TLS if getattr(self, name) is not None]
+        if given and len(given) < len(TLS):
+            missing = next(name for name in TLS if name not in given)
+            raise InputError(f"{_option(missing)} is missing: TLS takes --tls-ca, --tls-cert and --tls-key")
+        if "@" in (self.scheduler or ""):
+            raise InputError(
+                "--scheduler has a user or a password in it, which Dask does not know; use the --tls options"
+            )
+        if self.dask is None:
+            return
+        kind, settings = parsed_cluster(self.dask)
+        if given and kind not in WITH_TLS:
+            raise InputError(f"{_option(given[0])} is given, but a cluster on {kind} takes no TLS files from here")
+        if kind == "local" and (self.workers or 0) > settings.get("workers", self.workers or 0):
+            raise InputError(f"--workers {self.workers} would never come: the cluster has {settings['workers']}")
+
+    @property
+    def place(self) -> str | None:
+        """Which of scheduler, scheduler_file and dask is named."""
+        return next((name for name in PLACES if getattr(self, name) is not None), None)
+
+    def over(self, other: Runtime) -> Runtime:
+        """This, with what it leaves open taken from another; the place as a whole, and the TLS files as a whole."""
+        values = dataclasses.asdict(self)
+        for group in (PLACES, TLS, ("workers",), ("wait",)):
+            if all(values[name] is None for name in group):
+                values |= {name: getattr(other, name) for name in group}
+        return Runtime(**values)
+
+
+def environment(variables: Mapping[str, str] | None = None) -> Runtime:
+    """What the environment says of where to run.
+
+    >>> environment({"DASREL_DASK": "local:workers=2", "DASREL_WAIT": "30"}).wait
+    30.0
+    """
+    variables = os.environ if variables is None else variables
+    if variables.get("DASREL_CLUSTER"):  # to run on this machine's threads in silence would be worse
+        raise InputError("DASREL_CLUSTER is not known; did you mean DASREL_DASK?")
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(Runtime):
+        name = f"DASREL_{field.name.upper()}"
+        text = variables.get(name)
+        if not text:
+            continue
+        number = {"workers": int, "wait": float}.get(field.name, str)
+        try:
+            found[field.name] = number(text)
+        except ValueError:
+            raise InputError(f"{name} is {shown(text)!r}, which is no number") from None
+    try:
+        return Runtime(**found)
+    except InputError as error:
+        raise InputError(f"in the environment (DASREL_...): {error}") from None
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _silent(text: str) -> None:
+    """Nobody wants to know."""
+
+
+@contextmanager
+def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bool = False) -> Iterator[Any]:
+    """Run what is inside on the cluster that is asked for; it is closed at the end if it was started here.
+
+    Parameters
+    ----------
+    runtime
+        Where to run. What it leaves open is looked up in the environment.
+    tell
+        Called with lines for people: the address, the link of the dashboard, the workers.
+    logs
+        Let through what Dask's own parts log.
+
+    Yields
+    ------
+    The Dask client, which is the active one inside the block; None on local threads.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster cannot be reached or started, or is lost before the block ends.
+    """
+    whole = runtime.over(environment())
+    if whole.place is None:
+        idle = [
+            _option(field.name) for field in dataclasses.fields(runtime) if getattr(runtime, field.name) is not None
+        ]
+        if idle:
+            raise InputError(f"{idle[0]} is given, but no cluster: add --scheduler, --scheduler-file or --dask")
+        yield None
+        return
+    from dasrel.util import limits, parallel
+
+    with ExitStack() as stack:
+        stack.enter_context(_hushed(logs))
+        kind = None if whole.dask is None else parsed_cluster(whole.dask)[0]
+        if kind == "local":
+            import dask
+
+            stack.enter_context(dask.config.set(PATIENT))
+        client, wanted = _reached(whole, stack, logs)
+        at = redacted(client.scheduler.address)
+        link = client.dashboard_link if has_dashboard(kind) else None
+        shows = f"dashboard {redacted(link)}" if link else "no dashboard (dasrel[dashboard] has one)"
+        tell(f"scheduler {at}, {shows}")
+        _wait(client, wanted, WAIT if whole.wait is None else whole.wait)
+        workers = limits.worker_memory(client)
+        tell(f"workers {len(workers)}, threads {sum(threads for _, threads in workers.values())}")
+        _check_versions(client)
+        stack.enter_context(parallel.bound_to(client))
+        try:
+            yield client
+        except DasrelError:
+            raise
+        except Exception as error:
+            found = _explained(error, client)
+            if found is None:
+                raise
+            raise found from error
+
+
+@contextmanager
+def _hushed(logs: bool) -> Iterator[None]:
+    """Keep Dask's own words off stderr: what matters in them is said by our errors."""
+    import distributed  # noqa: F401 - sets the levels of its loggers when it is first imported
+
+    names = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
+    loggers = [] if logs else [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# ----------------------------------------------------------------------------------------------------------- reaching
+
+
+def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
+    """A client of the cluster, which the stack closes, and the number of workers to wait for."""
+    import dask
+    from distributed import Client
+
+    security = _security(runtime)
+    if runtime.dask is not None:
+        kind, settings = parsed_cluster(runtime.dask)
+        if kind == "local" and runtime.workers is not None:
+            settings.setdefault("workers", runtime.workers)
+        started = start(kind, settings, security=security, level=logging.INFO if logs else logging.CRITICAL)
+        stack.callback(_quietly, started.close)
+        limits.check()
+        target, wanted, limit, name = started.target, started.workers, REACH, f"the cluster's scheduler ({kind})"
+        ends = started.shuts_down
+    else:
+        limit = REACH if runtime.wait is None else runtime.wait
+        target = runtime.scheduler or _address_in(Path(runtime.scheduler_file or ""), limit)
+        name, wanted, ends = f"the scheduler {redacted(target)}", 1, False
+    if str(target).startswith("tls://") and security is None and not dask.config.get("distributed.comm.tls.ca-file"):
+        raise ClusterError(f"{name} asks for TLS: give --tls-ca, --tls-cert and --tls-key")
+    failure = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # versions that differ are told of below, with dasrel's own
+        try:
+            client = limits.waited(Client, target, security=security, timeout=limit, name="dasrel")
+        except Exception as error:
+            failure = ClusterError(_why(error, name, runtime))
+            traceback.clear_frames(error.__traceback__)
+    if failure is not None:
+        # A client that was never whole ends here and now: were it found in the middle of the next one's beginning, both
+        # would wait for the same lock.
+        gc.collect()
+        raise failure
+    stack.callback(_quietly, client.shutdown if ends else lambda: client.close(timeout=10))
+    return client, runtime.workers or wanted
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    """What is lost already cannot be closed; the error that matters is another one."""
+    with suppress(Exception), limits.closing():
+        close()
+
+
+def _security(runtime: Runtime) -> Any | None:
+    """The TLS files for Dask, after a look at them."""
+    if runtime.tls_ca is None:
+        return None
+    from distributed import Security
+
+    for name in TLS:
+        path = Path(getattr(runtime, name))
+        if not path.is_file():
+            raise InputError(f"{_option(name)} {shown(path, limit=200)} is no file")
+    pair = {"cert": runtime.tls_cert, "key": runtime.tls_key}
+    roles = {f"tls_{role}_{part}": path for role in ("client", "scheduler", "worker") for part, path in pair.items()}
+    security = Security(require_encryption=True, tls_ca_file=runtime.tls_ca, **roles)
+    try:
+        security.get_connection_args("client")
+    except OSError as error:
+        raise InputError(
+            f"the TLS files cannot be used ({one_line(error)}); are they PEM, and do they belong together?"
+        ) from None
+    return security
+
+
+def _address_in(path: Path, limit: float) -> str:
+    """The address in a scheduler's file, which may come a little later than we."""
+    until = time.monotonic() + limit
+    while not path.exists():
+        if time.monotonic() > until:
+            raise ClusterError(
+                f"{shown(path, limit=200)}: no scheduler has written this file in {limit:g} s; does it run?"
+            )
+        limits.check()
+        time.sleep(0.1)
+    try:
+        address = json.loads(path.read_text(encoding="utf-8"))["address"]
+    except (ValueError, KeyError, TypeError):
+        address = None
+    if not isinstance(address, str) or "@" in address:
+        raise ClusterError(
+            f"{shown(path, limit=200)} is no scheduler file: JSON with an address, as dask scheduler writes it"
+        )
+    return address
+
+
+def _why(error: Exception, name: str, runtime: Runtime) -> str:
+    """Why there is no connection, as one line."""
+    said = redacted(one_line(error))
+    if "SSL" in said or "TLS" in said or "encryption" in said:
+        hint = "check --tls-ca, --tls-cert and --tls-key against those of the scheduler, and that its address is tls://"
+    elif runtime.tls_ca is None:
+        hint = "is it running, and does it ask for TLS (--tls-ca, --tls-cert, --tls-key)?"
+    else:
+        hint = "is it running, with TLS?"
+    return f"cannot reach {name}: {said}; {hint}"
+
+
+def _wait(client: Any, wanted: int, limit: float) -> None:
+    """Return when enough workers are there."""
+    from dasrel.util.limits import worker_memory
+    from dasrel.util.parallel import lost
+
+    try:
+        limits.waited(client.wait_for_workers, wanted, timeout=limit)
+    except Exception as error:
+        if client.status != "running":
+            raise lost(client) from error
+        have = len(worker_memory(client, wait=0))
+        raise ClusterError(
+            f"{have} of {count_text(wanted, 'worker')} came in {limit:g} s; see why they do not start, or wait longer"
+            " (--wait) or"
+            " for fewer (--workers)"
+        ) from None
+
+
+def _check_versions(client: Any) -> None:
+    """Warn of versions and kernels that differ between here and there; refuse a cluster that has no dasrel.
+
+    Kernels are compared because they decide on the last bits of a sum, and so on promises of equal results.
+    """
+    told = client.get_versions(packages=["dasrel", "zarr"])
+    here = told["client"]["packages"]
+    differ: dict[str, dict[str, list[str]]] = {}
+    for who, other in {"the scheduler": told["scheduler"], **told["workers"]}.items():
+        for name, version in (other or {}).get("packages", {}).items():
+            if version != here.get(name):
+                differ.setdefault(name, {}).setdefault(str(version), []).append(who)
+    missing = differ.get("dasrel", {}).get("None")
+    if missing:
+        raise ClusterError(f"dasrel is not installed at {some(missing)}; install the same version there as here")
+    for who, kernels in client.run(signature, on_error="return").items():
+        if isinstance(kernels, str) and kernels != signature():  # an error: of a version without signatures
+            differ.setdefault("kernels", {}).setdefault(kernels, []).append(who)
+    if differ:
+        parts = [
+            f"{name} {here.get(name, signature())} here and {version} at {some(who, show=1)}"
+            for name, versions in sorted(differ.items())
+            for version, who in versions.items()
+        ]
+        warnings.warn(f"versions differ: {'; '.join(parts)}", DasrelWarning, stacklevel=2)
+
+
+# -------------------------------------------------------------------------------------------------------------- losing
+
+
+def _explained(error: Exception, client: Any) -> ClusterError | None:
+    """An error of Dask's own, in words that say what to do; None if it is no such error."""
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    from dasrel.util.limits import AGAIN
+    from dasrel.util.parallel import lost
+
+    if isinstance(error, KilledWorker):
+        return ClusterError(
+            f"{count_text(error.allowed_failures + 1, 'worker')} died over the same piece of work, the last at"
+            f" {error.last_worker.address}; most often they lack memory: give them more, or fewer threads, or use"
+            f" smaller tiles, and {AGAIN}"
+        )
+    if client.status != "running" or isinstance(error, CommClosedError):
+        return lost(client)
+    if isinstance(error, CancelledError):
+        return ClusterError(f"the cluster dropped the work ({one_line(error)}); {AGAIN}")
+    return None
+
+
+# The settings of each kind of cluster, with what makes a value of the text.
+SETTINGS: dict[str, dict[str, type[int] | type[str]]] = {
+    "local": {"workers": int, "threads": int, "memory": str},
+    "slurm": {
+        **{"queue": str, "account": str, "jobs": int, "cores": int, "processes": int, "memory": str, "walltime": str},
+        **{"interface": str, "python": str, "logs": str, "scratch": str, "directive": str, "prologue": str},
+    },
+    "kubernetes": {
+        **{"image": str, "workers": int, "memory": str, "cpus": str, "namespace": str, "name": str, "spec": str},
+    },
+    "mpi": {"threads": int, "memory": str, "interface": str},
+}
+SEVERAL = ("directive", "prologue")
+"""Settings that may be given more than once; their value is a list."""
+PACKAGES = {"slurm": "dask_jobqueue", "kubernetes": "dask_kubernetes", "mpi": "dask_mpi"}
+"""What each kind needs besides Dask; the extra of dasrel that brings it has the kind's name."""
+IDLE = 1800
+"""Seconds until a cluster on Kubernetes deletes itself when nothing asks anything of it."""
+
+
+def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
+    """The kind of a cluster, and its settings.
+
+    >>> parsed_cluster("local:workers=4,memory=4GB")
+    ('local', {'workers': 4, 'memory': '4GB'})
+    """
+    kind, _, rest = text.partition(":")
+    known = SETTINGS.get(kind)
+    if known is None:
+        raise InputError(f"dask {shown(text)!r} is unknown; {did_you_mean(kind, SETTINGS)}")
+    settings: dict[str, Any] = {}
+    for part in (piece.strip() for piece in rest.split(",")) if rest else ():
+        name, equals, value = part.partition("=")
+        if name not in known or not equals or not value:
+            if name in known:
+                raise InputError(f"dask {kind}: {shown(part)!r} is not NAME=VALUE")
+            raise InputError(f"dask {kind}: it has no setting {shown(name)!r}; {did_you_mean(name, known)}")
+        if name in SEVERAL:
+            settings.setdefault(name, []).append(value)
+            continue
+        if name in settings:
+            raise InputError(f"dask {kind}: {name} is given twice")
+        if known[name] is int and not (value.isdecimal() and int(value) > 0):
+            raise InputError(f"dask {kind}: {name} is {shown(value)!r}; it must be a whole number above 0")
+        settings[name] = known[name](value)
+    return kind, settings
+
+
+@dataclass(frozen=True)
+class Started:
+    """A cluster, for a client to connect to."""
+
+    target: Any
+    """The cluster, or the address of its scheduler."""
+    workers: int
+    """How many are worth waiting for, if nothing else is said."""
+    shuts_down: bool = False
+    """Whether the client has to end it."""
+
+    def close(self) -> None:
+        """End what was started."""
+        if hasattr(self.target, "close"):
+            self.target.close(timeout=20)
+
+
+def start(kind: str, settings: dict[str, Any], *, security: Any, level: int) -> Started:
+    """Start a cluster; `level` is the least level of what it logs."""
+    package = PACKAGES.get(kind)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ClusterError(
+            f"a cluster on {kind} needs the package {package.replace('_', '-')}, which is not installed;"
+            f' install it with: python -m pip install "dasrel[{kind}]"'
+        )
+    try:
+        return {"local": _local, "slurm": _slurm, "kubernetes": _kubernetes, "mpi": _mpi}[kind](
+            settings, security, level
+        )
+    except (ClusterError, InputError):
+        raise
+    except Exception as error:
+        raise ClusterError(f"cannot start the cluster ({kind}): {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an error of another package says, as one line, with its last cause."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said, why = (str(one).strip() or type(one).__name__ for one in (error, cause))
+    return shown(" ".join((said if why in said else f"{said}: {why}").split()), limit=400)
+
+
+def has_dashboard(kind: str | None) -> bool:
+    """Whether the scheduler can draw its dashboard, as far as is known here: most kinds take it from this Python."""
+    return kind in (None, "kubernetes") or importlib.util.find_spec("bokeh") is not None
+
+
+def _bytes(kind: str, text: str) -> int:
+    from dask.utils import parse_bytes
+
+    try:
+        return int(parse_bytes(text))
+    except ValueError:
+        raise InputError(f"dask {kind}: memory is {shown(text)!r}; write it as 4GB or 512MiB") from None
+
+
+def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """Processes on this machine that nobody outside of it can reach."""
+    from dask.system import CPU_COUNT
+    from distributed import LocalCluster
+
+    from dasrel.util.limits import IDLE_WORKER, machine_memory
+
+    workers = settings.get("workers", int(CPU_COUNT))
+    memory = _bytes("local", settings["memory"]) if "memory" in settings else machine_memory() // workers
+    if memory < IDLE_WORKER:
+        raise InputError(
+            f"dask local: memory is {shown(settings.get('memory', memory))} for a worker, and an idle one takes"
+            f" {IDLE_WORKER // 10**6} MB already"
+        )
+    cluster = LocalCluster(
+        n_workers=workers,
+        threads_per_worker=settings.get("threads", 1),
+        memory_limit=memory,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        security=security,
+        silence_logs=level,
+    )
+    return Started(cluster, workers)
+
+
+def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """Jobs of a batch system, each of one or more workers; the scheduler runs in this process."""
+    import dask
+    from dask_jobqueue import SLURMCluster
+    from distributed.core import Status
+
+    if shutil.which("sbatch") is None:
+        raise ClusterError("there is no sbatch on this machine: a cluster on slurm is started where jobs are submitted")
+    if "memory" in settings:
+        _bytes("slurm", settings["memory"])
+    elif dask.config.get("jobqueue.slurm.memory", None) is None:
+        raise InputError("dask slurm: memory is missing; say how much a job gets, such as memory=8GB")
+    # What is left out is looked up in the site's own jobqueue.yaml.
+    given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
+             if name in settings}  # fmt: skip
+    cores = settings.get("cores") or dask.config.get("jobqueue.slurm.cores", None) or 1
+    processes = settings.get("processes", 1)
+    jobs = settings.get("jobs", 1)
+    cluster = SLURMCluster(
+        cores=cores,
+        processes=processes,
+        log_directory=settings.get("logs"),
+        local_directory=settings.get("scratch"),
+        job_extra_directives=settings.get("directive"),
+        job_script_prologue=settings.get("prologue"),
+        scheduler_options={"dashboard_address": ":0"},
+        security=security,
+        silence_logs=level,
+        **given,
+    )
+
+    async def submit() -> None:
+        cluster.scale(jobs=jobs)
+        await cluster
+
+    try:
+        cluster.sync(submit)  # raises what sbatch has to say
+    except BaseException:
+        for job in cluster.workers.values():
+            if job.job_id is None:
+                job.status = Status.failed  # else the cluster will not be closed with a job that never was
+        with suppress(Exception):
+            cluster.close(timeout=20)
+        raise
+    return Started(cluster, 1)
+
+
+def _kubernetes(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """Pods, made by the Dask operator, which the site must have installed."""
+    from dask_kubernetes.operator import KubeCluster
+    from dask_kubernetes.operator.kubecluster.kubecluster import reap_clusters
+
+    arguments = kubernetes_arguments(settings)
+    try:
+        # Idle for so long, the pods have lost the command that they were for.
+        cluster = KubeCluster(**arguments, idle_timeout=IDLE, quiet=True)
+    except Exception:
+        atexit.unregister(reap_clusters)  # it would fail in the same way at the end, with a traceback
+        raise
+    return Started(cluster, 1)
+
+
+def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the operator's `KubeCluster` is called with.
+
+    >>> kubernetes_arguments({"image": "lab/dasrel", "workers": 2, "memory": "4GB"})["resources"]
+    {'limits': {'memory': '4000000000'}, 'requests': {'memory': '4000000000'}}
+    """
+    if "spec" in settings:
+        also = [name for name in ("image", "memory", "cpus", "name", "workers") if name in settings]
+        if also:
+            raise InputError(f"dask kubernetes: {also[0]} is given beside spec; write it into that file")
+        named = {"namespace": settings["namespace"]} if "namespace" in settings else {}
+        return {"custom_cluster_spec": settings["spec"], **named}
+    if "image" not in settings:
+        raise InputError("dask kubernetes: image is missing; name one that has dasrel in it, or give a spec")
+    amounts = {"cpu": settings["cpus"]} if "cpus" in settings else {}
+    if "memory" in settings:
+        amounts["memory"] = str(_bytes("kubernetes", settings["memory"]))
+    named = {name: settings[name] for name in ("name", "namespace") if name in settings}
+    resources = {"limits": amounts, "requests": dict(amounts)} if amounts else None
+    return {"image": settings["image"], "n_workers": settings.get("workers", 1), "resources": resources, **named}
+
+
+def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
+    """The processes that mpirun has started: one schedules, one goes on with the command, the others work."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ClusterError(f"there is no MPI library that mpi4py can load: {one_line(error)}") from None
+    import dask
+    from dask_mpi import initialize
+
+    ranks = MPI.COMM_WORLD.Get_size()
+    if ranks < 3:
+        raise ClusterError(
+            f"a cluster on mpi needs 3 processes or more (a scheduler, this program, workers) and has {ranks};"
+            " start it as: mpirun -n 4 dasrel ..."
+        )
+    if MPI.COMM_WORLD.Get_rank() != 1:
+        logging.getLogger("distributed").setLevel(level)
+    goes_on = initialize(
+        nthreads=settings.get("threads", 1),
+        memory_limit=_bytes("mpi", settings["memory"]) if "memory" in settings else "auto",
+        interface=settings.get("interface"),
+        dashboard_address=":0",
+        exit=False,
+    )
+    if not goes_on:
+        raise SystemExit(0)  # the work is done, and this process was only helping
+    return Started(dask.config.get("scheduler-address"), ranks - 2, shuts_down=True)

@@ -1,0 +1,1 @@
+"""What kind of space the matrix is."""

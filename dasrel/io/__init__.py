@@ -1,0 +1,1 @@
+"""Matrices in and out of stores."""

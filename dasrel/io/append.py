@@ -1,0 +1,542 @@
+"""Append objects to a store, from rows of values or from features.
+
+Appending objects to a store: their rows against old and new objects, or features for a store made by `pairwise`.
+
+Only new tiles are written, and those at the edge that have room for more objects; see `growing` for how a store grows
+while others read it. What is stored, and the audit, are those of a store that was written at once.
+
+What is appended to a store: rows of new objects, or their features, as tiles of the grown matrix.
+
+A tile at the edge has old pairs too. They are taken from the store as they are, so that no bit of them changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+import zarr
+from dask.utils import parse_bytes
+
+from dasrel.errors import InputError
+from dasrel.io.array_files import Reading
+from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, row_block
+from dasrel.io.importing import SMALL, block_checksum
+from dasrel.io.metrics import Metric, made_ready, needs, resolve, tile_values
+from dasrel.io.text_stream import given_ids
+from dasrel.kernels import checks
+from dasrel.kernels.checks import Policy, TileStatistics
+from dasrel.store.growth import AppendTransaction, Tile, append_transaction, checked_names, grown_record
+from dasrel.store.matrix import Matrix, StoredNames, open_matrix
+from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
+from dasrel.util import Array, Names, parallel
+from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.text import count_text, shown, some
+from dasrel.vocabulary import is_similarity
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What an append has done."""
+
+    matrix: Matrix
+    """The grown store, opened anew; what was open before still shows the objects that it had."""
+    objects_before: int
+    new_objects: int
+    """Objects that were added."""
+    tiles_written: int
+    """Tiles that were not there before, written by this call."""
+    tiles_grown: int
+    """Tiles at the edge that were written again with more objects in them."""
+    tiles_kept: int
+    """Tiles that an unfinished append of the same objects had written already."""
+    bytes_written: int | None
+    """Of tiles, as they are stored; None for compressed tiles that are not on this machine."""
+    resumed: bool
+
+    def report(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        names = (
+            "objects_before",
+            "new_objects",
+            "tiles_written",
+            "tiles_grown",
+            "tiles_kept",
+            "bytes_written",
+            "resumed",
+        )
+        values = {name: getattr(self, name) for name in names}
+        total = len(self.matrix.layout.tiles())
+        return {"store": location(self.matrix.store), "n_objects": self.matrix.n_objects, "tiles": total, **values}
+
+
+def append(
+    store: StoreLike,
+    source: Any,
+    *,
+    ids: str | Names | None = None,
+    features: Any = None,
+    policy: Policy | None = None,
+    memory: int | str = "1GiB",
+    resume: bool = False,
+    force: bool = False,
+) -> Appended:
+    """Add objects to a store. It stays readable, and has all new objects or none of them.
+
+    An append that was killed leaves the store as it was; the same call goes on with it.
+
+    Parameters
+    ----------
+    source
+        One row for each of the m new objects: its values against the n objects of the store and the m new ones, so
+        (m, n + m) in all. A path (`.npy`, `.npz`, CSV, TSV, Parquet, a folder or URL that is a Zarr array), or a NumPy,
+        dask, xarray or Zarr array, or a data frame. Columns that have names are matched by them, in any order;
+        without names they stand in the order of the store, new objects last. With `features`: the features of the m
+        new objects, as `pairwise` takes them.
+    ids
+        Names of the new objects, or a file with one name per line, in place of those in the source. A store whose
+        objects are simply numbered needs none.
+    features
+        The features of the objects that are in the store already, for one made by `pairwise`: what it was made from,
+        and a list of that and of what was appended since, in order. They are known by their checksums.
+    policy
+        What to do about flaws of the new values; each is an error unless named. `missing="max"` is not for here.
+    resume
+        Go on with an unfinished append though it cannot be seen that the process that began it is dead.
+    force
+        Drop an unfinished append of something else.
+
+    Cost: every new value is read or computed once; writes the m (n + m) new values, and the tiles at the edge that
+    grow, at most n tile more. Memory: about four tiles per thread.
+    """
+    policy = policy or Policy()
+    old, giver, names, about, checksum = open_additions(store, source, ids=ids, features=features, policy=policy)
+    with append_transaction(store, names, about, resume=resume, force=force) as (under_way, resumed):
+        if under_way.old.n_objects != old.n_objects:
+            raise InputError(f"{location(store)} has grown meanwhile: look at its objects again, and append anew")
+        missing = under_way.missing()
+        _write(under_way, giver, missing, policy, memory)
+        size = _bytes(under_way, missing)
+        matrix = under_way.commit(checksum)
+    grown = sum(under_way.is_grown(tile) for tile in missing)
+    kept = len(under_way.tiles()) - len(missing)
+    return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
+
+
+def open_additions(
+    store: StoreLike, source: Any, *, ids: str | Names | None, features: Any, policy: Policy
+) -> tuple[Matrix, TileProvider, Names, dict[str, Any], str | None]:
+    """The store, the new objects' values and names, what is known of their source, and its checksum.
+
+    Refuses what cannot be appended as far as this can be seen without reading it.
+    """
+    old = open_matrix(store)
+    policy.check_kind(old.kind)
+    if policy.missing == "max":
+        raise InputError("missing='max' is for imports: the largest value may be that of a later append; give a number")
+    given = None if ids is None else given_ids(Reading(ids=os.fspath(ids) if isinstance(ids, os.PathLike) else ids))
+    if features is None:
+        giver, names, provenance, checksum = open_rows(source, old, given)
+        about = {"as": "rows", **provenance, "policy": policy.record()}
+    else:
+        if policy != Policy():
+            raise InputError("policies are for values that were given; those of a metric have no flaws to repair")
+        giver, names, provenance, checksum = open_features(source, features, old, given)
+        about = {"as": "features", **provenance}
+    return old, giver, names, about, checksum
+
+
+@dataclass(frozen=True)
+class _AppendTile:
+    """Reads or computes, checks and writes one tile."""
+
+    giver: TileProvider
+    files: TileFiles
+    kind: str
+    policy: Policy
+
+    def __call__(self, item: tuple[int, int, Array | None]) -> None:
+        i, j, before = item
+        layout = self.files.layout
+        rows, columns = layout.span(i), layout.span(j)
+        start = (rows.start, columns.start)
+        upper, lower = self.giver.tile(rows, columns)
+        names = StoredNames(self.files.store, layout.n_objects)
+        tile, record = checks.check_tile(
+            upper, lower, place=start, kind=self.kind, dtype=layout.dtype, policy=self.policy, ids=names
+        )
+        if before is not None:
+            raw = np.diagonal(upper) if i == j and not is_similarity(self.kind) else None
+            record = grown_record(TileStatistics.from_row(before), record, start, raw)
+        if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's checksum says it all
+            below = 0 if lower is None else block_checksum(lower, 0)
+            record.source_checksum = float(block_checksum(np.ascontiguousarray(upper), below))
+        self.files.write(i, j, tile, record)
+
+
+def _write(
+    under_way: AppendTransaction, giver: TileProvider, missing: Sequence[Tile], policy: Policy, memory: int | str
+) -> None:
+    layout, files = under_way.layout, under_way.files
+    side = min(layout.tile, layout.n_objects)
+    copies = 2 if files.mapped else 4
+    parallel.run(
+        _AppendTile(giver, files, under_way.old.kind, policy),
+        [(i, j, under_way.record_before((i, j))) for i, j in missing],
+        label="append",
+        bytes_each=layout.tile_bytes,
+        task_memory=giver.memory(side, layout.dtype.itemsize) + copies * layout.tile_bytes + SMALL,
+        memory=memory,
+        local=giver.local,
+        goes_on="run the same append again to go on",
+    )
+
+
+def _bytes(under_way: AppendTransaction, tiles: Sequence[Tile]) -> int | None:
+    files, local = under_way.files, local_path(under_way.old.store)
+    if local is not None:
+        return sum(os.stat(files.file(i, j)).st_size for i, j in tiles)
+    return None if under_way.old.manifest["compress"] else len(tiles) * (under_way.layout.tile_bytes + 4)
+
+
+class TileProvider(Protocol):
+    """Gives tiles of the grown matrix."""
+
+    @property
+    def local(self) -> bool:
+        """Whether it lives in this process only."""
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Array, Array | None]:
+        """The values of these rows and columns, old ones among them, and the mirrored ones if they can differ."""
+
+    def memory(self, side: int, itemsize: int) -> int:
+        """Anonymous memory, in bytes, that a tile takes."""
+
+
+@dataclass(frozen=True)
+class _FromRows:
+    """Tiles from the rows of new objects and, where a tile has old pairs too, from the store."""
+
+    data: Any
+    """A `Mapped` file, or anything two-dimensional that can be sliced."""
+    dtype: np.dtype[Any]
+    order: Array | None
+    """Where each object of the grown store stands among the columns; None where they are in order."""
+    old: TileFiles
+    local: bool
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Array, Array | None]:
+        n = self.old.layout.n_objects
+        if rows.stop <= n <= columns.start:  # old against new: given once, for both directions
+            lower = self._rows(columns, rows)
+            return lower.T, lower
+        if rows.start >= n:
+            return self._rows(rows, columns), None if rows == columns else self._rows(columns, rows)
+        upper = self._mixed(rows, columns)
+        return upper, None if rows == columns else self._mixed(columns, rows)
+
+    def memory(self, side: int, itemsize: int) -> int:
+        return 3 * side * side * max(itemsize, self.dtype.itemsize)
+
+    def _mixed(self, rows: slice, columns: slice) -> Array:
+        """A block with old and new objects among its rows or its columns."""
+        layout = self.old.layout
+        n, tile = layout.n_objects, layout.tile
+        result = np.empty(
+            (rows.stop - rows.start, columns.stop - columns.start), np.result_type(self.dtype, layout.dtype)
+        )
+        down, right = max(0, n - rows.start), max(0, n - columns.start)  # how many of them are old
+        down, right = min(down, result.shape[0]), min(right, result.shape[1])
+        if down and right:
+            i, j = rows.start // tile, columns.start // tile
+            before = self.old.read_checked(min(i, j), max(i, j))
+            result[:down, :right] = before if i <= j else before.T
+        if down and right < result.shape[1]:
+            new = slice(columns.start + right, columns.stop)
+            result[:down, right:] = self._rows(new, slice(rows.start, rows.start + down)).T
+        if down < result.shape[0]:
+            result[down:] = self._rows(slice(rows.start + down, rows.stop), columns)
+        return result
+
+    def _rows(self, new: slice, columns: slice) -> Array:
+        """Rows of new objects, numbered as in the grown store."""
+        n = self.old.layout.n_objects
+        own = slice(new.start - n, new.stop - n)
+        if isinstance(self.data, Mapped):
+            return parallel.part(self.data.array(), own, columns if self.order is None else self.order[columns])
+        if self.order is not None:
+            return np.asarray(self.data[own])[:, self.order[columns]]
+        part = self.data[own, columns]
+        return np.asarray(part.compute() if hasattr(part, "dask") else part)
+
+
+@dataclass(frozen=True)
+class _FromFeatures:
+    """Tiles from features. Old pairs are taken as they are stored, so that no bit of them changes."""
+
+    data: Any
+    metric: Metric
+    strip_bytes: int
+    old: TileFiles
+    local: bool
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Array, Array | None]:
+        layout = self.old.layout
+        n = layout.n_objects
+        if columns.start >= n:
+            return self._values(rows, columns), None
+        new = slice(n, columns.stop)
+        right = n - columns.start
+        result = np.empty((rows.stop - rows.start, columns.stop - columns.start), layout.dtype)
+        down = min(result.shape[0], n - rows.start)
+        result[:down, :right] = self.old.read_checked(rows.start // layout.tile, columns.start // layout.tile)
+        result[:down, right:] = self._values(slice(rows.start, rows.start + down), new)
+        if down < result.shape[0]:  # on the diagonal
+            result[down:, :right] = result[:down, right:].T
+            result[down:, right:] = self._values(new, new)
+        return result, None
+
+    def memory(self, side: int, itemsize: int) -> int:
+        return self.metric.memory(side, self.strip_bytes, itemsize) + side * side * itemsize
+
+    def _values(self, rows: slice, columns: slice) -> Array:
+        first, second = row_block(self.data, rows), row_block(self.data, columns)
+        return tile_values(self.metric, first, second, same=rows == columns, dtype=self.old.layout.dtype)
+
+
+# -------------------------------------------------------------------------------------------------- rows of new objects
+
+
+def open_rows(
+    source: Any, old: Matrix, given: list[str] | None
+) -> tuple[TileProvider, list[str], dict[str, Any], str | None]:
+    data, row_names, column_names, provenance, checksum = _opened(source)
+    where = shown(provenance["source"], limit=400)
+    if is_sparse(data):
+        raise InputError(f"{where} is sparse; rows of new objects need a value for every object")
+    array = data.array() if isinstance(data, Mapped) else data
+    if len(array.shape) != 2 or np.dtype(array.dtype).kind not in "fiub":
+        raise InputError(f"{where} has shape {tuple(array.shape)} and type {array.dtype}; rows of numbers are needed")
+    m, width = (int(k) for k in array.shape)
+    n = old.n_objects
+    if m == 0 or width != n + m:
+        made = old.manifest["provenance"].get("features")
+        hint = "; for features say --features OLD" if made is not None and made[1] == width else ""
+        raise InputError(
+            f"{where} has {count_text(m, 'row')} and {count_text(width, 'column')}; {count_text(m, 'new object')}"
+            f" against the {n} of {location(old.store)} and"
+            f" themselves are {m} x {n + m}{hint}"
+        )
+    names = _new_names(given if given is not None else row_names, m, old, where)
+    order = None if column_names is None else _order(column_names, [*map(str, old.ids), *names], where)
+    if order is not None and hasattr(data, "dask"):
+        data, order = data[:, order], None
+    giver = _FromRows(data, np.dtype(array.dtype), order, old.files, not isinstance(data, Mapped))
+    return giver, names, provenance, checksum
+
+
+def _opened(source: Any) -> tuple[Any, list[str] | None, list[str] | None, dict[str, Any], str | None]:
+    """The rows, their names and those of the columns where they have some, what they are known by, and a checksum."""
+    if isinstance(source, str | os.PathLike) and (os.path.isdir(source) or "://" in str(source)):
+        try:
+            source, where = zarr.open_array(os.fspath(source), mode="r"), str(source)
+        except Exception as error:  # whatever storage there is behind a URL has its own errors
+            told = shown(error, limit=200)
+            raise InputError(f"{shown(source, limit=400)} is not a Zarr array of rows: {told}") from None
+        return source, None, None, {"source": where}, None
+    rows = columns = None
+    if hasattr(source, "columns") and hasattr(source, "index") and hasattr(source, "to_numpy"):  # a data frame
+        rows, columns = _labels(source.index), _labels(source.columns)
+        source = source.to_numpy()
+    elif hasattr(source, "coords") and hasattr(source, "dims"):  # xarray
+        labels = [source.coords[d].values if d in source.coords else None for d in source.dims]
+        rows, columns = (None if one is None else [str(x) for x in one] for one in (*labels, None, None)[:2])
+        source = source.data
+    if hasattr(source, "chunks") and hasattr(source, "shape") and not isinstance(source, np.ndarray):
+        name = type(source).__module__.partition(".")[0]
+        about = {"source": f"{name} array of {' x '.join(map(str, source.shape))} {source.dtype}"}
+        return source, rows, columns, about, None
+    found = read_features(source)
+    if found.ids is not None:
+        rows = [str(name) for name in found.ids]
+    if found.columns is not None:
+        columns = [str(name) for name in found.columns]
+        if columns == [str(k) for k in range(len(columns))] and rows is None:
+            columns = None  # a header of numbers, as of a frame without names
+    return found.data, rows, columns, _known_by(found), found.provenance["checksum"]
+
+
+def _known_by(found: Features) -> dict[str, Any]:
+    """What tells one source from another: its checksum too, which is seen before anything is written."""
+    return {key: found.provenance[key] for key in ("source", "size", "checksum")}
+
+
+def _labels(index: Any) -> list[str] | None:
+    return None if type(index).__name__ == "RangeIndex" else [str(name) for name in index]
+
+
+def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> list[str]:
+    n = old.n_objects
+    if names is not None:
+        if len(names) != m:
+            raise InputError(
+                f"{count_text(len(names), 'id')} for the {count_text(m, 'new object')} of {where}; give one id per row"
+            )
+        return [str(name) for name in names]
+    if all(str(name) == str(k) for k, name in enumerate(old.ids)):
+        return [str(k) for k in range(n, n + m)]
+    raise InputError(
+        f"{where} has no names of its {m} new objects, and those of {location(old.store)} have names, such as"
+        f" {shown(old.ids[0])}; give them with ids (--ids FILE)"
+    )
+
+
+def _order(columns: Sequence[str], objects: Sequence[str], where: str) -> Array | None:
+    """Where each object stands among the columns."""
+    if list(columns) == list(objects):
+        return None
+    at = {name: k for k, name in enumerate(columns)}
+    if len(at) < len(columns):
+        twice = [shown(name) for name, count in Counter(columns).items() if count > 1]
+        raise InputError(f"{where}: names of columns are not unique: {some(twice)}; rename or drop the repeats")
+    absent = [shown(name) for name in objects if name not in at]
+    if absent:
+        known = set(objects)
+        strange = [shown(name) for name in columns if name not in known]
+        raise InputError(
+            f"{where}: {count_text(len(absent), 'object has', 'objects have')} no column: {some(absent)}; columns of"
+            f" no object: {some(strange)};"
+            " columns are named as the objects of the store and the new ones"
+        )
+    return np.array([at[name] for name in objects], dtype=np.intp)
+
+
+# ------------------------------------------------------------------------------------------------------------- features
+
+
+def open_features(
+    source: Any, before: Any, old: Matrix, given: list[str] | None
+) -> tuple[TileProvider, list[str], dict[str, Any], str | None]:
+    metric = _stored_metric(old)
+    parts = _features_before(before, old)
+    found = read_features(source)
+    where = shown(found.provenance["source"], limit=400)
+    m, p = found.shape
+    wide = parts[0].shape[1]
+    if p != wide:
+        raise InputError(
+            f"{where} has {count_text(p, 'column')} of numbers; the features that the store was made from have {wide}"
+        )
+    known = [part.provenance["checksum"] for part in parts]
+    if given is None and found.ids is None and found.provenance["checksum"] in known:
+        raise InputError(f"{where} is in {location(old.store)} already; give ids (--ids) if its objects are others")
+    names = _new_names(given if given is not None or found.ids is None else list(found.ids), m, old, where)
+    bad_rows, reason = needs(metric)
+    check_values(found, names=names, allow_nan=metric.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
+    whole = _stacked([*parts, found], old.n_objects + m)
+    ready = made_ready(metric, whole, old.dtype)
+    strip = whole.strip_bytes(old.tile, sparse=ready.takes_sparse)
+    giver = _FromFeatures(whole.data, ready, strip, old.files, not isinstance(whole.data, _Stacked))
+    return giver, names, _known_by(found), found.provenance["checksum"]
+
+
+def _stored_metric(old: Matrix) -> Metric:
+    """The metric that the store was made with; refused where it cannot be told, or came from all of the features."""
+    provenance, where = old.manifest["provenance"], location(old.store)
+    name, options = provenance.get("metric"), provenance.get("options", {})
+    if not isinstance(name, str):
+        raise InputError(f"{where} was not made by `dasrel pairwise`: append the rows of the new objects instead")
+    rows = [k for k, one in enumerate(provenance.get("appends", [])) if one.get("as") != "features"]
+    if rows:
+        raise InputError(f"append {rows[0] + 1} to {where} was one of rows, without features: append rows from then on")
+    hidden = [key for key, value in options.items() if isinstance(value, str)]
+    if hidden:
+        raise InputError(f"{where} keeps only a checksum of the metric's {some(hidden)}: append rows instead")
+    fitted = {"seuclidean": "V", "mahalanobis": "VI"}.get(name)
+    if fitted and fitted not in options:
+        raise InputError(
+            f"metric {name} took its {fitted} from all features of {where}, and new objects would change it for all"
+            f" pairs: compute the store anew, with the option {fitted} if it is to grow later"
+        )
+    return resolve(name, old.kind, options)
+
+
+def _features_before(before: Any, old: Matrix) -> list[Features]:
+    """The features of the objects that are there already, known by their checksums."""
+    provenance = old.manifest["provenance"]
+    kept = [provenance, *provenance.get("appends", [])]
+    listed = list(before) if isinstance(before, (list, tuple)) else [before]
+    told = ", then ".join(shown(one["source"], limit=200) for one in kept)
+    if len(listed) != len(kept):
+        raise InputError(
+            f"{location(old.store)} was made from the features in {told}: give all {len(kept)}, in this order"
+            f" (--features); there are {len(listed)}"
+        )
+    parts = [read_features(one) for one in listed]
+    for part, one in zip(parts, kept, strict=True):
+        if part.provenance["checksum"] != one["checksum"]:
+            raise InputError(
+                f"{shown(part.provenance['source'], limit=200)} has {part.provenance['checksum']}, and the features"
+                f" that {location(old.store)} was made from had {one['checksum']} ({told}, in this order): give those"
+            )
+    return parts
+
+
+@dataclass(frozen=True)
+class _Stacked:
+    """Several mapped files as one table of rows; it travels as their names."""
+
+    parts: tuple[Mapped, ...]
+    starts: tuple[int, ...]
+    """The first row of each, and the end of the last."""
+
+    def __getitem__(self, rows: slice) -> Array:
+        first, last, _ = rows.indices(self.starts[-1])
+        pieces = [
+            parallel.part(part.array(), slice(max(0, first - start), max(0, min(last, end) - start)))
+            for part, start, end in zip(self.parts, self.starts, self.starts[1:], strict=False)
+            if start < last and end > first
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _stacked(parts: Sequence[Features], n_objects: int) -> Features:
+    """The features of old and new objects as one; mapped files are not copied."""
+    blocks = [part.data for part in parts]
+    data: Any
+    if all(isinstance(block, Mapped) for block in blocks):
+        ends = np.cumsum([part.shape[0] for part in parts]).tolist()
+        data = _Stacked(tuple(blocks), (0, *ends))
+    else:
+        blocks = [row_block(block, slice(None)) for block in blocks]
+        sparse = any(is_sparse(block) for block in blocks)
+        data = scipy.sparse.csr_array(scipy.sparse.vstack(blocks)) if sparse else np.concatenate(blocks)
+    return replace(parts[0], data=data, shape=(n_objects, parts[0].shape[1]), ids=None)
+
+
+def estimate_append(
+    store: StoreLike,
+    source: Any,
+    *,
+    ids: str | Names | None = None,
+    features: Any = None,
+    policy: Policy | None = None,
+    memory: int | str = "1GiB",
+) -> Cost:
+    """What `append` would do with the same arguments. Cost: none; a table in text is read."""
+    old, _, names, about, _ = open_additions(store, source, ids=ids, features=features, policy=policy or Policy())
+    names = checked_names(names, old)
+    layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
+    touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]
+    grown = sum(j < old.layout.a_side for _, j in touched)
+    facts = {
+        "as": about["as"], "objects_before": old.n_objects, "new_objects": len(names),
+        "tiles_written": len(touched) - grown, "tiles_grown": grown,
+    }  # fmt: skip
+    output = Output(str(location(store)), len(touched) * (layout.tile_bytes + 4))
+    return Cost("append", layout.n_objects, Range(0, 0, 0), 0, int(parse_bytes(memory)), (output,), facts)

@@ -1,0 +1,371 @@
+"""Export a matrix: npy, condensed, lsmat, PHYLIP, Zarr.
+
+Writing a matrix out, whole, in the formats that other programs read: as it is stored, or as a relation sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from dask.utils import parse_bytes
+
+from dasrel.engine.relation import Relation
+from dasrel.errors import InputError, MemoryLimitError, StoreError
+from dasrel.geometry.euclidean import named_relation
+from dasrel.io.array_files import allocated, named
+from dasrel.kernels.checks import BLOCK
+from dasrel.store.matrix import ArrayMatrix, Matrix, open_matrix
+from dasrel.store.tile_files import StoreLike, location
+from dasrel.util import Array, limits, parallel, progress
+from dasrel.util.files import full_disk
+from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.text import is_url, shown, size_text, some
+from dasrel.vocabulary import EXPORTS, is_similarity
+
+TEXT_BYTES = 100
+"""Memory that one value takes while it becomes text: the value, its digits twice, and what arrow keeps beside them."""
+SEEN_BYTES = 40
+"""What it takes besides where a relation makes it: the stored value, its view, what is added, all float64."""
+BAND_BYTES = 8 << 20
+BAND_COPIES = {"npy": 0, "condensed": 0, "zarr": 3}
+"""Copies of a tile that are made while it is written."""
+SMALL = 16 << 20
+
+
+def export_matrix(
+    matrix: StoreLike | Matrix | Relation,
+    out: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002
+    memory: int | str = "1GiB",
+    force: bool = False,
+) -> Path:
+    """Write the full matrix, both triangles, as one of `EXPORTS`. It is written aside and renamed when it is whole.
+
+    Text holds the shortest digits that read back to the same stored value.
+
+    Parameters
+    ----------
+    matrix
+        A store or an open matrix: its values as they are stored. Or a relation, such as `Euclideanized.relation`: its
+        squared dissimilarities D, computed in float64 tile by tile and written in the type of the store's numbers.
+    memory
+        Anonymous memory that the work may take.
+    force
+        Replace `out` if it exists.
+
+    Cost: one scan; a file of n^2 values (half of that condensed).
+    """
+    target = check_export(out, format, force=force)
+    given = as_numbers(matrix)
+    given.check(format)
+    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    write = {"npy": _npy, "condensed": _condensed, "lsmat": _lsmat, "phylip": _phylip, "zarr": _zarr}[format]
+    try:
+        write(given, aside, memory)
+        if target.exists() and (target.is_dir() or aside.is_dir()):  # a folder is not replaced by one rename
+            old = target.with_name(f".{target.name}.{os.getpid()}.old")
+            target.rename(old)
+            aside.rename(target)
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        else:
+            os.replace(aside, target)
+    except BaseException as error:
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
+        if full_disk(error):
+            raise StoreError(
+                f"the disk is full: {named(target)} was not written; free some space and try again"
+            ) from error
+        raise
+    return target
+
+
+def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Path:  # noqa: A002
+    """Where an export goes; refuses what cannot be written there. Cheap, to be asked first."""
+    if format not in EXPORTS:
+        raise InputError(f"format must be one of {', '.join(EXPORTS)}, not {shown(format)}")
+    if is_url(out):
+        raise InputError(f"{named(out)} is a URL; exports are written to local files: copy it there afterwards")
+    target = Path(out)
+    if (target.exists() or target.is_symlink()) and not force:
+        raise InputError(f"{named(target)} exists; say --force to replace it, or choose another name")
+    if target.is_dir() and not _is_zarr_array(target):
+        raise InputError(f"{named(target)} is a folder, and not an exported Zarr array; choose another name")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {named(target.absolute().parent)}; make it first")
+    return target
+
+
+def as_numbers(matrix: StoreLike | Matrix | Relation) -> Numbers:
+    """What is to be written."""
+    if isinstance(matrix, Relation):
+        return Numbers(matrix.matrix, matrix)
+    return Numbers(matrix if isinstance(matrix, Matrix) else open_matrix(matrix))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers to be written: those of the tiles, or the squared dissimilarities that a relation makes of them."""
+
+    matrix: Matrix | ArrayMatrix
+    relation: Relation | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the numbers are."""
+        if self.relation is None:
+            return self.matrix.kind
+        return "kernel" if self.relation.diagonal().any() else "squared-distance"
+
+    @property
+    def told(self) -> str:
+        """What the numbers are, for people."""
+        if self.relation is None:
+            return f"as stored, kind {self.kind}"
+        return "a kernel" if self.kind == "kernel" else "squared dissimilarities, kind squared-distance"
+
+    def check(self, format: str) -> None:  # noqa: A002
+        """Refuse a format that has no place for the diagonal."""
+        if format in ("condensed", "phylip") and is_similarity(self.kind):
+            where = "this" if self.matrix.store is None else location(self.matrix.store)
+            advice = "export npy or lsmat" + ("" if self.relation else ", or its squared dissimilarities (--relation)")
+            raise InputError(f"{format} holds distances, and {where} is a {self.kind}; {advice}")
+
+    def tile(self, i: int, j: int) -> Array:
+        """Tile (i, j), its checksum verified."""
+        files: Any = self.matrix.files
+        stored: Array = files.read(i, j, verify=True) if isinstance(self.matrix, Matrix) else files.read_checked(i, j)
+        if self.relation is None:
+            return stored
+        rows, columns = self.matrix.layout.span(i), self.matrix.layout.span(j)
+        seen = np.empty_like(stored)
+        height = max(1, BAND_BYTES // (8 * stored.shape[1]))
+        for k in range(0, len(stored), height):
+            band = slice(rows.start + k, min(rows.start + k + height, rows.stop))
+            seen[k : k + height] = self.relation.block(stored[k : k + height], band, columns)
+        return seen
+
+    def rows(self, start: int, stop: int) -> Array:
+        """These rows of the whole matrix."""
+        stored = self.matrix.rows_at(np.arange(start, stop))
+        if self.relation is None:
+            return stored
+        seen = self.relation.block(stored, slice(start, stop), slice(0, self.matrix.n_objects))
+        return seen.astype(stored.dtype)
+
+    @property
+    def tile_memory(self) -> int:
+        """Bytes that `tile` takes."""
+        if self.relation is None:
+            return self.matrix.files.read_memory
+        bands = 6 * min(BAND_BYTES, 8 * self.matrix.tile**2) + (
+            32 * self.matrix.n_objects if self.relation.terms else 0
+        )
+        return self.matrix.files.read_memory + self.matrix.layout.tile_bytes + bands
+
+
+def _is_zarr_array(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "zarr.json").read_text(encoding="utf-8"))["node_type"] == "array")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _npy(given: Numbers, aside: Path, memory: int | str) -> None:
+    n = given.matrix.n_objects
+    square = _new_npy(aside, (n, n), given.matrix.dtype)
+    _each_tile(given, _ToSquare(given, square), memory)
+    square.flush()
+
+
+def _condensed(given: Numbers, aside: Path, memory: int | str) -> None:
+    n = given.matrix.n_objects
+    vector = _new_npy(aside, (n * (n - 1) // 2,), given.matrix.dtype)
+    _each_tile(given, _ToVector(given, vector), memory)
+    vector.flush()
+
+
+def _zarr(given: Numbers, aside: Path, memory: int | str) -> None:
+    import zarr
+
+    n, side = given.matrix.n_objects, given.matrix.tile
+    attributes: dict[str, Any] = {"kind": given.kind}
+    if given.kind == "squared-distance":
+        attributes["numbers"] = "squared dissimilarities"
+    array = zarr.create_array(
+        str(aside), shape=(n, n), chunks=(side, side), dtype=given.matrix.dtype, zarr_format=3, compressors=None,
+        fill_value=float("nan"), dimension_names=("object", "other_object"), attributes=attributes,
+    )  # fmt: skip
+    _each_tile(given, _ToZarr(given, array), memory, copies=BAND_COPIES["zarr"])
+
+
+def _each_tile(given: Numbers, function: Any, memory: int | str, copies: int = 0) -> None:
+    parallel.run(
+        function,
+        given.matrix.layout.tiles(),
+        label="export",
+        bytes_each=given.matrix.layout.tile_bytes,
+        task_memory=task_memory(given, copies),
+        memory=memory,
+        scan=True,
+        local=True,
+    )
+
+
+def task_memory(given: Numbers, copies: int) -> int:
+    """Bytes that the task of one tile takes."""
+    return given.tile_memory + copies * given.matrix.layout.tile_bytes + SMALL
+
+
+@dataclass
+class _ToSquare:
+    given: Numbers
+    square: Array
+
+    def __call__(self, place: tuple[int, int]) -> None:
+        i, j = place
+        tile = self.given.tile(i, j)
+        rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
+        self.square[rows, columns] = tile
+        if i != j:
+            turned = self.square[columns, rows]
+            for r in range(0, tile.shape[0], BLOCK):  # in parts that stay in the cache
+                for c in range(0, tile.shape[1], BLOCK):
+                    turned[c : c + BLOCK, r : r + BLOCK] = tile[r : r + BLOCK, c : c + BLOCK].T
+
+
+@dataclass
+class _ToVector:
+    given: Numbers
+    vector: Array
+
+    def __call__(self, place: tuple[int, int]) -> None:
+        tile = self.given.tile(*place)
+        n = self.given.matrix.n_objects
+        rows, columns = (self.given.matrix.layout.span(k) for k in place)
+        for k, r in enumerate(range(rows.start, rows.stop)):
+            first = max(columns.start, r + 1)
+            before = r * n - r * (r + 1) // 2 - r - 1  # the pair (r, c) stands at `before + c`
+            self.vector[before + first : before + columns.stop] = tile[k, first - columns.start :]
+
+
+@dataclass
+class _ToZarr:
+    given: Numbers
+    array: Any
+
+    def __call__(self, place: tuple[int, int]) -> None:
+        i, j = place
+        tile = self.given.tile(i, j)
+        rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
+        self.array[rows, columns] = tile
+        if i != j:
+            self.array[columns, rows] = tile.T
+
+
+def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """A new .npy file, mapped for writing behind its header, its space taken from the disk."""
+    with open(path, "wb") as file:
+        described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, described)
+    return allocated(path, dtype, shape, keep=True)
+
+
+def _lsmat(given: Numbers, aside: Path, memory: int | str) -> None:
+    names = _plain_names(given.matrix, "\t\r\n", "tabs or line ends")
+    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+        file.write("\t" + "\t".join(names) + "\n")
+        for k, line in enumerate(_lines(given, "\t", memory)):
+            file.write(f"{names[k]}\t{line}\n")
+
+
+def _phylip(given: Numbers, aside: Path, memory: int | str) -> None:
+    names = _plain_names(given.matrix, " \t\r\n\v\f", "blanks")
+    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+        file.write(f"{given.matrix.n_objects}\n")
+        for k, line in enumerate(_lines(given, " ", memory)):
+            file.write(f"{names[k]} {line}\n")
+
+
+def _plain_names(matrix: Matrix | ArrayMatrix, forbidden: str, what: str) -> list[str]:
+    names = [str(name) for name in matrix.ids]
+    bad = [shown(repr(name)) for name in names if any(c in forbidden for c in name)]
+    if bad:
+        raise InputError(f"ids with {what} cannot be written in this format: {some(bad)}; import with other --ids")
+    return names
+
+
+def _lines(given: Numbers, between: str, memory: int | str) -> Iterator[str]:
+    """The rows of the full matrix as text, a strip of rows in memory at a time."""
+    matrix, n = given.matrix, given.matrix.n_objects
+    strip = _rows_at_once(given, memory)
+    step = progress.current().begin("export", tiles=-(-n // strip), bytes=n * n * matrix.dtype.itemsize, scan=True)
+    for start in range(0, n, strip):
+        limits.check()
+        rows = given.rows(start, min(start + strip, n))
+        # Arrow writes the shortest digits that read back to the same float32 or float64.
+        digits = pa.array(rows.reshape(-1)).cast(pa.string())
+        ends = pa.array(np.arange(len(rows) + 1) * n, type=pa.int32())
+        yield from pc.binary_join(pa.ListArray.from_arrays(ends, digits), between).to_pylist()
+        step.add(bytes=rows.nbytes)
+
+
+def row_memory(given: Numbers, memory: int | str) -> int:
+    """Bytes that an export as text takes; refuses what cannot fit."""
+    rows = _rows_at_once(given, memory) * given.matrix.n_objects * _value_bytes(given)
+    return rows + given.matrix.files.read_memory + SMALL
+
+
+def _rows_at_once(given: Numbers, memory: int | str) -> int:
+    matrix, limit = given.matrix, parse_bytes(memory)
+    row = matrix.n_objects * _value_bytes(given)
+    fitting = (limit - matrix.files.read_memory - SMALL) // row
+    if fitting < 1:
+        needed = row + matrix.files.read_memory + SMALL
+        raise MemoryLimitError(
+            f"export needs {size_text(needed)} for one row and the limit is {size_text(limit)}; raise --memory"
+        )
+    return int(min(fitting, matrix.tile, max(1, (4 << 20) // matrix.n_objects)))
+
+
+def _value_bytes(given: Numbers) -> int:
+    """Memory for each value of a row that becomes text."""
+    return TEXT_BYTES + (0 if given.relation is None else SEEN_BYTES + (32 if given.relation.terms else 0))
+
+
+TEXT_VALUE = 11
+"""Bytes of a number in text, more or less."""
+
+
+def estimate_export(
+    store: Any,
+    out: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002
+    relation: str | None = None,
+    memory: int | str = "1GiB",
+    force: bool = False,
+) -> Cost:
+    """What `export_matrix` would do with the same arguments. Cost: none."""
+    target = check_export(out, format, force=force)
+    given = as_numbers(store if relation is None else named_relation(store, relation))
+    given.check(format)
+    n, layout = given.matrix.n_objects, given.matrix.layout
+    if format in ("lsmat", "phylip"):
+        needed = min(int(parse_bytes(memory)), row_memory(given, memory))
+    else:
+        task = task_memory(given, BAND_COPIES[format])
+        needed = limits.threads_that_fit(task, memory, "export") * task
+    value = TEXT_VALUE if format in ("lsmat", "phylip") else layout.dtype.itemsize
+    size = n * (n - 1) // 2 * value if format == "condensed" else n * n * value
+    facts = {"format": format, "numbers": given.told}
+    return Cost("export", n, Range(1, 1, 1), layout.total_bytes, needed, (Output(str(target), size),), facts)

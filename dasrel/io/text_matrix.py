@@ -1,0 +1,533 @@
+"""Square matrices in text: CSV, TSV, PHYLIP, QIIME.
+
+Square matrices in text: labelled CSV and TSV (scikit-bio, pandas, R), PHYLIP, and the table inside a QIIME 2 file.
+
+A text is read once, and its numbers put aside in a square raw file, from which any block can be had.
+
+The rows of a square in text, turned into numbers and put into their places in a raw file.
+
+Batches of lines go to a few threads; each finds the fields, lets Arrow turn them into float64 numbers, and writes
+these to disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from dasrel.errors import InputError
+from dasrel.io import text_stream
+from dasrel.io.array_files import Reading, Source
+from dasrel.io.text_stream import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
+from dasrel.util import Array, Names
+from dasrel.util.text import count_text, shown, some
+from dasrel.vocabulary import is_similarity
+
+__all__ = ["open_text", "peek", "sniff"]
+VALUES = "values.f8"
+STRICT_NAME = 10
+_QUOTED = re.compile(rb'\s*"((?:[^"]|"")*)"[ ]*')
+_QZA_MEMBER = re.compile(r"[^/]+/data/distance-matrix\.tsv")
+
+
+def open_text(path: str | Path, reading: Reading, scratch: Path, kind: str) -> Source:
+    """A square matrix in text, put aside as raw numbers in the folder `scratch`.
+
+    Formats: lsmat, csv, tsv (with or without names of rows and columns), phylip (square or lower triangle) and qza;
+    packed by gzip or not.
+
+    Cost: one read of the text and 8 n^2 bytes of disk; at most some 200 MB of memory.
+    """
+    path, scratch = Path(path), Path(scratch)
+    key = text_stream.spool_key(path, reading, kind)
+    facts = text_stream.finished(scratch, key)
+    if facts is None:
+        text_stream.unmark(scratch)
+        facts = _spool(path, reading, scratch, kind)
+        text_stream.mark_finished(scratch, key, facts)
+    names = text_stream.given_ids(reading)
+    if names is not None and len(names) != facts["n_objects"]:
+        raise InputError(
+            f"{count_text(len(names), 'id')} for the {count_text(facts['n_objects'], 'object')} of"
+            f" {text_stream.place(path)}; give one id per row"
+        )
+    return SquareSource(path, scratch / VALUES, facts, names or facts["ids"])
+
+
+def peek(path: str | Path, reading: Reading, kind: str) -> tuple[int, bool]:
+    """The number of objects that the first lines announce, and whether both triangles follow. Reads no more of it."""
+    stream = text_stream.Stream(Path(path), member=_qza_member(Path(path)) if reading.format == "qza" else None)
+    try:
+        if reading.format == "phylip":
+            table, _ = _phylip(Path(path), stream, kind)
+        else:
+            table, _ = _square(Path(path), stream, reading.format)
+    finally:
+        stream.close()
+    return table.n_objects, table.lower is None
+
+
+class SquareSource:
+    """A raw square of float64 numbers on disk, or the lower triangle of one."""
+
+    def __init__(self, path: Path, values: Path, facts: dict[str, Any], ids: Names | None) -> None:
+        n = int(facts["n_objects"])
+        self.n_objects = n
+        self.ids = ids
+        self.mirrored = facts["lower"] is None
+        self.provenance = text_stream.provenance(path)
+        self.checksum: str | None = facts["checksum"]
+        self._no_diagonal = facts["lower"] == 0
+        self._values: Array | None = np.memmap(values, np.float64, "r", offset=8 * n * facts["skip"], shape=(n, n))
+
+    def block(self, rows: slice, columns: slice) -> Array:
+        """These rows and columns."""
+        values = self._values
+        if values is None:
+            raise InputError("the source is closed")
+        if self.mirrored:
+            return np.array(values[rows, columns])
+        r, c = np.arange(self.n_objects)[rows], np.arange(self.n_objects)[columns]
+        result = np.array(values[columns, rows].T)
+        if r.size and c.size and r[-1] >= c[0]:  # reaches the diagonal, or below it
+            below = r[:, None] > c[None, :]
+            result[below] = values[rows, columns][below]
+            if self._no_diagonal:
+                result[r[:, None] == c[None, :]] = 0
+        return result
+
+    def block_memory(self, rows: int, columns: int) -> int:
+        """Of one call; a triangle's diagonal block takes its mask and a copy besides."""
+        return rows * columns * (8 if self.mirrored else 24)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._values = None
+
+
+def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, Any]:
+    member = _qza_member(path) if reading.format == "qza" else None
+    stream = text_stream.Stream(path, member=member)
+    try:
+        if reading.format == "phylip":
+            table, rows = _phylip(path, stream, kind)
+        else:
+            table, rows = _square(path, stream, reading.format)
+        facts = fill(table, rows, scratch / VALUES)
+        facts["checksum"] = stream.checksum()
+    finally:
+        stream.close()
+    return facts
+
+
+def _square(path: Path, stream: text_stream.Stream, name: str | None) -> tuple[Table, Iterable[Line]]:
+    """The layout of a CSV or TSV, and its rows."""
+    rows = lines(stream, comments=True, size=text_stream.CHUNK)
+    start = list(islice(rows, 2))
+    if not start:
+        raise InputError(f"{text_stream.place(path)}: the file is empty: there is no matrix in it")
+    first, second = start[0].bytes(), start[1].bytes() if len(start) > 1 else None
+    among = {"tsv": (b"\t",), "csv": (b",", b";", b"\t")}.get(name or "", DELIMITERS)
+    mark = find_delimiter(first, second, among, blanks=name != "tsv")
+    names, labelled = square_layout(fields(first, mark), None if second is None else fields(second, mark))
+    header = None if names is None else [text_stream.decoded(field, path, start[0].number) for field in names]
+    n = len(fields(first, mark)) - labelled if header is None else len(header)
+    if n < 1:
+        raise InputError(f"{text_stream.place(path)}: line {start[0].number}: the matrix has no objects (n = 0)")
+    counted = "" if header is None else f"the {count_text(n, 'column')} of the header at line {start[0].number}"
+    split = _splitter(mark, labelled)
+    plain = mark is not None
+    table = Table(path, n, mark or b"\t", split, header, labelled, plain=plain, counted=counted)
+    return table, chain(start if header is None else start[1:], rows)
+
+
+def _splitter(mark: bytes | None, labelled: bool) -> Split:
+    def split(line: Line, width: int) -> tuple[bytes, bytes | memoryview, int]:
+        if mark is None or line.text.find(b'"', line.start, line.end) >= 0:
+            return _split_slowly(line.bytes(), mark, labelled)
+        start = line.start
+        label = b""
+        if labelled:
+            cut = line.text.find(mark, start, line.end)
+            if cut < 0:
+                return line.bytes(), b"", 0
+            label, start = line.text[start:cut], cut + 1
+        return label, memoryview(line.text)[start : line.end], line.text.count(mark, start, line.end) + 1
+
+    return split
+
+
+def _split_slowly(line: bytes, mark: bytes | None, labelled: bool) -> tuple[bytes, bytes, int]:
+    """A line with quotes, or with blanks of any number between its fields."""
+    label = b""
+    if labelled:
+        quoted = _QUOTED.match(line)
+        if quoted:
+            label, rest = quoted[1].replace(b'""', b'"'), line[quoted.end() :]
+            rest = rest if mark is None else rest.removeprefix(mark)
+            if quoted.end() == len(line):
+                return label, b"", 0
+        else:
+            label, *after = line.split(mark, 1)
+            if not after:
+                return label, b"", 0
+            rest = after[0]
+        line = rest
+    line = line.replace(b'"', b"")  # numbers may be quoted too
+    if mark is None:
+        values = line.split()
+        return label, b"\t".join(values), len(values)
+    return label, line, line.count(mark) + 1
+
+
+def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, Iterable[Line]]:
+    """The layout of a PHYLIP matrix, and its rows."""
+    name = text_stream.place(path)
+    plain = lines(stream, comments=False, size=text_stream.CHUNK)
+    count = next(plain, None)
+    if count is None:
+        raise InputError(f"{name}: the file is empty: there is no matrix in it")
+    if not count.bytes().strip().isdigit():
+        told = shown(count.bytes().decode("utf-8", "backslashreplace"))
+        raise InputError(
+            f"{name}: line {count.number}: a PHYLIP matrix begins with the number of objects, not {told!r}"
+        )
+    n = int(count.bytes())
+    if n < 1:
+        raise InputError(f"{name}: line {count.number}: the matrix has no objects (n = 0)")
+    if n > text_stream.LONGEST_LINE:
+        raise InputError(
+            f"{name}: line {count.number}: {count_text(n, 'object is', 'objects are')} more than a text can hold;"
+            " check the count"
+        )
+    start = list(islice(plain, 2))
+    tabs = any(b"\t" in line.bytes() for line in start)
+    rows = chain(start, plain) if tabs else _unwrapped(chain(start, plain))
+    first = next(iter(rows), None)
+    counted = f"the {count_text(n, 'object')} that line {count.number} announces"
+    if first is None:
+        raise InputError(f"{name}: 0 rows for {counted}: the file is cut short; write the whole matrix again")
+    strict, values = False, first.bytes().split()[1:]
+    if tabs:
+        values = first.bytes().rstrip().split(b"\t")[1:]
+    elif len(values) not in (n, 0, 1) or not all(text_stream.is_number(field) for field in values):
+        strict, values = True, first.bytes()[STRICT_NAME:].split()
+    found = len(values)
+    if found not in (n, 0, 1):
+        raise InputError(
+            f"{name}: line {first.number}: the first row has {count_text(found, 'value')}; of"
+            f" {count_text(n, 'object')} a square has {n},"
+            " a lower triangle 0 or 1"
+        )
+    lower = None if found == n else found
+    if lower == 0 and is_similarity(kind):
+        raise InputError(
+            f"{name}: the triangle has no diagonal, and kind {kind} needs each object's value with itself;"
+            " write it with its diagonal (skani triangle --diagonal)"
+        )
+
+    def split(line: Line, width: int) -> tuple[bytes, bytes, int]:
+        row = line.bytes()
+        if tabs:
+            label, _, body = row.rstrip().partition(b"\t")
+            return label, body, body.count(b"\t") + 1 if body else 0
+        label, *values = row.split()
+        if strict or len(values) != width:
+            after = row[STRICT_NAME:].split()
+            if len(after) == width:
+                label, values = row[:STRICT_NAME], after
+        return label, b"\t".join(values), len(values)
+
+    table = Table(path, n, b"\t", split, lower=lower, plain=tabs, counted=counted)
+    return table, chain([first], rows)
+
+
+def _unwrapped(rows: Iterable[Line]) -> Iterator[Line]:
+    """PHYLIP's own programs break long rows: a line that begins with a blank goes on with the row before it."""
+    held: list[bytes] = []
+    number = 0
+    for line in rows:
+        if held and line.text.startswith(b" ", line.start):
+            held.append(line.bytes())
+            continue
+        if held:
+            yield _whole(number, held)
+        held, number = [line.bytes()], line.number
+    if held:
+        yield _whole(number, held)
+
+
+def _whole(number: int, pieces: list[bytes]) -> Line:
+    text = b"".join(pieces)
+    return Line(number, text, 0, len(text))
+
+
+def _qza_member(path: Path) -> str:
+    """The name of the table in a QIIME 2 file. It is only ever handed back to the zip, never used as a path."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            names = [name for name in packed.namelist() if _QZA_MEMBER.fullmatch(name)]
+            if len(names) == 1:
+                return names[0]
+            held = some([shown(name) for name in packed.namelist()])
+    except (zipfile.BadZipFile, OSError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{text_stream.place(path)}: cannot be read as a zip file ({told}); copy or download it again"
+        ) from error
+    raise InputError(
+        f"{text_stream.place(path)}: no <uuid>/data/distance-matrix.tsv in this QIIME 2 file, which holds"
+        f" {held or 'nothing'}; export an artifact of type DistanceMatrix"
+    )
+
+
+Split = Callable[[Line, int], tuple[bytes, bytes | memoryview, int]]
+"""Takes a line and the number of values it should hold; gives its label, the rest, and the number of values there."""
+BATCH = 1 << 20
+"""Bytes of text that are parsed at a time: what is made of them should stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """How the rows of a text are to be understood."""
+
+    path: Path
+    n_objects: int
+    delimiter: bytes
+    """Between values, once a row is split."""
+    split: Split
+    header: list[str] | None = None
+    labelled: bool = True
+    lower: int | None = None
+    """None for a square; else the number of values in the first row of a lower triangle: 0 or 1."""
+    plain: bool = False
+    """Whether every mark is one delimiter: no blanks of any number between fields, no names of a fixed width."""
+    counted: str = ""
+    """Where the number of objects was found, for messages."""
+
+    def width(self, row: int) -> int:
+        """Number of values of a row."""
+        return self.n_objects if self.lower is None else row + self.lower
+
+
+def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
+    """Parse all rows into the file; check what can only be known at the end."""
+    n, name = table.n_objects, text_stream.place(table.path)
+    ids: list[str] = []
+    numbers: list[int] = []
+    count, skip = 0, 0
+    descriptor = os.open(target, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
+    try:
+
+        def work(batch: tuple[int, list[Line]]) -> list[tuple[int, bytes]]:
+            return _parse(table, *batch, descriptor)
+
+        for labels in text_stream.in_order(work, _batches(table, rows)):
+            count += len(labels)
+            ids.extend(text_stream.decoded(label, table.path, number) for number, label in labels)
+            numbers.extend(number for number, _ in labels)
+        if count == n + 1 and not table.labelled and table.header is None:
+            # Names 0, 1, 2, ... over the columns look like values; only the number of rows gives them away.
+            first = np.fromfile(target, np.float64, n)
+            skip = int(np.array_equal(first, np.arange(n)))
+        if count - skip != n:
+            what = (count < n and table.counted) or count_text(n, "column")
+            more = "the file is cut short" if count < n and table.counted else "a matrix must be square"
+            rows_met = count_text(count, "row")
+            raise InputError(f"{name}: {rows_met} for {what}: {more}; write the whole matrix again")
+        os.ftruncate(descriptor, 8 * n * (n + skip))  # a triangle's last row ends early
+    finally:
+        os.close(descriptor)
+    _check_ids(table, ids, numbers)
+    named = ids if table.labelled else table.header
+    return {"n_objects": n, "ids": named, "lower": table.lower, "skip": skip}
+
+
+def _check_ids(table: Table, ids: list[str], numbers: list[int]) -> None:
+    name = text_stream.place(table.path)
+    if table.labelled:
+        for number, found in zip(numbers, ids, strict=True):
+            if not found:
+                raise InputError(f"{name}: line {number}, column 1: the id is empty; give every object a name")
+        if len(set(ids)) < len(ids):
+            first: dict[str, int] = {}
+            for number, found in zip(numbers, ids, strict=True):
+                if found in first:
+                    raise InputError(
+                        f"{name}: line {number}: id {shown(found)} was met before, at line {first[found]};"
+                        " rename or drop one of them"
+                    )
+                first[found] = number
+    if table.header is not None:
+        for column, found in enumerate(table.header, 1 + table.labelled):
+            if not found:
+                raise InputError(f"{name}: header, column {column}: the id is empty; give every object a name")
+        if table.labelled and ids != table.header:
+            k = next(k for k, found in enumerate(ids) if found != table.header[k])
+            raise InputError(
+                f"{name}: line {numbers[k]}: the row is named {shown(ids[k])}, but its column in the header is"
+                f" {shown(table.header[k])}; rows and columns must have the same names in the same order"
+            )
+        if len(set(table.header)) < len(table.header):
+            seen: set[str] = set()
+            twice = next(found for found in table.header if found in seen or seen.add(found))  # type: ignore[func-returns-value]
+            raise InputError(f"{name}: header: id {shown(twice)} is there twice; rename or drop one of them")
+
+
+def _batches(table: Table, rows: Iterable[Line]) -> Iterator[tuple[int, list[Line]]]:
+    """Rows, with the place of the first, in heaps of about one chunk."""
+    batch: list[Line] = []
+    first = size = 0
+    for count, row in enumerate(rows):
+        if count > table.n_objects:
+            most = table.counted or count_text(table.n_objects, "row")
+            raise InputError(
+                f"{text_stream.place(table.path)}: line {row.number}: more than {most}; a matrix must be square"
+            )
+        if batch and (size >= BATCH or row.text is not batch[-1].text):
+            yield first, batch
+            batch, first, size = [], count, 0
+        batch.append(row)
+        size += row.end - row.start
+    if batch:
+        yield first, batch
+
+
+def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list[tuple[int, bytes]]:
+    """Write the values of some rows to their place, and return their labels."""
+    labels, bodies = [], []
+    widths = [table.width(row) for row in range(first, first + len(batch))]
+    # One row too many is looked into at the end, if it may be a header; else it is an error now.
+    over = first + len(batch) > table.n_objects
+    if over and (table.lower is not None or table.labelled or table.header is not None):
+        raise InputError(f"{text_stream.place(table.path)}: line {batch[-1].number}: more rows than {table.counted}")
+    values = _quick_numbers(table, batch, widths) if table.plain else None
+    for line, width in zip(batch, widths, strict=True):
+        if values is not None:
+            cut = line.text.find(table.delimiter, line.start, line.end) if table.labelled else line.start
+            labels.append((line.number, line.text[line.start : cut if cut >= 0 else line.end]))
+            continue
+        label, body, found = table.split(line, width)
+        if found != width:
+            extra = int(table.labelled)
+            raise InputError(
+                f"{text_stream.place(table.path)}: line {line.number} has {found + extra} fields where"
+                f" {width + extra} are expected ({table.counted or 'as in the first line'}); mend or drop it"
+            )
+        labels.append((line.number, label))
+        if width:
+            bodies.append(body)
+    if values is None:
+        values = _numbers(table, batch, bodies, widths)
+    if table.lower is None:
+        _write(descriptor, values, 8 * first * table.n_objects)
+    else:
+        ends = np.cumsum(widths)
+        for k, (width, end) in enumerate(zip(widths, ends.tolist(), strict=True)):
+            _write(descriptor, values[end - width : end], 8 * (first + k) * table.n_objects)
+    return labels
+
+
+def _quick_numbers(table: Table, batch: list[Line], widths: list[int]) -> Array | None:
+    """The values of rows that lie one after the other in the text and hold what they should; else None.
+
+    The text itself serves as the data of an Arrow array of strings. Strings of an array touch each other, so the
+    delimiters are elements too; they are marked as absent, as are labels and empty fields, and Arrow casts the rest.
+    """
+    text, start, stop = batch[0].text, batch[0].start, batch[-1].end + 1
+    ends_of_lines = np.array([line.end for line in batch])
+    if sum(line.end - line.start + 1 for line in batch) != stop - start or text.find(b'"', start, stop) >= 0:
+        return None
+    characters = np.frombuffer(text, np.uint8, stop - start, start)
+    marks = characters == ord(table.delimiter)
+    marks |= characters == ord("\n")
+    ends = np.flatnonzero(marks)
+    ends += start
+    counts = np.array(widths) + table.labelled
+    last = np.cumsum(counts) - 1
+    if ends.size != last[-1] + 1 or not np.array_equal(ends[last], ends_of_lines):
+        return None
+    offsets = np.empty(2 * ends.size + 1, np.int32)
+    offsets[0] = start
+    offsets[1::2] = ends
+    np.add(ends, 1, out=offsets[2::2], casting="unsafe")
+    present = np.zeros((ends.size, 2), bool)
+    np.greater(offsets[1::2], offsets[:-1:2], out=present[:, 0])
+    if table.labelled:
+        present[last - counts + 1, 0] = False
+    buffers = [np.packbits(present, bitorder="little"), offsets, text]
+    try:
+        strings = pa.Array.from_buffers(pa.string(), 2 * ends.size, [pa.py_buffer(buffer) for buffer in buffers])
+        numbers = strings.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    values: Array = np.frombuffer(numbers.buffers()[1], np.float64, 2 * ends.size).reshape(-1, 2)[:, 0]
+    if table.labelled:
+        fields_of_values = np.ones(ends.size, bool)
+        fields_of_values[last - counts + 1] = False
+        values, known = values[fields_of_values], present[fields_of_values, 0]
+    else:
+        values, known = values.copy(), present[:, 0]
+    if not known.all():
+        values[~known] = np.nan
+    return values
+
+
+def _write(descriptor: int, values: Array, offset: int) -> None:
+    left = np.ascontiguousarray(values).view(np.uint8).data
+    while left:
+        done = os.pwrite(descriptor, left, offset)
+        left, offset = left[done:], offset + done
+
+
+def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[int]) -> Array:
+    """The values of all bodies, one after the other."""
+    if not bodies:
+        return np.empty(0)
+    text = bytearray(b"\n").join([*bodies, b""])
+    characters = np.frombuffer(text, np.uint8)
+    np.copyto(characters, ord("\n"), where=characters == ord(table.delimiter))
+    try:
+        read = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=arrow_csv.ReadOptions(column_names=["value"], use_threads=False, block_size=1 << 20),
+            parse_options=arrow_csv.ParseOptions(quote_char=False, delimiter="\t", ignore_empty_lines=False),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={"value": pa.float64()}, null_values=text_stream.MISSING, check_utf8=False
+            ),
+        )
+        values: Array = read.column(0).to_numpy()
+        if values.size == sum(widths):
+            return values
+    except pa.ArrowInvalid:
+        pass
+    # Something in there is no number, or written in a way that only Python knows: look at every field.
+    values = np.empty(sum(widths))
+    place = 0
+    for line, width in zip(batch, widths, strict=True):
+        _, body, _ = table.split(line, width)
+        for column, field in enumerate(bytes(body).split(table.delimiter) if width else ()):
+            if not text_stream.is_number(field):
+                _refuse(table, line.number, column, field)
+            values[place] = text_stream.as_number(field)
+            place += 1
+    return values
+
+
+def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
+    told = shown(field.decode("utf-8", "backslashreplace"))
+    header = f" ({shown(table.header[column])})" if table.header is not None else ""
+    raise InputError(
+        f"{text_stream.place(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {told!r} is not a"
+        " number; mend it, or leave the field empty for a missing value"
+    )

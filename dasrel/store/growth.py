@@ -1,0 +1,372 @@
+"""Append objects to a store while others read it.
+
+A store that grows: more objects, while others read it, and never half of them.
+
+The manifest in the group's metadata is the only place that says how many objects a store has, and it is written once,
+at the very end, by one rename (or one put of an object). Until then all is prepared where a reader does not look:
+
+    ids, values, diagonal   become longer; readers take the part that the manifest speaks of
+    new tiles               are written beside the old ones
+    tiles at the edge       have room for more objects: the grown tile takes the old one's place by a rename, and holds
+                            the same numbers where the old one had some; a reader's map of the old file stays valid
+    progress                the record of each tile that is finished, and in its attributes what is being added, by whom
+    records-N               the records of all tiles of the grown store
+
+A process that is killed leaves the old store, and the same append goes on with the tiles that are missing. On a local
+store the folder is locked meanwhile; elsewhere the attributes of `progress` say who is at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from dasrel._version import __version__
+from dasrel.errors import InputError, MemoryLimitError, StoreError
+from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.store.matrix import Matrix, open_matrix, read_manifest
+from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
+from dasrel.store.writer import sweep
+from dasrel.util import Array, Names
+from dasrel.util.files import full_disk
+from dasrel.util.text import count_text, redacted, shown, some
+
+Tile = tuple[int, int]
+
+
+class AppendTransaction:
+    """A complete store and the objects that are being added to it. Get one with `growth`."""
+
+    def __init__(self, old: Matrix, group: Any, names: Array, about: dict[str, Any]) -> None:
+        self.old = old
+        self.names = names
+        self.about: dict[str, Any] = redacted(about)
+        """What is being added, and the checks that it goes through: source, size, checksum, policy."""
+        self.layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
+        self.files = TileFiles(old.files.store, self.layout, old.files.mapped)
+        self._group = group
+        self._owner = {"host": socket.gethostname(), "process": os.getpid(), "token": uuid.uuid4().hex}
+        self._before = old.records()
+
+    def tiles(self) -> list[Tile]:
+        """The tiles that this append writes, new and grown, in the order of all work."""
+        return [(i, j) for i, j in self.layout.tiles() if j >= self.first]
+
+    @property
+    def first(self) -> int:
+        """The first strip that has new objects in it."""
+        return self.old.n_objects // self.layout.tile
+
+    def is_grown(self, tile: Tile) -> bool:
+        """Whether the store has this tile already, with fewer objects in it."""
+        return tile[1] < self.old.layout.a_side
+
+    def missing(self) -> list[Tile]:
+        """Those of them that are not written yet."""
+        done = ~np.isnan(np.asarray(self._group["progress"][:, self.first :, 0]))
+        return [(i, j) for i, j in self.tiles() if not done[i, j - self.first]]
+
+    def record_before(self, tile: Tile) -> Array | None:
+        """The record of a tile that grows."""
+        return self._before[tile] if self.is_grown(tile) else None
+
+    def begin(self, *, locked: bool, resume: bool, force: bool) -> bool:
+        """Take up an unfinished append of the same objects, or begin; whether it was taken up."""
+        wanted = {
+            "objects_before": self.old.n_objects,
+            "objects": self.layout.n_objects,
+            "ids": f"crc32c: {google_crc32c.value(chr(10).join(map(str, self.names)).encode('utf-8', 'replace')):08x}",
+            **self.about,
+        }
+        found = self._group["progress"].attrs.asdict() if "progress" in self._group else {}
+        begun: Any = found.get("append")
+        # One that was killed after the manifest was written has only left its progress behind.
+        finished = not isinstance(begun, dict) or begun.get("objects_before") != self.old.n_objects
+        if not finished and not locked:
+            self._check_owner(found.get("owner"), resume or force)
+        if not finished and begun != wanted and not force:
+            key = next(name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name))
+            raise StoreError(
+                f"an append to {self._where()} was begun and not finished, with {key} {shown(begun.get(key))};"
+                f" now it is {shown(wanted.get(key))}: run that one again, or say --force to drop it"
+            )
+        resumed = not finished and begun == wanted
+        sweep(self.old.store)
+        if resumed:
+            self._group["progress"].attrs["owner"] = self._owner
+        else:
+            side = self.layout.a_side
+            self._group.create_array(
+                "progress", shape=(side, side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
+                dtype="float64", fill_value=float("nan"), compressors=None, overwrite=True,
+                attributes={"append": wanted, "owner": self._owner},
+            )  # fmt: skip
+        self._lengthen()
+        return resumed
+
+    def commit(self, checksum: str | None) -> Matrix:
+        """Make the store the larger one, by one write, and open it."""
+        if missing := self.missing():
+            raise StoreError(
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run the same"
+                " append again"
+            )
+        old_side, side = self.old.layout.a_side, self.layout.a_side
+        rows = np.full((side, side, RECORD_LENGTH), np.nan)
+        rows[:old_side, :old_side] = self._before
+        fresh = np.asarray(self._group["progress"][:, self.first :])
+        for i, j in self.tiles():
+            rows[i, j] = fresh[i, j - self.first]
+        total = TileStatistics()
+        for place in self.layout.tiles():
+            total = total.merged(TileStatistics.from_row(rows[place]))
+        if checksum is None:
+            sums = b"".join(int(rows[place][_CHECKSUM]).to_bytes(4, "little") for place in self.tiles())
+            checksum = f"crc32c of tiles: {google_crc32c.value(sums):08x}"
+        name = f"records-{self.layout.n_objects}"
+        columns = self._group[self.old.manifest.get("records", "records")].attrs.asdict()
+        kept = self._group.create_array(
+            name, shape=rows.shape, chunks=rows.shape, dtype="float64", overwrite=True, attributes=columns
+        )
+        kept[:] = rows
+        provenance = self.old.manifest["provenance"]
+        added = {
+            **{key: value for key, value in self.about.items() if key != "modified"},
+            "objects": len(self.names),
+            "checksum": checksum,
+            "dasrel": __version__,
+        }
+        manifest = {
+            **self.old.manifest,
+            "n_objects": self.layout.n_objects,
+            "audit": audit_of(total, self._all_names()),
+            "records": name,
+            "provenance": {**provenance, "appends": [*provenance.get("appends", []), added]},
+        }
+        if self._group["progress"].attrs.get("owner") != self._owner:
+            raise StoreError(f"another append to {self._where()} has taken over; nothing was added by this one")
+        self._group.attrs["dasrel"] = manifest
+        self._clean(name)
+        sweep(self.old.store)
+        return open_matrix(self.old.store)
+
+    def abandon(self) -> None:
+        """Drop what was begun, because its source cannot be used: the arrays become as short as they were."""
+        n = self.old.n_objects
+        del self._group["progress"]
+        self._group["values"].resize((n, n))
+        for name in ("ids", "diagonal"):
+            if name in self._group:
+                self._group[name].resize((n,))
+
+    def let_go(self) -> None:
+        """After a failure: say that nobody is at work any more, as far as that can still be written."""
+        with contextlib.suppress(Exception):
+            if self._group["progress"].attrs.get("owner") == self._owner:
+                self._group["progress"].attrs["owner"] = None
+
+    def _lengthen(self) -> None:
+        """Make room. Readers, and other Zarr tools, may meet the longer arrays from here on."""
+        n, size = self.old.n_objects, self.layout.n_objects
+        self._group["ids"].resize((size,))
+        self._group["ids"][n:] = self.names
+        self._group["values"].resize((size, size))
+        if "diagonal" in self._group:
+            self._group["diagonal"].resize((size,))
+
+    def _clean(self, records: str) -> None:
+        """Remove what is of no use any more; the records before these stay, for a reader that is just opening them."""
+        keep = (records, self.old.manifest.get("records", "records"))
+        del self._group["progress"]
+        for name in list(self._group.array_keys()):
+            if name.startswith("records") and name not in keep:
+                del self._group[name]
+
+    def _all_names(self) -> Names:
+        return [*map(str, self.old.ids), *map(str, self.names)]
+
+    def _check_owner(self, owner: Any, take_over: bool) -> None:
+        """Where folders cannot be locked: refuse while the one who began may still be at work."""
+        if not isinstance(owner, dict) or take_over:
+            return
+        host, process = str(owner.get("host")), owner.get("process")
+        if host == socket.gethostname() and isinstance(process, int) and not _is_alive(process):
+            return
+        raise StoreError(
+            f"another append to {self._where()} is under way, by process {shown(process)} on {shown(host)};"
+            " wait for it, or say --resume if it is known to be dead"
+        )
+
+    def _where(self) -> str:
+        return shown(location(self.old.store), limit=400)
+
+
+_CHECKSUM = list(TileStatistics.__dataclass_fields__).index("source_checksum")
+
+
+@contextlib.contextmanager
+def append_transaction(
+    store: StoreLike, names: Names, about: dict[str, Any], *, resume: bool = False, force: bool = False
+) -> Iterator[tuple[AppendTransaction, bool]]:
+    """Begin or take up an append, and whether it was taken up; nobody else can append until the block ends.
+
+    Parameters
+    ----------
+    names
+        Of the new objects; none may be in the store.
+    about
+        What is being added, as plain values, by which an unfinished append of the same is recognised.
+    resume
+        Go on even if it cannot be seen that the process that began is dead (on a remote store, from another machine).
+    force
+        Drop an unfinished append of something else.
+    """
+    with _disk_errors(store), _alone(store) as locked:
+        manifest, group = read_manifest(store, "r+")
+        if manifest["state"] != "complete":
+            raise StoreError(
+                f"{location(store)} is unfinished (state {manifest['state']}):"
+                " run the command that wrote it again with --resume, then append"
+            )
+        old = Matrix(store, manifest, group)
+        under_way = AppendTransaction(old, group, checked_names(names, old), about)
+        resumed = under_way.begin(locked=locked, resume=resume, force=force)
+        try:
+            yield under_way, resumed
+        except (InputError, MemoryLimitError) as error:
+            if isinstance(error, InputError) or not resumed:
+                under_way.abandon()  # so that it can be tried again with another source or policy
+            raise
+        except BaseException:
+            under_way.let_go()
+            raise
+
+
+def grown_record(
+    before: TileStatistics, now: TileStatistics, start: Tile, raw_diagonal: Array | None
+) -> TileStatistics:
+    """The record of a tile that has grown, as if it had been written at once.
+
+    `now` was made from the whole of it, where the old values have no flaws any more: what was repaired then is added.
+    `start` is the place of the tile's first value; `raw_diagonal` holds the new objects' own values before a repair
+    set them to zero.
+    """
+
+    def order(place: tuple[float, float]) -> tuple[float, ...]:
+        row, column = place  # blocks of a tile are checked row by row, and so are the places in a block
+        return (row - start[0]) // BLOCK, (column - start[1]) // BLOCK, row, column
+
+    places = [*zip(before.missing_places[::2], before.missing_places[1::2], strict=True),
+              *zip(now.missing_places[::2], now.missing_places[1::2], strict=True)]  # fmt: skip
+    first = [x for place in sorted((p for p in places if p[0] >= 0), key=order)[:EXAMPLES] for x in place]
+    worst = max(
+        (before, now),
+        key=lambda r: (r.asymmetry, *(-x for x in order((r.asymmetry_row, r.asymmetry_column)))),
+    )
+    merged = replace(
+        now,
+        missing=before.missing + now.missing,
+        missing_places=tuple(first + [-1.0] * (2 * EXAMPLES - len(first))),
+        clipped=before.clipped + now.clipped,
+        lowest_clipped=min(before.lowest_clipped, now.lowest_clipped),
+        asymmetric=before.asymmetric + now.asymmetric,
+        asymmetry=worst.asymmetry,
+        asymmetry_row=worst.asymmetry_row,
+        asymmetry_column=worst.asymmetry_column,
+    )
+    if raw_diagonal is not None:
+        own = np.where(np.isnan(raw_diagonal), 0.0, raw_diagonal)  # an object is at distance 0 from itself
+        merged.diagonal_minimum = min(before.diagonal_minimum, float(own.min()))
+        merged.diagonal_maximum = max(before.diagonal_maximum, float(own.max()))
+    return merged
+
+
+def checked_names(names: Names, old: Matrix) -> Array:
+    wanted = [str(name) for name in names]
+    if "" in wanted:
+        raise InputError(f"the id of new object {wanted.index('')} is empty; give every object a name")
+    there = {str(name) for name in old.ids}
+    twice = [shown(name) for name in wanted if name in there]
+    if twice:
+        raise InputError(
+            f"{len(twice)} of {count_text(len(wanted), 'new object')} already in {location(old.store)}: {some(twice)};"
+            " append only new ones"
+        )
+    if len(set(wanted)) < len(wanted):
+        seen: set[str] = set()
+        again = list(dict.fromkeys(name for name in wanted if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+        raise InputError(f"ids of new objects are not unique: {some([shown(name) for name in again])}; rename them")
+    return np.array(wanted, dtype=np.dtypes.StringDType())
+
+
+@contextlib.contextmanager
+def _alone(store: StoreLike) -> Iterator[bool]:
+    """Lock the folder of a local store, as long as this process lives; whether that was possible."""
+    local = local_path(store)
+    if local is None or not local.is_dir():
+        yield False
+        return
+    descriptor = os.open(local, os.O_RDONLY)
+    try:
+        locked = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(f"another append to {shown(local, limit=400)} is under way; wait for it to end") from None
+        except OSError:
+            locked = False  # a file system without such locks
+        yield locked
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _disk_errors(store: StoreLike) -> Iterator[None]:
+    """What the storage says, in one line."""
+    where = shown(location(store), limit=400)
+    try:
+        yield
+    except Exception as error:
+        if full_disk(error):
+            raise StoreError(
+                f"the disk is full: {where} is as it was before and nothing was lost; free some space and run the same"
+                " append again"
+            ) from error
+        if isinstance(error, OSError) and error.errno in _NOT_ALLOWED and _is_inside(error.filename, store):
+            raise StoreError(
+                f"{where} cannot be written ({error.strerror}): an append needs a store that is not read-only"
+            ) from error
+        if isinstance(error, ValueError) and "read-only" in str(error) and not isinstance(error, InputError):
+            raise StoreError(f"{where} was opened read-only: an append needs to write to it") from error
+        raise
+
+
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _is_inside(name: Any, store: StoreLike) -> bool:
+    """Whether a file that an error names may be one of the store's, and not one of the source's."""
+    local = local_path(store)
+    if local is None or name is None:
+        return True
+    return os.path.abspath(os.fsdecode(name)).startswith(os.path.abspath(local))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,421 @@
+"""Open matrices: stores on disk or in object storage, and arrays used directly.
+
+Arrays used directly: a NumPy, memory-mapped, Zarr or dask array that is scanned where it is, without a store.
+
+What tells one matrix, and one relation, from another without reading a tile: the names that checkpoints go by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import google_crc32c
+import numpy as np
+import zarr
+
+from dasrel.engine import worker_cache
+from dasrel.errors import InputError, StoreError
+from dasrel.kernels import checks
+from dasrel.kernels.checks import Policy, TileStatistics, audit_of
+from dasrel.store.tile_files import (
+    Layout,
+    StoreLike,
+    TileFiles,
+    _group,
+    checked_ids,
+    default_tile,
+    is_mapped,
+    lasting,
+    location,
+    zarr_store,
+)
+from dasrel.util import Array, Names, parallel
+from dasrel.util.text import count_text, shown, some
+from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
+
+FORMAT_VERSION = 1
+
+
+class Matrix:
+    """An open, complete store. Get one with `open_matrix`."""
+
+    def __init__(self, store: StoreLike, manifest: dict[str, Any], group: Any) -> None:
+        self.store = store
+        self.manifest = manifest
+        self._group = group
+        self.n_objects: int = manifest["n_objects"]
+        self.kind: str = manifest["kind"]
+        self.tile: int = manifest["tile"]
+        self.dtype: np.dtype[Any] = np.dtype(manifest["dtype"])
+        self.audit: dict[str, Any] = manifest["audit"]
+        self.layout = Layout(self.n_objects, self.tile, self.dtype)
+        self.files = TileFiles(lasting(store), self.layout, is_mapped(group))
+        self.pins: dict[str, Any] = {}
+        self._ids: Array | None = None
+        self._index: dict[str, int] | None = None
+        self._diagonal: Array | None = None
+
+    def __repr__(self) -> str:
+        objects = count_text(self.n_objects, "object")
+        return f"<Matrix {location(self.store)}: {objects}, kind {self.kind}, tile {self.tile}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # With its manifest: where it arrives, the store may have grown, and this matrix has not.
+        return _reopened, (lasting(self.store), self.manifest)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_objects, n_objects)."""
+        return self.n_objects, self.n_objects
+
+    @property
+    def ids(self) -> Array:
+        """The objects' names, an array of n strings."""
+        if self._ids is None:
+            self._ids = np.asarray(self._group["ids"][: self.n_objects])
+        return self._ids
+
+    @property
+    def diagonal(self) -> Array | None:
+        """Self-similarities (n float64) for kinds similarity and kernel, else None."""
+        if self._diagonal is None and is_similarity(self.kind):
+            self._diagonal = np.asarray(self._group["diagonal"][: self.n_objects])
+        return self._diagonal
+
+    def records(self) -> Array:
+        """The statistics of every tile, (tiles a side, tiles a side, numbers of a record); NaN below the diagonal."""
+        return np.asarray(self._group[self.manifest.get("records", "records")][:])
+
+    def positions(self, ids: Iterable[str]) -> list[int]:
+        """Where the objects with these names stand."""
+        if self._index is None:
+            self._index = {str(name): k for k, name in enumerate(self.ids)}
+        wanted = [str(name) for name in ids]
+        unknown = [shown(name) for name in wanted if name not in self._index]
+        if unknown:
+            raise InputError(f"no such objects in {location(self.store)}: {some(unknown)}")
+        return [self._index[name] for name in wanted]
+
+    def read_tile(self, i: int, j: int) -> Array:
+        """Tile (i, j) of the upper triangle, i <= j, without padding; rows of strip i against columns of strip j."""
+        if not 0 <= i <= j < self.layout.a_side:
+            raise InputError(f"no tile ({i}, {j}): tiles have 0 <= i <= j < {self.layout.a_side}")
+        return self.files.read(i, j)
+
+    def rows(self, ids: Iterable[str]) -> Array:
+        """The rows of chosen objects as stored, both triangles: an array of (number of ids, n).
+
+        Cost: reads the tiles of the strips that the objects lie in; the result is one row of n values per object.
+        """
+        return self.rows_at(np.array(self.positions(ids), dtype=np.intp))
+
+    def rows_at(self, where: Array) -> Array:
+        """The rows of the objects at these positions, as `rows`."""
+        return rows_of(self.files, self.layout, where)
+
+    def to_dask(self) -> Any:
+        """The full mirrored matrix as a lazy dask array, for other tools.
+
+        Cost: none now; computing all of it reads each tile once and holds what the caller asks for.
+        """
+        import dask
+        import dask.array as da
+
+        read = dask.delayed(TileFiles.read, pure=True)
+        tiles = {
+            (i, j): da.from_delayed(read(self.files, i, j), self.layout.shape(i, j), self.dtype)
+            for i, j in self.layout.tiles()
+        }
+        side = range(self.layout.a_side)
+        return da.block([[tiles[i, j] if i <= j else tiles[j, i].T for j in side] for i in side])
+
+
+def rows_of(reader: Any, layout: Layout, where: Array) -> Array:
+    """Rows of the whole matrix, gathered from the tiles of the upper triangle that hold them."""
+    result = np.empty((where.size, layout.n_objects), dtype=layout.dtype)
+    for strip in np.unique(where // layout.tile):
+        mine = np.flatnonzero(where // layout.tile == strip)
+        local = where[mine] - strip * layout.tile
+        for other in range(layout.a_side):
+            tile = reader.read_checked(int(min(strip, other)), int(max(strip, other)))
+            result[mine, layout.span(other)] = tile[local] if strip <= other else tile[:, local].T
+    return result
+
+
+def open_matrix(store: StoreLike) -> Matrix:
+    """Open a complete store: a local path, a URL that Zarr opens (`s3://...`), or a Zarr store object.
+
+    Cost: no scan; reads the manifest. The ids are read when they are asked for.
+    """
+    manifest, group = read_manifest(store)
+    if manifest["state"] != "complete":
+        raise StoreError(
+            f"{location(store)} is unfinished (state {manifest['state']}):"
+            " run the command that wrote it again with --resume"
+        )
+    return Matrix(store, manifest, group)
+
+
+def _reopened(store: StoreLike, manifest: dict[str, Any]) -> Matrix:
+    return Matrix(store, manifest, read_manifest(store)[1])
+
+
+def is_store(store: StoreLike) -> bool:
+    """Whether a dasrel store, finished or not, is there. An error on the way is not a no: it is raised."""
+    try:
+        return "dasrel" in zarr.open_group(zarr_store(store), mode="r").attrs
+    except (FileNotFoundError, NotADirectoryError, zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError):
+        return False
+    except ImportError as error:
+        raise StoreError(f"{location(store)} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        raise StoreError(f"{location(store)} cannot be opened: {shown(error, limit=200)}") from error
+
+
+def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dict[str, Any], Any]:
+    try:
+        group = zarr.open_group(zarr_store(store), mode=mode)
+    except FileNotFoundError:
+        raise StoreError(f"no store at {location(store)}; `dasrel import SOURCE STORE --kind ...` makes one") from None
+    except ImportError as error:
+        raise StoreError(f"{location(store)} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        raise StoreError(f"{location(store)} cannot be opened: {shown(error, limit=200)}") from error
+    manifest = group.attrs.get("dasrel")
+    if not isinstance(manifest, dict):
+        raise StoreError(f"{location(store)} is a Zarr group, but not a dasrel store; `dasrel import` makes one")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise StoreError(
+            f"{location(store)} has format version {manifest.get('format_version')}, this dasrel reads version"
+            f" {FORMAT_VERSION}: use the dasrel that wrote it, or import the source again"
+        )
+    return manifest, group
+
+
+def stored_ids(store: StoreLike) -> Array:
+    """The objects' names of a store, finished or not."""
+    return np.asarray(_group(lasting(store))["ids"][:])
+
+
+@dataclass(frozen=True)
+class StoredNames(Sequence[str]):
+    """The objects' names for messages, read from the store when one is asked for, so that tasks travel light."""
+
+    store: StoreLike
+    n_objects: int
+
+    def __len__(self) -> int:
+        return self.n_objects
+
+    def __getitem__(self, k: Any) -> Any:
+        return str(stored_ids(self.store)[int(k)])
+
+
+@dataclass(frozen=True)
+class ArrayTiles:
+    """An array cut into tiles."""
+
+    array: Any
+    layout: Layout
+
+    @property
+    def travels(self) -> bool:
+        """Whether workers can read the tiles themselves: a Zarr array yes, an array in this process no."""
+        return isinstance(self.array, zarr.Array)
+
+    @property
+    def read_memory(self) -> int:
+        """Anonymous memory that reading one tile takes, in bytes."""
+        plain = isinstance(self.array, np.ndarray) and self.array.dtype == self.layout.dtype
+        return 0 if plain else 2 * self.layout.tile_bytes
+
+    @property
+    def memory_on_worker(self) -> int:
+        """The same on a worker, to which an array of this process is sent in tiles."""
+        return self.read_memory
+
+    def read_checked(self, i: int, j: int) -> Array:
+        """Tile (i, j), i <= j."""
+        return np.asarray(self.block(i, j), dtype=self.layout.dtype)
+
+    kept_share = 1.0
+    """Nothing is read past the operating system's cache."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether no tile has to be waited for."""
+        return isinstance(self.array, np.ndarray) and not isinstance(self.array, np.memmap)
+
+    waited_for = False
+    """There are no files of tiles that could be read ahead."""
+
+    def scanned(self) -> AbstractContextManager[None]:
+        """Nothing to notice."""
+        return nullcontext()
+
+    def done(self, i: int, j: int) -> None:
+        """Nothing to give back."""
+
+    def block(self, i: int, j: int) -> Array:
+        """The values of strip i against strip j as they are, i and j in any order."""
+        part = self.array[self.layout.span(i), self.layout.span(j)]
+        return np.asarray(part.compute() if hasattr(part, "compute") else part)
+
+    def to_worker(self, client: Any, places: Sequence[tuple[int, int]], worker: str | None) -> Any:
+        """A future of these tiles in the memory of a worker, this one if it can be."""
+        if self.travels:
+            return client.submit(
+                worker_cache.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
+            )
+        if isinstance(self.array, np.ndarray):
+            return client.scatter(worker_cache.hold(self, places), workers=worker, hash=False)
+        import dask
+
+        parts = [self.array[self.layout.span(i), self.layout.span(j)] for i, j in places]
+        held = dask.delayed(_held)(places, self.layout.dtype, parts)
+        return client.compute(held, workers=worker, allow_other_workers=worker is not None)
+
+
+def _held(places: Sequence[tuple[int, int]], dtype: np.dtype[Any], parts: Sequence[Array]) -> worker_cache.PinnedTiles:
+    pairs = zip(places, parts, strict=True)
+    return worker_cache.PinnedTiles({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
+
+
+class ArrayMatrix:
+    """An array with the same face as a store's `Matrix`. Get one with `as_matrix`."""
+
+    def __init__(self, array: Any, kind: str, ids: Names | None = None, tile: int | None = None) -> None:
+        if kind not in KINDS:
+            raise InputError(f"kind must be one of the four ({explain_kinds()}), not {kind!r}")
+        if len(array.shape) != 2 or array.shape[0] != array.shape[1]:
+            raise InputError(f"a pairwise matrix is square; this array has shape {tuple(array.shape)}")
+        if array.dtype.kind not in "fiub":
+            raise InputError(f"values are of type {array.dtype}; numbers are needed")
+        self.kind = kind
+        self.n_objects = int(array.shape[0])
+        self.dtype = np.dtype("float32" if array.dtype in (np.float32, np.float16) else "float64")
+        self.ids = checked_ids(ids, self.n_objects)
+        self.tile = tile or default_tile(self.n_objects, self.dtype)
+        self.layout = Layout(self.n_objects, self.tile, self.dtype)
+        self.files = ArrayTiles(array, self.layout)
+        self.pins: dict[str, Any] = {}
+        self.store = None
+        self._records: list[TileStatistics] = []
+        self.audit, self.diagonal = self._check()
+
+    def __repr__(self) -> str:
+        return f"<DirectMatrix: {count_text(self.n_objects, 'object')}, kind {self.kind}>"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_objects, n_objects)."""
+        return self.n_objects, self.n_objects
+
+    def rows_at(self, where: Array) -> Array:
+        """The rows of the objects at these positions: (number of positions, n)."""
+        return rows_of(self.files, self.layout, where)
+
+    def records(self) -> Array:
+        """The statistics of every tile of the upper triangle in order, their checksums included."""
+        return np.array([record.to_row() for record in self._records])
+
+    def _check(self) -> tuple[dict[str, Any], Array | None]:
+        """The same questions that an import asks, with no repair: one read of the array, both triangles."""
+        similar = is_similarity(self.kind)
+        diagonal = np.empty(self.n_objects) if similar else None
+
+        def check(place: tuple[int, int]) -> TileStatistics:
+            i, j = place
+            start = self.layout.span(i).start, self.layout.span(j).start
+            upper = self.files.block(i, j)
+            lower = self.files.block(j, i) if i != j else None
+            try:
+                tile, record = checks.check_tile(
+                    upper, lower, place=start, kind=self.kind, dtype=self.dtype, policy=Policy(), ids=self.ids
+                )  # fmt: skip
+            except InputError as error:
+                told = str(error).split("; say --")[0].replace("--kind ", "kind=")
+                raise InputError(f"{told}; `dasrel.import_matrix` has policies that repair and record it") from None
+            if i == j and diagonal is not None:
+                diagonal[self.layout.span(i)] = np.diagonal(tile)
+            flat = np.ascontiguousarray(tile).reshape(-1).view(np.uint8)
+            flat.flags.writeable = False  # the checksum takes read-only bytes only
+            record.source_checksum = float(google_crc32c.value(flat))
+            return record
+
+        total = TileStatistics()
+        self._records = parallel.run(
+            check, self.layout.tiles(), label="check", bytes_each=self.layout.tile_bytes, local=True
+        )
+        for record in self._records:
+            total = total.merged(record)
+        return audit_of(total, self.ids), diagonal
+
+
+def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None) -> Matrix | ArrayMatrix:
+    """Anything that can be scanned: an open matrix, a store's path or URL, or an array with its kind.
+
+    Cost: none for a store. An array is read once to check it as an import would: symmetric, finite, zero diagonal.
+    """
+    if isinstance(matrix, (Matrix, ArrayMatrix)):
+        if kind is not None and kind != matrix.kind:
+            raise InputError(f"the matrix is of kind {matrix.kind}; kind={kind!r} cannot change that")
+        return matrix
+    if isinstance(matrix, (str, os.PathLike)):
+        return as_matrix(open_matrix(matrix), kind=kind)
+    if kind is None:
+        raise InputError(f"say what the array's numbers are, kind=... ({explain_kinds()})")
+    array = matrix if hasattr(matrix, "shape") and hasattr(matrix, "dtype") else np.asarray(matrix)
+    if hasattr(array, "toarray") or hasattr(array, "tocsr"):
+        raise InputError("a sparse matrix cannot be scanned directly; `dasrel.import_matrix` makes a store of it")
+    return ArrayMatrix(array, kind, ids)
+
+
+def matrix_identity(matrix: Any) -> dict[str, Any]:
+    """A matrix, open or direct, by its shape, its names and the records of its tiles, checksums among them.
+
+    Two stores of the same source in other tiles are different here: sums over tiles have other last bits.
+
+    Cost: no scan; reads the records, some hundred bytes a tile.
+    """
+    ids = "\n".join(str(name) for name in matrix.ids)
+    return {
+        "n_objects": matrix.n_objects, "kind": matrix.kind, "tile": matrix.layout.tile,
+        "dtype": str(matrix.layout.dtype), "ids": digest([ids.encode("utf-8", "surrogatepass")]),
+        "tiles": digest([np.ascontiguousarray(matrix.records()).tobytes()]),
+    }  # fmt: skip
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Sixteen hexadecimal digits that stand for all of these bytes."""
+    total = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        total.update(len(part).to_bytes(8, "little"))
+        total.update(part)
+    return total.hexdigest()
+
+
+def _arrays(term: Any) -> Iterable[bytes]:
+    """The numbers that a term is made of; what it has worked out from them is left aside."""
+    names = getattr(type(term), "__dataclass_fields__", None) or vars(term)
+    for name in sorted(names):
+        value = getattr(term, name)
+        yield name.encode("utf-8")
+        yield np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else repr(value).encode("utf-8")
+
+
+def store_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a local store; None where there is none."""
+    try:
+        text = (folder / "zarr.json").read_text(encoding="utf-8")
+        manifest = json.loads(text)["attributes"]["dasrel"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return manifest if isinstance(manifest, dict) else None

@@ -1,0 +1,634 @@
+"""Create, resume, finish and abandon a store; shares for job arrays.
+
+Writing a store: begin or resume it, tile by tile, and make it complete.
+
+While a store is being written: nobody else writes it, and what the disk says is told in one line.
+
+A store written by several processes at once, each of them a share of the tiles: for job arrays.
+
+Every process gives the same arguments and `Writing(part=(k, n))`, k from 1 to n. Whoever comes first begins the store;
+then each writes the tiles of its share that are not there yet. Parts need not know of each other: they may run at the
+same time or one after the other, on any machine that sees the store, die, and be run again. When all of them are done,
+the same call with `Writing(resume=True)` and no part writes what may still be missing and makes the store complete: the
+same bytes as if one process had written it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import math
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import google_crc32c
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from dasrel._version import __version__
+from dasrel.errors import InputError, StoreError
+from dasrel.kernels.checks import RECORD_LENGTH, Policy, TileStatistics, audit_of
+from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest
+from dasrel.store.tile_files import (
+    Layout,
+    StoreLike,
+    TileFiles,
+    checked_ids,
+    default_tile,
+    is_mapped,
+    lasting,
+    local_path,
+    location,
+    storing,
+    zarr_store,
+)
+from dasrel.util import Array, Names
+from dasrel.util.files import full_disk
+from dasrel.util.limits import Output
+from dasrel.util.text import count_text, redacted, shown, some
+from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a store is written."""
+
+    dtype: Literal["float32", "float64"] = "float32"
+    tile: int | None = None
+    """Side of a tile; by default at most 64 MiB a tile."""
+    compress: Literal["lz4"] | None = None
+    memory: int | str = "1GiB"
+    """Anonymous memory that the work may take on this machine, in bytes or such as "2GiB"."""
+    resume: bool = False
+    """Go on with an unfinished store: only the tiles that are missing are written."""
+    force: bool = False
+    """Replace an existing store, by a rename once the new one is complete."""
+    part: tuple[int, int] | None = None
+    """Write only share k of N (k, N), 1 <= k <= N, of the tiles, beside other processes: see `dasrel.parts`."""
+    time_limit: float | str | None = None
+    """Seconds, or such as "30m": `Stopped` is raised before the tile that would be done later, counted from the first.
+    What is written stays; `resume` goes on with it."""
+
+
+class Writer:
+    """A store being written. Get one with `create_store`; `finish` makes it a complete store."""
+
+    def __init__(
+        self,
+        target: StoreLike,
+        store: StoreLike,
+        manifest: dict[str, Any],
+        group: Any,
+        *,
+        resumed: bool = False,
+        part: tuple[int, int] | None = None,
+    ) -> None:
+        self.target = target
+        self.resumed = resumed
+        self.part = part
+        self.store = store
+        self.manifest = manifest
+        self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
+        self.files = TileFiles(lasting(store), self.layout, is_mapped(group))
+        self.ids = np.asarray(group["ids"][:])
+        self._group = group
+
+    @property
+    def goes_on(self) -> str | None:
+        """How to go on with it after a stop; None for a store that replaces another, which is begun anew."""
+        if self.store is not self.target:
+            return None
+        return f"the same again{'' if self.part else ' with resume (--resume)'} goes on with the rest"
+
+    def missing(self) -> list[tuple[int, int]]:
+        """The tiles that are not written yet, in order; of a part only its own."""
+        if self.manifest["audit"] is not None:
+            return []
+        done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
+        tiles = self.layout.tiles()
+        if self.part is not None:
+            k, n = self.part
+            tiles = tiles[len(tiles) * (k - 1) // n : len(tiles) * k // n] if k else []
+        return [(i, j) for i, j in tiles if not done[i, j]]
+
+    def finish(self, *, checksum: str | None = None) -> Matrix:
+        """Check that every tile is there, fill pairs that wait for the maximum, write the audit, and open the store.
+
+        `checksum` is that of the source; without it, the checksums of the tiles as they were read stand in.
+        """
+        if self.part is not None:
+            raise InputError("a part does not finish a store; the same without `part`, with `resume`, does")
+        if self.manifest["audit"] is None:  # else it was killed below, in the last steps
+            self._audit(checksum)
+        sweep(self.store)
+        if "progress" in self._group:
+            del self._group["progress"]
+        provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
+        self._group.attrs["dasrel"] = {**self.manifest, "provenance": provenance, "state": "complete"}
+        return self._into_place()
+
+    def _audit(self, checksum: str | None) -> None:
+        """Write the records and the audit. With the audit in the manifest, no tile is missing any more."""
+        if missing := self.missing():
+            raise StoreError(
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run again with"
+                " --resume"
+            )
+        rows = np.asarray(self._group["progress"][:])
+        records = [TileStatistics.from_row(rows[i, j]) for i, j in self.layout.tiles()]
+        if self.manifest["input"]["missing"] == "max" and any(r.missing for r in records):
+            records = self._fill_with_maximum(records)
+            rows = np.asarray(self._group["progress"][:])
+        total = TileStatistics()
+        for record in records:
+            total = total.merged(record)
+        if checksum is None:
+            parts = b"".join(int(r.source_checksum).to_bytes(4, "little") for r in records)
+            checksum = f"crc32c of tiles: {google_crc32c.value(parts):08x}"
+        kept = self._group.create_array(
+            "records",
+            shape=rows.shape,
+            chunks=rows.shape,
+            dtype="float64",
+            overwrite=True,
+            attributes=_record_names(),
+        )
+        kept[:] = rows
+        self.manifest = {
+            **self.manifest,
+            "audit": audit_of(total, self.ids),
+            "provenance": {**self.manifest["provenance"], "checksum": checksum},
+        }
+        self._group.attrs["dasrel"] = self.manifest
+
+    def abandon(self) -> None:
+        """Remove what this writer began, because its source cannot be used. A resumed store is left as it was."""
+        if self.resumed:
+            return
+        local = local_path(self.store)
+        if local is not None:
+            # Renamed first: a task that is still running on a cluster must not write into what is being removed.
+            doomed = local.with_name(f".{local.name}.abandoned")
+            shutil.rmtree(doomed, ignore_errors=True)
+            local.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            # Objects are deleted, and what is left says that it may be overwritten.
+            attributes = {"dasrel": {**self.manifest, "state": "abandoned"}}
+            zarr.create_group(zarr_store(self.store), zarr_format=3, overwrite=True, attributes=attributes)
+
+    def _fill_with_maximum(self, records: list[TileStatistics]) -> list[TileStatistics]:
+        largest = max((r.maximum for r in records if r.pairs), default=-np.inf)
+        if not np.isfinite(largest):
+            raise InputError("--missing max: there is no value at all to take the maximum of")
+        filled = []
+        for (i, j), record in zip(self.layout.tiles(), records, strict=True):
+            expected = self.layout.shape(i, j)
+            pairs = expected[0] * expected[1] if i != j else expected[0] * (expected[0] - 1) // 2
+            if record.pairs < pairs:
+                tile = self.files.read(i, j).copy() if record.pairs else np.full(expected, np.nan, self.layout.dtype)
+                tile[np.isnan(tile)] = largest
+                if i == j and self.manifest["kind"] in ("distance", "squared-distance"):
+                    np.fill_diagonal(tile, 0)
+                # Counted from the record, not from the tile: a run that was killed may have filled the tile already.
+                added = pairs - record.pairs
+                record.pairs = pairs
+                record.total += added * float(self.layout.dtype.type(largest))
+                record.maximum = max(record.maximum, largest)
+                record.minimum = min(record.minimum, largest)
+                record.zeros += added if largest == 0 else 0
+                self.files.write(i, j, tile, record)
+            filled.append(record)
+        return filled
+
+    def _into_place(self) -> Matrix:
+        if self.store is not self.target:
+            target, written = local_path(self.target), local_path(self.store)
+            assert target is not None
+            assert written is not None
+            old = target.with_name(f".{target.name}.old")
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                target.rename(old)
+            written.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        return open_matrix(self.target)
+
+
+def create_store(
+    store: StoreLike,
+    *,
+    n_objects: int,
+    kind: str,
+    ids: Names | None = None,
+    policy: Policy | None = None,
+    writing: Writing | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Writer:
+    """Begin a store, or go on with an unfinished one.
+
+    An existing store is refused unless `writing.resume` (everything asked for must then agree with what was begun) or
+    `writing.force` (write aside, and replace the old store once the new one is complete).
+
+    Parameters
+    ----------
+    provenance
+        What the matrix came from: `source`, and `size` and `modified` where there is a file. `modified` serves only
+        to recognise the same source on `resume` and is not kept.
+    """
+    names = checked_ids(ids, n_objects)
+    writing = writing or Writing()
+    if writing.part is not None:
+        raise InputError("this cannot be done in parts; leave `part` out")
+    manifest = new_manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
+    state = check_target(store, writing)
+    exists = state is not None
+    if state == "abandoned":
+        return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
+    if exists and writing.resume:
+        begun, group = read_manifest(store, "r+")
+        if begun["state"] == "complete":
+            raise StoreError(f"{location(store)} is complete already: there is nothing to resume")
+        check_same(begun, manifest, store)
+        if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
+            return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
+        sweep(store, age=600)  # what is younger may belong to a part that is still being written
+        if not np.array_equal(np.asarray(group["ids"][:]), names):
+            raise StoreError(f"{location(store)} was begun with other ids; say --force to begin anew")
+        return Writer(store, store, begun, group, resumed=True)
+    place = store
+    if exists:
+        target = local_path(store)
+        if target is None:
+            raise StoreError(
+                f"{location(store)} exists and a remote store cannot be replaced by a rename: delete it first"
+            )
+        if writing.time_limit is not None:
+            raise InputError(
+                f"{location(store)} exists, and a store that replaces it cannot be gone on with after a time limit:"
+                " remove the old one first, or leave the limit (--time-limit) out"
+            )
+        place = target.with_name(f".{target.name}.new")
+        shutil.rmtree(place, ignore_errors=True)
+    return Writer(store, place, manifest, create_group(place, manifest, names))
+
+
+def check_target(store: StoreLike, writing: Writing) -> str | None:
+    """The state of the store that is there, or None. Refuses what may not be touched; cheap, to be asked first."""
+    if not is_store(store):
+        if not _is_vacant(store):
+            raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
+        return None
+    state = str(read_manifest(store)[0]["state"])
+    if state != "abandoned" and not (writing.resume or writing.force or writing.part):
+        raise StoreError(
+            f"{location(store)} exists (state {state}); say --force to replace it"
+            + (", or --resume to go on with it" if state != "complete" else "")
+        )
+    return state
+
+
+def check_kind(kind: str, policy: Policy) -> None:
+    """Refuse an unknown kind, and repairs that have no meaning for it."""
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of the four ({explain_kinds()}), not {kind!r}")
+    policy.check_kind(kind)
+
+
+def new_manifest(
+    n_objects: int, kind: str, writing: Writing, policy: Policy, provenance: dict[str, Any]
+) -> dict[str, Any]:
+    check_kind(kind, policy)
+    if writing.dtype not in ("float32", "float64"):
+        raise InputError(f"dtype must be float32 or float64, not {writing.dtype}")
+    if writing.compress not in (None, "lz4"):
+        raise InputError(f"compress must be lz4 or nothing, not {writing.compress!r}")
+    side = default_tile(n_objects, np.dtype(writing.dtype)) if writing.tile is None else writing.tile
+    if side < 1:
+        raise InputError(f"tile must be at least 1, not {side}")
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "n_objects": n_objects,
+        "tile": side,
+        "dtype": writing.dtype,
+        "compress": writing.compress,
+        "input": policy.record(),
+        "provenance": redacted({**provenance, "dasrel": __version__}),
+        "state": "writing",
+        "audit": None,
+    }
+
+
+def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, overwrite: bool = False) -> Any:
+    n, side = manifest["n_objects"], manifest["tile"]
+    a_side = math.ceil(n / side)
+    filters: tuple[Any, ...] = (Crc32cCodec(),)
+    if manifest["compress"] == "lz4":
+        filters = (
+            BloscCodec(cname="lz4", shuffle="shuffle", typesize=np.dtype(manifest["dtype"]).itemsize),
+            Crc32cCodec(),
+        )
+    try:
+        group = zarr.create_group(
+            zarr_store(place),
+            zarr_format=3,
+            overwrite=overwrite,
+            attributes={"dasrel": {**manifest, "state": "begun"}},
+        )
+    except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError):
+        raise StoreError(f"{location(place)} exists and is not a dasrel store; choose another name") from None
+    group.create_array(
+        "values", shape=(n, n), chunks=(side, side), dtype=manifest["dtype"], fill_value=float("nan"),
+        compressors=filters, dimension_names=("object", "other_object"), config={"write_empty_chunks": True},
+    )  # fmt: skip
+    ids = group.create_array("ids", shape=(n,), chunks=(n,), dtype=str, dimension_names=("object",))
+    ids[:] = names
+    if is_similarity(manifest["kind"]):
+        group.create_array(
+            "diagonal",
+            shape=(n,),
+            chunks=(side,),
+            dtype="float64",
+            fill_value=float("nan"),
+            dimension_names=("object",),
+            compressors=None,
+        )
+    group.create_array(
+        "progress", shape=(a_side, a_side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
+        dtype="float64", fill_value=float("nan"), compressors=None,
+    )  # fmt: skip
+    group.attrs["dasrel"] = manifest
+    return group
+
+
+def _record_names() -> dict[str, Any]:
+    return {"columns": [field.name for field in fields(TileStatistics)]}
+
+
+def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
+    """Refuse to go on with a store that was begun in another way. One that is complete keeps no `modified`."""
+    asked = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
+    late = ("checksum", "modified") if begun["state"] == "complete" else ("checksum",)
+    for part in ("input", "provenance"):
+        names = [*begun[part], *(name for name in wanted[part] if name not in begun[part])]
+        asked |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name not in late}
+    for name, (first, now) in asked.items():
+        if first != now:
+            raise StoreError(
+                f"{location(store)} was begun with {name} {shown(first)}, now it is {shown(now)};"
+                " use the same again, or --force to begin anew"
+            )
+
+
+def sweep(store: StoreLike, *, age: float = 0) -> None:
+    """Remove files that a killed process, such as a worker, was still writing aside, so many seconds ago or more."""
+    local = local_path(store)
+    if local is not None:
+        before = time.time() - age
+        for partial in local.rglob("*.partial"):
+            with contextlib.suppress(FileNotFoundError):
+                if age == 0 or partial.stat().st_mtime <= before:  # a file server's clock may be ahead of ours
+                    partial.unlink()
+
+
+def _is_vacant(store: StoreLike) -> bool:
+    """Whether nothing is there yet, as far as this machine can see."""
+    local = local_path(store)
+    if local is None or not local.exists():
+        return True
+    # A process killed at its very first step leaves a file that it was still writing aside.
+    return local.is_dir() and all(entry.name.endswith(".partial") for entry in local.iterdir())
+
+
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextlib.contextmanager
+def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
+    """Inside, no other process begins, resumes or replaces a local store there; parts, which share it, may come in.
+
+    An object store has no lock: whoever writes one sees to it that nobody else does.
+    """
+    local = local_path(store)
+    if local is None:
+        with storing(store):
+            yield
+        return
+    place = Path(lasting(local))
+    with _told(place, writing), contextlib.nullcontext() if writing.part else _alone(place):
+        yield
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Lock a file beside the store. The lock goes with the process, however it ends; the file serves the next one."""
+    path = place.with_name(f".{place.name}.lock")
+    descriptor = _locked(path)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()  # still locked, so it is ours
+            os.close(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor of the file with the lock on it; None where it cannot be made or locked."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:
+            return None  # what follows says what is wrong with the place
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise StoreError(
+                f"{shown(path.with_name(path.name[1:-5]), limit=400)} is being written by another process; wait for its"
+                " end, or choose another place"
+            ) from None
+        except FileNotFoundError:
+            pass  # whoever had it has just removed it
+        except OSError:
+            os.close(descriptor)
+            return None  # a file system without locks
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _told(place: Path, writing: Writing) -> Iterator[None]:
+    where = shown(place, limit=400)
+    try:
+        yield
+    except Exception as error:
+        if full_disk(error):
+            if writing.force and place.exists() and not writing.resume:
+                raise StoreError(
+                    f"the disk is full: the old {where} is as it was; free some space and run again"
+                ) from error
+            raise StoreError(
+                f"the disk is full: {where} is unfinished and nothing was lost; free some space and run again with"
+                " --resume"
+            ) from error
+        if isinstance(error, OSError) and error.errno in NOT_ALLOWED and _is_near(error.filename, place):
+            raise StoreError(
+                f"{where} cannot be written ({error.strerror}); choose another place, or one that is not read-only"
+            ) from error
+        raise
+
+
+def _is_near(name: object, place: Path) -> bool:
+    """Whether a file that an error names is one of the store's, or lies beside it; not one of the source's."""
+    if not isinstance(name, str | bytes | os.PathLike):
+        return False
+    path = Path(os.path.abspath(os.fsdecode(name)))
+    return path.is_relative_to(place) or path.name.startswith(f".{place.name}.") or path == place.parent
+
+
+VISIBLE = 10.0
+"""Seconds within which a store that another machine has begun must be seen on a shared disk."""
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """What a part has done, and what is left."""
+
+    part: tuple[int, int]
+    written: int
+    """Tiles of this part that were not there before; those that were are left as they are."""
+    missing: int
+    """Tiles of the whole store that nobody had written at that moment."""
+    complete: bool
+    """Whether the store is complete already."""
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """The part that K/N means.
+
+    >>> parse_part("3/8")
+    (3, 8)
+    """
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, flags=re.ASCII)
+    if found is None:
+        raise InputError(f"part {shown(text)!r} is not K/N, such as 3/8: the third of eight parts")
+    part = int(found[1]), int(found[2])
+    check_part(Writing(part=part))
+    return part
+
+
+def check_part(writing: Writing) -> None:
+    """Refuse a part that there is not, and a part of something else than a new store."""
+    if writing.part is None:
+        raise InputError("which part? Give Writing(part=(k, n))")
+    k, n = writing.part
+    if not 0 <= k <= n or n < 1:
+        raise InputError(f"there is no part {k}/{n}: give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
+    if writing.force:
+        raise InputError("a part cannot replace a store (--force): remove the old one first")
+
+
+def begin_store(store: StoreLike, *, writing: Writing, **arguments: Any) -> Writer:
+    """`create_store`, or `join_store` when a part is asked for."""
+    if writing.part is None:
+        return create_store(store, writing=writing, **arguments)
+    return join_store(store, writing=writing, **arguments)
+
+
+def join_store(
+    store: StoreLike,
+    *,
+    n_objects: int,
+    kind: str,
+    writing: Writing,
+    ids: Names | None = None,
+    policy: Policy | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Writer:
+    """Begin a store for `writing.part`, or join those who have begun it; the arguments are those of `create_store`.
+
+    A local store appears at once, with all its arrays, by one rename: of several that come first, one wins. An object
+    store has no such rename, so there part 0 of n, which has no tiles, must have begun it before the others start.
+    """
+    check_part(writing)
+    assert writing.part is not None
+    names = checked_ids(ids, n_objects)
+    manifest = new_manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
+    local = local_path(store)
+    state = read_manifest(store)[0]["state"] if is_store(store) else None
+    if local is None and state in (None, "begun", "abandoned"):
+        if writing.part[0] != 0:
+            raise StoreError(
+                f"{location(store)} is not begun, and several processes cannot begin a remote store at once: run the"
+                f" same with --part 0/{writing.part[1]} first, which only begins it"
+            )
+        create_group(store, manifest, names, overwrite=state is not None)
+    elif local is not None and state is None:
+        aside = local.with_name(f".{local.name}.{uuid.uuid4().hex}.begun")
+        try:
+            create_group(aside, manifest, names)
+            os.rename(aside, local)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _wait_for(store)  # another was first
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    begun, group = read_manifest(store, "r+")
+    if begun["state"] == "begun":
+        raise StoreError(f"{location(store)} was begun by a process that was killed at once: remove it and run again")
+    check_same(begun, manifest, store)
+    if not np.array_equal(np.asarray(group["ids"][:]), names):
+        raise StoreError(f"{location(store)} was begun with other ids; remove it to begin anew")
+    return Writer(store, store, begun, group, resumed=True, part=writing.part)
+
+
+def write_part(writer: Writer, write: Callable[[], None]) -> PartDone:
+    """Have the missing tiles of a part written, and tell how the store stands then."""
+    assert writer.part is not None
+    before = _missing(writer)
+    try:
+        write()
+    except (FileNotFoundError, KeyError):
+        # The store may have been made complete meanwhile: then all tiles are there, and their progress is not.
+        if read_manifest(writer.store)[0]["audit"] is None:
+            raise
+    written = before - _missing(writer)
+    now, group = read_manifest(writer.store)
+    whole = Writer(writer.store, writer.store, now, group)
+    return PartDone(writer.part, written, _missing(whole), now["state"] == "complete")
+
+
+def _missing(writer: Writer) -> int:
+    try:
+        return len(writer.missing())
+    except KeyError:  # no progress any more: it is being made complete
+        return 0
+
+
+def _wait_for(store: StoreLike) -> None:
+    """Until this machine, too, sees the store."""
+    end = time.monotonic() + VISIBLE
+    while not is_store(store):
+        if time.monotonic() > end:
+            raise StoreError(f"{location(store)} is in the way: it exists, but there is no store in it; remove it")
+        time.sleep(0.1)
+
+
+def new_store_cost(store: StoreLike, layout: Layout, kind: str, facts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The store that would be written, and what is said of it."""
+    told = {**facts, "kind": kind, "tiles": len(layout.tiles()), "tile": layout.tile, "dtype": str(layout.dtype)}
+    return (Output(str(store), layout.total_bytes + 60 * layout.n_objects),), told

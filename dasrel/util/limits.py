@@ -1,0 +1,456 @@
+"""Limits of memory, threads and time: the machine, its control groups, workers, SIGTERM; and the cost of a command.
+
+Stop early: SIGTERM and time limits. Long work asks, between two of its steps, whether it may begin another.
+
+One `Stop` is in force at a time, as with `meter`. A limit inside another one never lasts longer than the outer.
+
+A signal handler runs in the middle of anything, a `threading.Condition` of another library too, so that an exception
+raised there may leave locks broken. Here it only sets a flag:
+
+- Work that is `kept` looks at `Stop.reason` between its steps, saves its state and raises `Stopped`.
+- Other work is ended by the loops that wait for it: they call `check` or `waited`, which raise `Terminated`.
+- What does neither, such as a long call of a C library, is ended with the process, `GRACE` seconds after the signal.
+
+>>> with limited(0.0) as stop:
+...     stop.reason()
+'the time limit of 0 s'
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar, cast
+
+import dask
+from dask.system import CPU_COUNT
+from dask.utils import parse_bytes
+
+from dasrel.errors import ClusterError, MemoryLimitError
+from dasrel.util.text import count_text, seconds, shown, size_text, time_text
+
+Result = TypeVar("Result")
+KILLED = 128 + signal.SIGTERM
+"""The exit code of a process that SIGTERM has ended at once."""
+LOOK = 0.1
+"""Seconds between two looks at the flag while something is waited for."""
+GRACE = 5.0
+"""Seconds from SIGTERM until the process ends in any case, unless work is kept or a cluster is being closed."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came and nothing can be kept: the work ends as it does for Ctrl-C."""
+
+
+class Stop:
+    """Whether work should end, and why."""
+
+    def __init__(self, seconds: float | None = None, parent: Stop | None = None, *, listens: bool = False) -> None:
+        self.signalled = False
+        self.keepers = 0
+        """How many blocks that must not be interrupted are active; see `kept`."""
+        self._parent = parent
+        self._listens = listens
+        self._told = "" if seconds is None else f"the time limit of {time_text(seconds)}"
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def reason(self, ahead: float = 0.0) -> str:
+        """Why a step that takes `ahead` seconds should not begin any more; nothing if it may."""
+        if self.signalled:
+            return "SIGTERM"
+        if self._deadline is not None and time.monotonic() + ahead >= self._deadline:
+            return self._told
+        return "" if self._parent is None else self._parent.reason(ahead)
+
+    @property
+    def listens(self) -> bool:
+        """Whether a signal can come at all."""
+        return self._listens or (self._parent is not None and self._parent.listens)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether SIGTERM came and nothing of the work is kept."""
+        if self.signalled and not self.keepers:
+            return True
+        return self._parent is not None and self._parent.terminated
+
+    def _keep(self, more: int) -> None:
+        self.keepers += more
+        if self._parent is not None:
+            self._parent._keep(more)
+
+
+_current: ContextVar[Stop | None] = ContextVar("dasrel_stop", default=None)
+
+
+def current() -> Stop:
+    """The one in force, or one that never stops anything."""
+    return _current.get() or Stop()
+
+
+@contextmanager
+def limited(limit: float | str | None) -> Iterator[Stop]:
+    """A time limit, in seconds or such as "30m", for the work inside the block."""
+    stop = Stop(None if limit is None else seconds(limit), _current.get())
+    token = _current.set(stop)
+    try:
+        yield stop
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def kept() -> Iterator[Stop]:
+    """Say that the work inside the block asks between its steps, and that what it has done is kept when it stops."""
+    stop = current()
+    stop._keep(1)
+    try:
+        yield stop
+    finally:
+        stop._keep(-1)
+
+
+closing = kept
+"""Around the release of what outlives the process, such as the jobs of a cluster: SIGTERM does not interrupt it."""
+
+
+def check() -> None:
+    """Raise `Terminated` if SIGTERM came and nothing of the work is kept. Long loops call it at every turn."""
+    if current().terminated:
+        raise Terminated
+
+
+def waited(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    """Call a function that may take long, and raise `Terminated` as soon as SIGTERM ends the work.
+
+    While somebody listens to SIGTERM the function runs in a thread of its own, which is left to itself when the work
+    ends: the process ends soon after. Else it is simply called.
+
+    >>> waited(max, 1, 2)
+    2
+    """
+    check()
+    if not current().listens:
+        result = function(*arguments, **named)
+        check()
+        return result
+    context = copy_context()
+    outcome: list[tuple[Any, BaseException | None]] = []
+    done = threading.Lock()  # and no Event: waiting for a bare lock is one call, which Ctrl-C cannot leave half done
+    done.acquire()
+
+    def work() -> None:
+        try:
+            outcome.append((context.run(function, *arguments, **named), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        finally:
+            done.release()
+
+    threading.Thread(target=work, name="dasrel-waited", daemon=True).start()
+    while not done.acquire(timeout=LOOK):
+        check()
+    check()
+    result, error = outcome.pop()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame
+    return cast(Result, result)
+
+
+@contextmanager
+def listening(last_words: Callable[[], None] = lambda: None) -> Iterator[Stop]:
+    """Listen to SIGTERM inside the block, then restore the former handler. For commands, not for the library.
+
+    Work that is `kept` is asked to stop after its present step; other work is ended by `check` and `waited`. A second
+    signal ends the process in any case.
+
+    Parameters
+    ----------
+    last_words
+        Called, in another thread, before the process is ended because the work did not end within `GRACE` seconds.
+    """
+    stop = Stop(None, _current.get(), listens=threading.current_thread() is threading.main_thread())
+    token = _current.set(stop)
+    try:
+        if stop._listens:  # only the main thread may set handlers
+            with _handled(stop, last_words):
+                yield stop
+        else:
+            yield stop
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def _handled(stop: Stop, last_words: Callable[[], None]) -> Iterator[None]:
+    """Set the handler, and start the thread that sees the signal even while the main thread is inside a C call."""
+    heard = 0
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+        if heard > 1:
+            _end_at_once()
+        stop.signalled = True
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before: Any = signal.signal(signal.SIGTERM, asked)
+    woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_watch, args=(reading, stop, last_words), name="dasrel-sigterm", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(woken)
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        os.write(writing, b"\0")
+        thread.join()
+        os.close(reading)
+        os.close(writing)
+
+
+def _watch(pipe: int, stop: Stop, last_words: Callable[[], None]) -> None:
+    """Read the numbers of signals as they come, until a zero; end the process when the work does not end in time."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    heard, deadline = 0, 0.0
+    while True:
+        if poll.poll(1000 * LOOK if heard else None):
+            numbers = os.read(pipe, 512)
+            if 0 in numbers:
+                return
+            heard += numbers.count(signal.SIGTERM)
+            if heard > 1:
+                _end_at_once()
+        if not heard:
+            continue
+        stop.signalled, now = True, time.monotonic()
+        if stop.keepers or not deadline:
+            deadline = now + GRACE
+        if now >= deadline:
+            with suppress(OSError):
+                last_words()
+            os._exit(KILLED)
+
+
+_ending = threading.Lock()
+
+
+def _end_at_once() -> None:
+    if not _ending.acquire(blocking=False):
+        return  # the handler and the watching thread both hear of it: the other one is about to end the process
+    os.write(2, b"dasrel: stopped at once by a second SIGTERM\n")
+    os._exit(KILLED)
+
+
+AGAIN = "repeat the command, with --resume if it writes a store or a checkpoint"
+
+
+def thread_count(*, waiting: bool = True) -> int:
+    """Local threads: Dask's `num_workers` setting if given, else the cores and, where data is waited for, two more.
+
+    The extra threads keep the disk busy while the cores compute, where nobody reads ahead (see `ahead`). On tiles in
+    memory they are in each other's way: a scan takes up to a fifth longer.
+    """
+    configured = dask.config.get("num_workers", None)
+    return int(configured) if configured else int(CPU_COUNT) + 2 * waiting
+
+
+@cache
+def machine_memory() -> int:
+    """Memory of this machine in bytes, or what the container or the job may use if that is less."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *group_limits()])
+
+
+def group_limits(root: Path = Path("/")) -> list[int]:
+    """Memory limits of the control groups that this process is in, the groups around them included.
+
+    A container sees its own group as the root; a Slurm job is in a group of its own below it. Both versions.
+    """
+    try:
+        mine = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    limits = []
+    for line in mine:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base, name = ("", "memory.max") if not controllers else ("memory", "memory.limit_in_bytes")
+        inner = Path(path.lstrip("/"))
+        for folder in (inner, *inner.parents):
+            with suppress(OSError, ValueError):  # no such group here, or no limit ("max")
+                limits.append(int((root / "sys/fs/cgroup" / base / folder / name).read_text(encoding="ascii")))
+    return limits
+
+
+def bytes_from_disk() -> int:
+    """Bytes that this process has had read from storage so far; 0 where the system does not say."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as counters:
+            return next(int(line.split()[1]) for line in counters if line.startswith("read_bytes"))
+    except (OSError, StopIteration):
+        return 0
+
+
+def free_memory() -> int:
+    """Memory of this machine that is free, or that the system would free for files, in bytes."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        free = machine_memory()
+    return min(free, machine_memory())
+
+
+def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> int:
+    """How many local threads may run tasks of this size within the limit; refuses when not even one may."""
+    threads = thread_count()
+    if memory is None or task_memory == 0:
+        return threads
+    limit = parse_bytes(memory)
+    if task_memory > limit:
+        raise MemoryLimitError(
+            f"{label} needs {size_text(task_memory)} for one task and the limit is {size_text(limit)};"
+            " raise --memory or use smaller tiles (--tile)"
+        )
+    return min(threads, int(limit // task_memory))
+
+
+IDLE_WORKER = 100 * 10**6
+"""Memory of a worker before it does anything, in bytes: 60 MB, 75 with dasrel loaded, and what malloc keeps. With less
+it is ended by its nanny, again and again."""
+PAUSED = 0.8
+"""The share of its memory limit at which Dask lets a worker begin nothing more."""
+AWAY = 60.0
+"""Seconds in which workers that have all died must be there again, started anew by whoever watches over them."""
+
+
+def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, int]]:
+    """Each worker's address with the bytes that it has for work (0: no limit is set) and its number of threads.
+
+    There is one at least: when all have died, it waits until one is there again, for so many seconds.
+    """
+    # Not scheduler_info: it returns a cache that the client's own refresh, now and then, has emptied of workers.
+    until = time.monotonic() + wait
+    while not (workers := client.sync(client.scheduler.identity, n_workers=-1)["workers"]) and wait:
+        if time.monotonic() > until:
+            raise ClusterError(f"the cluster has no worker left, and none came in {wait:g} s; start some and {AGAIN}")
+        check()
+        time.sleep(0.1)
+    return {address: (room_of(int(w["memory_limit"] or 0)), int(w["nthreads"])) for address, w in workers.items()}
+
+
+def room_of(limit: int) -> int:
+    """Bytes that a worker with this memory limit has for work: until Dask pauses it, less what it takes itself."""
+    return max(1, int(PAUSED * limit) - IDLE_WORKER) if limit else 0
+
+
+def limit_for(room: int) -> int:
+    """The memory limit of a worker that is to have so many bytes for work."""
+    return math.ceil((room + IDLE_WORKER) / PAUSED)
+
+
+def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: str, *, kept: int = 0) -> None:
+    """Refuse work that cannot fit into the smallest worker: a task on each of its threads, and what is kept besides."""
+    for address, (limit, threads) in workers.items():
+        need = task_memory * threads + kept
+        if limit and need > limit:
+            raise MemoryLimitError(
+                f"{label} needs {size_text(need)} on worker {address} ({count_text(threads, 'task')} at once), which"
+                " has"
+                f" {size_text(limit)} for them; give workers more memory or fewer threads, or use smaller tiles"
+            )
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number that is not known yet: at least, typically, at most."""
+
+    least: float
+    typical: float
+    most: float
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.least + other.least, self.typical + other.typical, self.most + other.most)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Something that would be written."""
+
+    path: str
+    bytes: int
+    """About; at most where it is compressed."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command would do."""
+
+    command: str
+    n_objects: int | None
+    """None where only reading all of the source would tell."""
+    scans: Range
+    bytes_per_scan: int
+    memory: int
+    """Bytes at the peak, at most."""
+    outputs: tuple[Output, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else is known, by name: plain values."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"dry_run": True, **asdict(self)}
+
+    def lines(self) -> list[tuple[str, str]]:
+        """For people: names and texts."""
+        lines = [("dry run", f"{self.command}: nothing was written")]
+        known = "not known before all of it is read" if self.n_objects is None else f"{self.n_objects:,}"
+        lines.append(("objects", known))
+        lines += [
+            (name.removesuffix("_bytes").replace("_", " "), _fact(name, value)) for name, value in self.facts.items()
+        ]
+        if self.scans.most:
+            lines.append(("scans", range_text(self.scans)))
+            lines.append(("one scan reads", size_text(self.bytes_per_scan)))
+        lines.append(("memory", f"at most {size_text(self.memory)}"))
+        for output in self.outputs:
+            lines.append(("would write", f"{shown(output.path, limit=400)}, about {size_text(output.bytes)}"))
+        return lines
+
+
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, int):
+        return size_text(value) if name.endswith("_bytes") else f"{value:,}"
+    return shown(value, limit=400)
+
+
+def range_text(scans: Range) -> str:
+    """A range of counts for people.
+
+    >>> range_text(Range(1, 1, 1)), range_text(Range(3, 13, 204))
+    ('1', '13 or so, 3 to 204')
+    """
+    if scans.least == scans.most:
+        return f"{scans.most:,.0f}"
+    return f"{scans.typical:,.0f} or so, {scans.least:,.0f} to {scans.most:,.0f}"
+
+
+def memory_limit(memory: int | str | None) -> int:
+    return machine_memory() // 2 if memory is None else int(parse_bytes(memory))

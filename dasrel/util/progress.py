@@ -1,0 +1,140 @@
+"""Count scans, tiles and bytes, and report progress to callbacks.
+
+Counters and progress: how many scans, tiles and bytes the code inside a `with` block has used.
+
+>>> with watch() as meter:
+...     pass
+>>> meter.scans
+0
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback is told: the totals since `watch` began, and where the present pass stands."""
+
+    label: str
+    """What the present pass does: "scan", "import", "pairwise" ..."""
+    scans: int
+    """Scans begun so far, the present one included."""
+    tiles: int
+    """Tiles done in the present pass."""
+    tiles_total: int
+    bytes: int
+    """Bytes of the tiles done in the present pass."""
+    bytes_total: int
+    seconds: float
+    """Since the present pass began."""
+    note: str = ""
+    """What the algorithm adds: the iteration, the runs still moving."""
+
+
+class Meter:
+    """Totals of one `watch` block. Passes may run on several threads of the caller; every update is locked."""
+
+    def __init__(self, callback: Callable[[Progress], None] | None, parent: Meter | None) -> None:
+        self.scans = 0
+        self.tiles = 0
+        """Tiles read from the source, or written to a store; those held by a cluster's workers do not count."""
+        self.bytes = 0
+        self.note = ""
+        self._callback = callback
+        self._parent = parent
+        self._lock = threading.Lock()
+
+    def begin(self, label: str, *, tiles: int, bytes: int, scan: bool = False) -> Pass:  # noqa: A002
+        """Start a pass over `tiles` tiles of `bytes` bytes in all."""
+        meter: Meter | None = self
+        while meter is not None:
+            with meter._lock:
+                meter.scans += scan
+            meter = meter._parent
+        return Pass(self, label, tiles, bytes)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody is told of progress."""
+        return self._callback is not None or (self._parent is not None and self._parent.is_watched)
+
+    def count(self, *, tiles: int, bytes: int) -> None:  # noqa: A002
+        """Count tiles read elsewhere, by the workers of a cluster."""
+        meter: Meter | None = self
+        while meter is not None:
+            with meter._lock:
+                meter.tiles += tiles
+                meter.bytes += bytes
+            meter = meter._parent
+
+    def say(self, note: str) -> None:
+        """Set the algorithm's note shown beside the progress."""
+        meter: Meter | None = self
+        while meter is not None:
+            meter.note = note
+            meter = meter._parent
+
+
+class Pass:
+    """One pass under way; `add` is called once per tile, from any thread."""
+
+    def __init__(self, meter: Meter, label: str, tiles_total: int, bytes_total: int) -> None:
+        self._meter = meter
+        self._label = label
+        self._tiles_total = tiles_total
+        self._bytes_total = bytes_total
+        self._tiles = 0
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._began = time.perf_counter()
+        self.add(tiles=0, bytes=0)
+
+    def add(self, *, tiles: int = 1, bytes: int = 0, read: bool = True) -> None:  # noqa: A002
+        """Count tiles that are done and tell every callback; `read` says that they came from the source."""
+        with self._lock:
+            self._tiles += tiles
+            self._bytes += bytes
+            done, so_far = self._tiles, self._bytes
+        meter: Meter | None = self._meter
+        while meter is not None:
+            with meter._lock:
+                if read:
+                    meter.tiles += tiles
+                    meter.bytes += bytes
+                scans, note = meter.scans, meter.note
+            if meter._callback is not None:
+                seconds = time.perf_counter() - self._began
+                meter._callback(
+                    Progress(self._label, scans, done, self._tiles_total, so_far, self._bytes_total, seconds, note)
+                )
+            meter = meter._parent
+
+
+_current: ContextVar[Meter | None] = ContextVar("dasrel_meter", default=None)
+
+
+@contextmanager
+def watch(callback: Callable[[Progress], None] | None = None) -> Iterator[Meter]:
+    """Count the scans, tiles and bytes used inside the block, and call back as they go.
+
+    Blocks nest: an inner block's work is counted by the outer ones too. The callback may be called from several
+    threads, once per tile; it should be quick.
+    """
+    meter = Meter(callback, _current.get())
+    token = _current.set(meter)
+    try:
+        yield meter
+    finally:
+        _current.reset(token)
+
+
+def current() -> Meter:
+    """The innermost meter, or one that nobody looks at."""
+    return _current.get() or Meter(None, None)

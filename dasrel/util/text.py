@@ -1,0 +1,160 @@
+"""Text for people: safe text from data, short lists, redaction, sizes, times and plurals."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from dasrel.errors import InputError
+
+
+def some(items: Iterable[object], *, show: int = 3, total: int | None = None) -> str:
+    """Name the first few of many, and how many there are.
+
+    >>> some(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    listed = list(items)
+    total = len(listed) if total is None else total
+    first = ", ".join(str(item) for item in listed[:show])
+    left = total - min(show, len(listed))
+    return f"{first} and {left} more" if left > 0 else first
+
+
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Write a number with its noun, in the plural if need be.
+
+    >>> count_text(1, "tile"), count_text(1200, "tile"), count_text(2, "axis", "axes")
+    ('1 tile', '1,200 tiles', '2 axes')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def size_text(size: float) -> str:
+    """Write a number of bytes in the decimal unit that reads best.
+
+    >>> size_text(1), size_text(812), size_text(6_459_392), size_text(7_500_000_000)
+    ('1 byte', '812 bytes', '6.46 MB', '7.5 GB')
+    """
+    for unit, factor in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if round(size) >= factor * 0.9995:  # so that 999,999 bytes are 1 MB, not 1e+03 kB
+            return f"{size / factor:.3g} {unit}" if size < 999.5 * factor else f"{size / factor:,.0f} {unit}"
+    return count_text(round(size), "byte")
+
+
+def time_text(seconds: float) -> str:
+    """Write a number of seconds in the unit that reads best.
+
+    >>> time_text(0.0123), time_text(42), time_text(600), time_text(9000), time_text(500000)
+    ('0.012 s', '42 s', '10 min', '2.5 h', '5.8 days')
+    """
+    for unit, size, least in (("days", 86400, 2 * 86400), ("h", 3600, 5400), ("min", 60, 90)):
+        if seconds >= least:
+            return f"{seconds / size:.2g} {unit}" if seconds < 99.5 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def did_you_mean(word: object, known: Iterable[str], *, show: int = 1) -> str:
+    """Suggest the known words nearest to an unknown one, or list all of them.
+
+    >>> did_you_mean("eucliden", ["cosine", "euclidean"]), did_you_mean("x", ["cosine", "euclidean"])
+    ('did you mean euclidean?', 'known: cosine, euclidean')
+    """
+    words = [name for name in known if name != word]
+    near = difflib.get_close_matches(str(word).lower(), words, n=show)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(words)}"
+
+
+def json_ready(value: Any) -> Any:
+    """Replace what JSON does not have: numbers that are not finite become null, keys text, tuples lists.
+
+    >>> json_ready({1: (0.5, float("nan"))})
+    {'1': [0.5, None]}
+    """
+    if isinstance(value, dict):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def shown(text: object, *, limit: int = 60) -> str:
+    """Text from data, made safe to print: control characters escaped, long strings cut.
+
+    >>> shown("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    raw = str(text)
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw[: limit + 1])
+    return safe if len(raw) <= limit else safe[: limit - 3] + "..."
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is an address such as s3://..., also after `Path` has taken one of its slashes.
+
+    >>> from pathlib import Path
+    >>> is_url(Path("s3://bucket/out")), is_url("out/a:b")
+    (True, False)
+    """
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(place)) is not None
+
+
+_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://?)[^/\s@'\"]*@")
+_LOOSE = re.compile(r"(?<![^\s'\"(=,])[^\s:/@'\"(=,]+:[^\s/@'\"]+@(?=\w)")  # user:password@host as others repeat it
+_QUERY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?'\"]*)\?[^\s'\"]+")
+_NAMED = re.compile(
+    r"(?i)((?<![a-z])[a-z_]*(?:password|passwd|secret|token|api_?key|access_?key(?:_id)?|secret_?key))"
+    r"(['\"]?\s*[=:]\s*)['\"]?[^\s,;'\"}]+"
+)
+
+
+def redacted(value: Any) -> Any:
+    """Plain values without what opens doors: users and passwords, signed queries, and values named secret or the like.
+
+    >>> redacted("s3://me:secret@host/a.zarr?X-Amz-Signature=abc is not there")
+    's3://***@host/a.zarr?*** is not there'
+    >>> redacted({"a": ["storage_options={'secret': 'abc'}"]})
+    {'a': ["storage_options={'secret': '***'}"]}
+    """
+    if isinstance(value, dict):
+        return {name: redacted(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = _LOOSE.sub("***@", _USER.sub(r"\1***@", value))
+    text = _QUERY.sub(r"\1?***", text)
+    return _NAMED.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    quote = "'" if found.group(0)[len(found.group(1)) + len(found.group(2))] in "'\"" else ""
+    return f"{found.group(1)}{found.group(2)}{quote}***"
+
+
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def seconds(limit: float | str) -> float:
+    """A duration as a number of seconds: a number, 90s, 30m, 2h, 1d, 1h30m, HH:MM:SS, or D-HH:MM:SS as Slurm has it.
+
+    >>> seconds("1h30m"), seconds("00:20:00"), seconds("1-00:00:00")
+    (5400.0, 1200.0, 86400.0)
+    """
+    found: float | None = None
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool):
+        found = float(limit)
+    elif isinstance(limit, str):
+        text = limit.strip().lower()
+        clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text)
+        parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+        if clock is not None:
+            found = sum(int(part or 0) * unit for part, unit in zip(clock.groups(), _UNITS.values(), strict=True))
+        elif parts and "".join(number + unit for number, unit in parts) == text:
+            found = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if found is None or not 0 <= found < float("inf"):
+        raise InputError(f"{shown(limit)!r} is no duration: give such as 90s, 30m, 2h, 1h30m or HH:MM:SS")
+    return found

@@ -1,0 +1,346 @@
+"""Run the stale steps of a workflow, under a lock.
+
+Running a workflow: what is to be done and why, one step after another, and nothing that was done before.
+
+A step works in a folder of its own below `out/.work`, named by its key, and what it has written moves into `out` when
+it is whole:
+
+    state: it runs -> work, in .work -> done.json, in .work -> state: it is being put -> renames -> state: it is done
+
+Killed before done.json, the next run goes on in the same folder, with what import, pairwise and checkpoints have left
+there. Killed later, it only moves what is not moved yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dasrel._version import __version__
+from dasrel.errors import DasrelError, DasrelWarning, InputError, Stopped
+from dasrel.util import limits, progress
+from dasrel.util.files import Lock
+from dasrel.util.text import redacted, shown
+from dasrel.workflow import status
+from dasrel.workflow.schema import Step, Workflow, outputs
+from dasrel.workflow.status import (
+    LOCK,
+    STATE,
+    TIMES,
+    WORK,
+    Contents,
+    Log,
+    Planned,
+    StateFile,
+    appends_of,
+    base_of,
+    judged,
+    now,
+    parameters,
+    write_json,
+)
+from dasrel.workflow.steps import Job, do
+
+Tell = Callable[[str], None]
+OFTEN = 30.0
+"""Seconds between two lines of the log about the same step."""
+
+
+@dataclass
+class StepOutcome:
+    """What a run has done."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """For each step: step, kind, status (done, unchanged, failed, waiting), why, seconds, scans, outputs, result."""
+
+    def having(self, status: str) -> list[str]:
+        """The names of the steps of a status."""
+        return [one["step"] for one in self.steps if one["status"] == status]
+
+    @property
+    def not_converged(self) -> list[str]:
+        """Steps whose result has not converged, done now or before."""
+        return [one["step"] for one in self.steps if (one["result"] or {}).get("converged") is False]
+
+
+def run_workflow(
+    workflow: Workflow,
+    *,
+    log: Log | None = None,
+    tell: Tell = lambda text: None,
+    connected: Callable[[], Any] | None = None,
+    trust: bool = True,
+) -> StepOutcome:
+    """Do what is to be done. A step that fails stops those that use it, and no others.
+
+    Parameters
+    ----------
+    tell
+        Called with a line of text for people, when a step begins.
+    connected
+        Makes a context in which the steps run, such as a cluster; entered only if there is something to do.
+    trust
+        Whether files of the same size and times as before count as the same, unread.
+
+    Cost: nothing for what was done before, but for a stat of each file; else that of the steps.
+    """
+    log = log or Log(None)
+    try:
+        workflow.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {shown(workflow.out, limit=200)}: {error.strerror}") from None
+
+    def note(text: str) -> None:
+        tell(text)
+        log("note", message=text)
+
+    with Lock(workflow.out / LOCK, note):
+        try:
+            return _Run(workflow, log, tell, connected, trust).all()
+        except limits.Terminated:
+            log("run-stopped", message="SIGTERM")
+            raise Stopped("stopped by SIGTERM; run the same again to go on") from None
+        except BaseException as error:
+            event = "run-stopped" if isinstance(error, (Stopped, KeyboardInterrupt)) else "run-failed"
+            log(event, message=str(error) or type(error).__name__)
+            raise
+
+
+class _Run:
+    """One run, under the lock."""
+
+    def __init__(
+        self, workflow: Workflow, log: Log, tell: Tell, connected: Callable[[], Any] | None, trust: bool
+    ) -> None:
+        self.workflow, self.log, self.tell, self.connected = workflow, log, tell, connected
+        self.state = StateFile(workflow.out / STATE)
+        self.known = Contents(self.state.files, trust=trust)
+        self.planned: dict[str, Planned] = {}
+        self.outcome = StepOutcome()
+
+    def all(self) -> StepOutcome:
+        """Every step in turn; the cluster is asked for when the first one has something to do."""
+        before = json.dumps(self.state.files)
+        began = time.perf_counter()
+        self.log("run-begin", workflow=str(self.workflow.path), out=str(self.workflow.out), version=__version__)
+        with ExitStack() as place:
+            connected = self.connected
+            for name, step in self.workflow.steps.items():
+                one = self.planned[name] = judged(self.workflow, step, self.state, self.known, self.planned)
+                if one.is_done:
+                    shutil.rmtree(self.workflow.out / WORK / name, ignore_errors=True)  # killed at the very last moment
+                    self._report(one, "unchanged")
+                elif one.key is None:
+                    self._report(one, "failed" if one.status == "failed" else "waiting")
+                else:
+                    if connected is not None:
+                        place.enter_context(connected())
+                        connected = None
+                    self.planned[name] = self._step(one)
+        if json.dumps(self.state.files) != before:
+            self.state.save()
+        seconds = round(time.perf_counter() - began, 3)
+        counts = {status: len(self.outcome.having(status)) for status in ("done", "unchanged", "failed", "waiting")}
+        self.log("run-end", seconds=seconds, **counts)
+        return self.outcome
+
+    def _report(self, one: Planned, status: str, **more: Any) -> None:
+        done = self.state.steps.get(one.step.name, {}).get("done") or {}
+        result = done.get("result") if status in ("done", "unchanged") else None
+        values = {"step": one.step.name, "kind": one.step.kind, "status": status, "why": redacted(one.why), **more}
+        files = [str(self.workflow.out / name) for name in outputs(one.step)]
+        self.outcome.steps.append({"seconds": 0.0, "scans": 0, **values, "outputs": files, "result": result})
+        if status != "done":  # of a step that was done the log has told already
+            self.log(f"step-{status}", step=one.step.name, kind=one.step.kind, key=one.key, message=values["why"])
+
+    def _step(self, one: Planned) -> Planned:
+        """Do a step, and write down how it went."""
+        step, record = one.step, self.state.steps.setdefault(one.step.name, {})
+        reason = limits.current().reason()
+        if reason:
+            raise Stopped(f"stopped by {reason} before the step {step.name}; run the same again to go on")
+        began = time.perf_counter()
+        started = {"status": "running", "key": one.key, "began": now(), "why": one.why}
+        self.tell(f"{step.name} begins: {redacted(one.why)}")
+        self.log("step-begin", step=step.name, kind=step.kind, key=one.key, message=one.why)
+        with progress.watch(self._progress(step)) as counted, self._warnings_logged(step):
+            counted.say(step.name)  # and no longer what the step before said
+            try:
+                self._check_targets(step, record)
+                self._try(record, started)
+                work = self._work_folder(one)
+                made = self._made(one, work)
+                record["ours"] = sorted({*record.get("ours", ()), *made["outputs"]})
+                self._try(record, {**started, "status": "putting"})
+                self._put(one, record, work, made)
+            except (Stopped, limits.Terminated) as error:
+                text = str(error) or f"stopped by SIGTERM in the step {step.name}; run the same again to go on"
+                self._try(record, {**started, "status": "stopped", "ended": now(), "message": text})
+                self.log("step-stopped", step=step.name, key=one.key, scans=counted.scans, message=text)
+                raise Stopped(text) from None
+            except Exception as error:
+                failed = self._failed(one, record, started, error, time.perf_counter() - began)
+                if not isinstance(error, (DasrelError, OSError, MemoryError)):
+                    raise  # a defect, which somebody should see
+                return failed
+        seconds, scans = round(time.perf_counter() - began, 3), counted.scans
+        self.log("step-done", step=step.name, kind=step.kind, key=one.key, seconds=seconds, scans=scans,
+                 bytes_read=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip
+        self._report(one, "done", seconds=seconds, scans=scans)
+        made = record["done"]
+        return Planned(step, "done", one.why, one.key, one.inputs, made["content"], made["ended"], made["parts"])
+
+    def _try(self, record: dict[str, Any], values: dict[str, Any]) -> None:
+        record["now"] = redacted(values)
+        self.state.save()
+
+    def _failed(
+        self, one: Planned, record: dict[str, Any], started: dict[str, Any], error: BaseException, seconds: float
+    ) -> Planned:
+        text = redacted(str(error) if isinstance(error, DasrelError) else _plain(error))
+        self._try(record, {**started, "status": "failed", "ended": now(), "message": text})
+        failed = Planned(one.step, "failed", text, one.key)
+        self._report(failed, "failed", seconds=round(seconds, 3))
+        return failed
+
+    def _progress(self, step: Step) -> Callable[[progress.Progress], None]:
+        """A line of the log now and then."""
+        last = time.monotonic()
+
+        def show(told: progress.Progress) -> None:
+            nonlocal last
+            if time.monotonic() - last >= OFTEN:
+                last = time.monotonic()
+                self.log("progress", step=step.name, scans=told.scans, tiles_read=told.tiles, tiles=told.tiles_total,
+                         message=told.note or None)  # fmt: skip
+
+        return show
+
+    @contextmanager
+    def _warnings_logged(self, step: Step) -> Iterator[None]:
+        """Warnings go into the log too; whoever shows them shows them."""
+        shows = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, DasrelWarning):
+                self.log("warning", step=step.name, message=str(message))
+            shows(message, category, *where, **more)
+
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            yield
+
+    def _check_targets(self, step: Step, record: Mapping[str, Any]) -> None:
+        """Never touch what the workflow has not written."""
+        for name in outputs(step):
+            target = self.workflow.out / name
+            if name not in record.get("ours", ()) and os.path.lexists(target):
+                raise InputError(
+                    f"{shown(target, limit=200)} exists and was not written by this workflow; move it away, or choose"
+                    " another name for the step"
+                )
+
+    def _work_folder(self, one: Planned) -> Path:
+        """A folder for this step with this key, this dasrel and these very files: what is in it can be gone on with."""
+        step = one.step
+        files = {place: status.signature(Path(place)) for place in step.files.values() if "://" not in place}
+        word = hashlib.sha256(json.dumps([one.key, __version__, files], sort_keys=True).encode()).hexdigest()[:16]
+        home = self.workflow.out / WORK / step.name
+        home.mkdir(parents=True, exist_ok=True)
+        for other in home.iterdir():
+            if other.name != word:
+                shutil.rmtree(other, ignore_errors=True)
+        (home / word).mkdir(exist_ok=True)
+        return home / word
+
+    def _made(self, one: Planned, work: Path) -> dict[str, Any]:
+        """What the step says of its work, done now or before an interruption."""
+        marker = work / "done.json"
+        with suppress(OSError, ValueError):
+            before = dict(json.loads(marker.read_text(encoding="utf-8")))
+            homes = (work, self.workflow.out)
+            if all(any(os.path.lexists(home / name) for home in homes) for name in before["outputs"]):
+                return before
+        places = dict(one.step.files)
+        for key, name in one.step.uses.items():
+            places[key] = self._place_of(self.workflow.steps[name], one.step.settings.get(key, ""))
+        if getattr(one.step.asked, "warm_start", None) is True and self._fits(one.step):
+            places["warm_start"] = str(self.workflow.out / one.step.name)
+        began = time.perf_counter()
+        base = base_of(self.workflow, one.step)
+        earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.kind == "append" else 0
+        result = do(Job(one.step, work, self.workflow.out, places, earlier))
+        seconds = round(time.perf_counter() - began, 3)
+        words = {name: status.read(work / name, whole=False) for name in outputs(one.step)}
+        given = "".join(status.read(work / name, leave_out=TIMES, whole=False) for name in words)
+        if one.step.kind == "append":
+            given = self.known.of(self.workflow.out / outputs(base)[0])
+        parts = {}
+        if one.step.kind == "cluster":
+            parts = {name: status.read(work / one.step.name / name) for name in result["folders"] if name != "."}
+        made = {"result": result, "seconds": seconds, "outputs": words, "content": given, "parts": parts}
+        write_json(marker, made)
+        return made
+
+    def _fits(self, step: Step) -> bool:
+        """Whether the last result of a cluster step is there, whole, and of the same rule and number of clusters."""
+        done = self.state.steps[step.name].get("done")
+        asked = parameters(step)
+        place = self.workflow.out / step.name
+        return (
+            done is not None
+            and all(done["parameters"].get(name) == asked[name] for name in ("rule", "clusters"))
+            and place.is_dir()
+            and self.known.of(place) == done["outputs"].get(step.name)
+        )
+
+    def _place_of(self, step: Step, setting: str) -> str:
+        """Where what another step gives lies; of a result perhaps one setting."""
+        step = base_of(self.workflow, step)
+        return step.files["path"] if step.kind == "store" else str(self.workflow.out / outputs(step)[0] / setting)
+
+    def _put(self, one: Planned, record: dict[str, Any], work: Path, made: dict[str, Any]) -> None:
+        """Move what was written into its place, and write it down."""
+        out = self.workflow.out
+        for name in (record.get("done") or {}).get("outputs", {}):
+            if name not in made["outputs"]:
+                _remove(out / name)
+        record["done"] = None
+        for name in made["outputs"]:
+            if os.path.lexists(work / name):
+                if os.path.lexists(out / name):
+                    _remove(work / "old")
+                    os.rename(out / name, work / "old")
+                os.rename(work / name, out / name)
+            self.known.adopt(out / name, made["outputs"][name])
+        record["done"] = redacted(
+            {
+                "kind": one.step.kind, "key": one.key, "parameters": parameters(one.step), "inputs": dict(one.inputs),
+                "files": dict(one.step.files), **made, "ended": now(), "version": __version__,
+            }
+        )  # fmt: skip
+        record["now"] = None
+        self.state.save()
+        shutil.rmtree(work.parent, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _plain(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return "out of memory; lower memory or use smaller tiles" if isinstance(error, MemoryError) else str(error)
