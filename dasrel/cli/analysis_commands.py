@@ -167,7 +167,7 @@ def predict_command(
 
     check_file(out, force=force)
     known = load_model(model)
-    values, names = read_rows(rows, known)
+    values, names = read_rows(rows, known.ids)
     if ids is not None:
         names = given_ids(Reading(ids=str(ids)))
     memberships = known.predict_memberships(values, self_similarity=self_similarity)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.cli.analysis_commands import (
     cluster_command,
     euclideanize_command,
@@ -66,7 +66,6 @@ app.command("tree")(tree_command)
 app.command("image")(image_command)
 app.command("spectrum")(spectrum_command)
 app.command("euclideanize")(euclideanize_command)
-app.command("run")(run_command)
 app.command("import")(import_command)
 app.command("pairwise")(pairwise_command)
 app.command("export")(export_command)
@@ -129,6 +128,7 @@ WORDS = {
 }  # fmt: skip
 
 
+@app.command("run")
 @command
 def run_command(
     talk: Console,

@@ -24,7 +24,7 @@ from typing import Any, Self, TextIO, cast
 
 import typer
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped
 from dasrel.util import limits, progress
@@ -322,8 +322,7 @@ class Drawing:
 
 def _bar(stream: TextIO) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, Progress as Bar, TextColumn
 
     return Bar(
         TextColumn("{task.description}", markup=False),

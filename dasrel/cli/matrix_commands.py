@@ -270,14 +270,12 @@ def export_command(
 ) -> None:
     """Write a STORE as a file for other tools."""
     from dasrel.geometry.euclidean import named_relation
-    from dasrel.io.export import as_numbers, export_matrix
+    from dasrel.io.export import as_numbers, estimate_export, export_matrix
 
-    if dry_run:
-        from dasrel.io.export import estimate_export
-
-        talk.forecast(estimate_export(store, out, format=format, relation=relation, memory=memory, force=force))
-        return
     given: Any = store if relation is None else named_relation(store, relation)
+    if dry_run:
+        talk.forecast(estimate_export(given, out, format=format, memory=memory, force=force))
+        return
     written = str(export_matrix(given, out, format=format, memory=memory, force=force))
     numbers = as_numbers(given)
     values = {

@@ -39,8 +39,7 @@ from dasrel.clustering.bundle import (
 from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run, checked_runs
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
-from dasrel.engine.relation import Relation, relation_identity
-from dasrel.engine.relation import relation as as_relation
+from dasrel.engine.relation import Relation, relation as as_relation, relation_identity
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
 from dasrel.store.matrix import digest
 from dasrel.util import Float

@@ -20,7 +20,7 @@ import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.clustering import rules
 from dasrel.clustering.rules import Rule
 from dasrel.errors import DasrelWarning, InputError, StoreError

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.clustering.fit import Clustering, Partition
 from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run

@@ -33,8 +33,7 @@ from dask.utils import parse_bytes
 from dasrel.clustering.bundle import BundleContext, RunState, split_by_memory
 from dasrel.clustering.runs import BLOCK, LANCZOS_SCANS, Run, checked_runs, from_memberships
 from dasrel.engine.readahead import buffer_bytes
-from dasrel.engine.relation import Relation, product_consumer
-from dasrel.engine.relation import relation as as_relation
+from dasrel.engine.relation import Relation, product_consumer, relation as as_relation
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import PINNED_SHARE, WorkerCache
 from dasrel.errors import InputError, MemoryLimitError

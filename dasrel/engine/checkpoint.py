@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dasrel import kernels
-from dasrel._version import __version__
+from dasrel import __version__, kernels
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
 from dasrel.util import limits, progress, text
 from dasrel.util.files import read_state, write_state

@@ -1,25 +1,18 @@
-"""One read of all tiles: consumers, grouping of tiles, the Dask graph, its memory, and running it.
-
-The Dask graph of a scan: tiles to partial results, partial results combined in a fixed order.
-
-Tiles are grouped into squares of `group_side` by `group_side` tiles, one task each. The grouping follows from the
-store alone, and so does the order in which partial results are combined; hence the same bits come out whatever the
-number of threads or workers and whoever finishes first.
-
-What travels. A group of g x g tiles of side t and item size s yields, for k columns, sums for its g t rows and g t
-columns, in the tiles' precision: 2 g t k s bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one
-that adds up the rows' strip and the one that adds up the columns': a fraction of at most 4 k / (g t). At n = 10^6,
-t = 4,096, k = 150 the plan has g = 4: 3.7 %.
-
-This module alone builds Dask graphs: plain dictionaries handed to the threaded scheduler or to the client, because
-delayed objects cost as much as a scan of a small matrix.
-
-The scan: one read of every tile, in which everything that wants something from the matrix takes part.
+"""One read of all tiles, in which everything that needs the matrix takes part.
 
     tile -> partial results -> combined in a fixed order -> one result per consumer
 
-It runs the graph that `graph` builds, on local threads or on a cluster whose workers keep what they can of the tiles in
-memory (see `workers`), within a budget of memory that is checked before the first tile is read.
+Tiles are grouped into squares of `group_side` by `group_side` tiles, one task each. The grouping follows from the
+store alone, and so does the order in which partial results are combined: the same bits result for any number of
+threads or workers, in whatever order they finish. The graph runs on local threads or on a cluster whose workers pin
+what they can of the tiles (`worker_cache`), within a memory limit that is checked before the first tile is read.
+
+Network traffic. A group of g x g tiles of side t and item size s yields, for k columns, sums for its g t rows and g t
+columns in the tiles' precision: 2 g t k s bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one
+that adds up the rows' strip and the one that adds up the columns': a fraction of at most 4 k / (g t). At n = 10^6,
+t = 4,096, k = 150 the plan has g = 4: 3.7 %.
+
+Graphs are plain dictionaries, built here only, because delayed objects cost as much as a scan of a small matrix.
 """
 
 from __future__ import annotations

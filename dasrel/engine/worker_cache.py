@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import dask
+import numpy as np
+
 from dasrel.util import Array, progress
 
 Group = tuple[int, int]
@@ -48,6 +51,26 @@ def hold(reader: Any, places: Sequence[Place]) -> PinnedTiles:
         tile = reader.read_checked(i, j)
         held[i, j] = tile if tile.base is None and tile.flags.owndata else tile.copy()
     return PinnedTiles(held)
+
+
+def send_tiles(client: Any, reader: Any, places: Sequence[Place], worker: str | None) -> Any:
+    """Return a future of these tiles in the memory of a worker, this one if it is there.
+
+    Workers read the tiles themselves where they can. Tiles of an array of this process are sent; those of a dask array
+    are computed on the cluster.
+    """
+    if reader.travels:
+        return client.submit(hold, reader, places, workers=worker, allow_other_workers=worker is not None, pure=False)
+    if isinstance(reader.array, np.ndarray):
+        return client.scatter(hold(reader, places), workers=worker, hash=False)
+    parts = [reader.array[reader.layout.span(i), reader.layout.span(j)] for i, j in places]
+    held = dask.delayed(_computed)(places, reader.layout.dtype, parts)
+    return client.compute(held, workers=worker, allow_other_workers=worker is not None)
+
+
+def _computed(places: Sequence[Place], dtype: np.dtype[Any], parts: Sequence[Array]) -> PinnedTiles:
+    pairs = zip(places, parts, strict=True)
+    return PinnedTiles({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
 
 
 class WorkerCache:
@@ -152,11 +175,11 @@ class WorkerCache:
             if fits:
                 share[emptiest] -= size[group]
                 total -= size[group]
-                self.futures[group] = reader.to_worker(self.client, places, emptiest)
+                self.futures[group] = send_tiles(self.client, reader, places, emptiest)
                 self.homes[group] = emptiest
                 given[group] = self.futures[group]
             elif not reader.travels:
-                given[group] = reader.to_worker(self.client, places, None)
+                given[group] = send_tiles(self.client, reader, places, None)
             read.add(group)
         return given, read
 

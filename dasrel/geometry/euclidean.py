@@ -34,10 +34,9 @@ from typing import Any
 import numpy as np
 from dask.utils import parse_bytes
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
-from dasrel.engine.relation import Relation, relation, relation_identity
-from dasrel.engine.relation import relation as as_relation
+from dasrel.engine.relation import Relation, relation, relation as as_relation, relation_identity
 from dasrel.engine.scan import scan_memory
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry import gamma_search

@@ -101,7 +101,8 @@ def _search(work: SearchContext, search: Search, metric: Metric | None = None) -
     """A Lanczos search that is kept scan by scan."""
     return lanczos(
         partial(work.base.gram, memory=work.memory), work.base.n_objects, search=search, metric=metric,
-        state=LanczosState.unpacked(work.keep.state("lanczos")), on_step=lambda at: work.keep.step("lanczos", at.packed),
+        state=LanczosState.unpacked(work.keep.state("lanczos")),
+        on_step=lambda at: work.keep.step("lanczos", at.packed),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.engine.scan import Consumer, Plan, TileSource, scan
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import spanning_forest

@@ -20,7 +20,6 @@ from dask.utils import parse_bytes
 
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.geometry.euclidean import named_relation
 from dasrel.io.array_files import allocated, named
 from dasrel.kernels.checks import BLOCK
 from dasrel.store.matrix import ArrayMatrix, Matrix, open_matrix
@@ -347,17 +346,16 @@ TEXT_VALUE = 11
 
 
 def estimate_export(
-    store: Any,
+    matrix: Any,
     out: str | os.PathLike[str],
     *,
     format: str,  # noqa: A002
-    relation: str | None = None,
     memory: int | str = "1GiB",
     force: bool = False,
 ) -> Cost:
     """What `export_matrix` would do with the same arguments. Cost: none."""
     target = check_export(out, format, force=force)
-    given = as_numbers(store if relation is None else named_relation(store, relation))
+    given = as_numbers(matrix)
     given.check(format)
     n, layout = given.matrix.n_objects, given.matrix.layout
     if format in ("lsmat", "phylip"):

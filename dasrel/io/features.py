@@ -20,7 +20,6 @@ import numpy as np
 import scipy.sparse
 import zarr
 
-from dasrel.clustering.model import Model
 from dasrel.errors import InputError
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.util import Array, Names, PathLike, limits, parallel
@@ -368,7 +367,7 @@ def _named(features: Features) -> str:
     return shown(features.provenance["source"], limit=200)
 
 
-def read_rows(source: PathLike, model: Model) -> tuple[Any, list[str] | None]:
+def read_rows(source: PathLike, ids: Names) -> tuple[Any, list[str] | None]:
     """Rows of new objects from a file, and their names where the file has them.
 
     A .npy file is mapped, a Zarr array is read in blocks; .npz, CSV, TSV and Parquet lie in memory. Columns that have
@@ -386,8 +385,8 @@ def read_rows(source: PathLike, model: Model) -> tuple[Any, list[str] | None]:
     rows = read_features(path)
     if is_sparse(rows.data):
         raise InputError(f"{where} is sparse; rows of new objects need a value for every training object")
-    if rows.columns is not None and len(rows.columns) == model.n_objects:
-        for k, (name, wanted) in enumerate(zip(rows.columns, model.ids, strict=True)):
+    if rows.columns is not None and len(rows.columns) == len(ids):
+        for k, (name, wanted) in enumerate(zip(rows.columns, ids, strict=True)):
             if str(name) != str(wanted):
                 raise InputError(
                     f"{where}: column {k + 1} of the values is named {shown(name)!r}, but object {k + 1} of the model"

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv as arrow_csv
-from pyarrow import parquet
+from pyarrow import csv as arrow_csv, parquet
 
 from dasrel.errors import InputError
 from dasrel.io import text_stream

@@ -33,7 +33,6 @@ from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
 
-__all__ = ["open_text", "peek", "sniff"]
 VALUES = "values.f8"
 STRICT_NAME = 10
 _QUOTED = re.compile(rb'\s*"((?:[^"]|"")*)"[ ]*')
@@ -528,6 +527,6 @@ def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
     told = shown(field.decode("utf-8", "backslashreplace"))
     header = f" ({shown(table.header[column])})" if table.header is not None else ""
     raise InputError(
-        f"{text_stream.place(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {told!r} is not a"
-        " number; mend it, or leave the field empty for a missing value"
+        f"{text_stream.place(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {told!r} is not"
+        " a number; correct it, or leave the field empty for a missing value"
     )

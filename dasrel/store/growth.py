@@ -31,7 +31,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest

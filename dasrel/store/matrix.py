@@ -20,7 +20,6 @@ import google_crc32c
 import numpy as np
 import zarr
 
-from dasrel.engine import worker_cache
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import Policy, TileStatistics, audit_of
@@ -267,25 +266,6 @@ class ArrayTiles:
         """The values of strip i against strip j as they are, i and j in any order."""
         part = self.array[self.layout.span(i), self.layout.span(j)]
         return np.asarray(part.compute() if hasattr(part, "compute") else part)
-
-    def to_worker(self, client: Any, places: Sequence[tuple[int, int]], worker: str | None) -> Any:
-        """A future of these tiles in the memory of a worker, this one if it can be."""
-        if self.travels:
-            return client.submit(
-                worker_cache.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
-            )
-        if isinstance(self.array, np.ndarray):
-            return client.scatter(worker_cache.hold(self, places), workers=worker, hash=False)
-        import dask
-
-        parts = [self.array[self.layout.span(i), self.layout.span(j)] for i, j in places]
-        held = dask.delayed(_held)(places, self.layout.dtype, parts)
-        return client.compute(held, workers=worker, allow_other_workers=worker is not None)
-
-
-def _held(places: Sequence[tuple[int, int]], dtype: np.dtype[Any], parts: Sequence[Array]) -> worker_cache.PinnedTiles:
-    pairs = zip(places, parts, strict=True)
-    return worker_cache.PinnedTiles({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
 
 
 class ArrayMatrix:

@@ -24,7 +24,7 @@ import contextlib
 import math
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -36,7 +36,6 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
-from dasrel.engine import worker_cache
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.util import Array, Names, limits, parallel
@@ -206,12 +205,6 @@ class TileFiles:
 
     travels = True
     """Workers can read the tiles themselves."""
-
-    def to_worker(self, client: Any, places: Sequence[tuple[int, int]], worker: str | None) -> Any:
-        """A future of these tiles in the memory of a worker, this one if it can be."""
-        return client.submit(
-            worker_cache.hold, self, places, workers=worker, allow_other_workers=worker is not None, pure=False
-        )
 
     def done(self, i: int, j: int) -> None:
         """Tile (i, j) is not looked at any more: the operating system's business."""

@@ -34,7 +34,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, Policy, TileStatistics, audit_of
 from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dasrel._version import __version__
+from dasrel import __version__
 from dasrel.errors import DasrelError, DasrelWarning, InputError, Stopped
 from dasrel.util import limits, progress
 from dasrel.util.files import Lock

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import zarr
 from dask.system import CPU_COUNT
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import dasrel
 from dasrel.engine.relation import LeftProducts, left_products, product_consumer, relation
 from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, reduction, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels import products
-from dasrel.kernels.products import View
+from dasrel.kernels.products import View, extremes
 from dasrel.store.matrix import ArrayMatrix
 from dasrel.store.tile_files import Layout
 from dasrel.store.writer import create_store
@@ -218,10 +217,10 @@ def test_everybody_shares_one_scan(tmp_path):
     U = np.random.default_rng(0).normal(size=(3, 150))
     edges = np.linspace(0, 1, 11)
     histogram = reduction(Histogram(edges), operator.add)
-    extremes = reduction(extremes, lambda x, y: (min(x[0], y[0]), max(x[1], y[1])))
+    ends = reduction(extremes, lambda x, y: (min(x[0], y[0]), max(x[1], y[1])))
     products = product_consumer(matrix, [(base.view, U), (base.gaussian(0.5).view, U), (base.view, U[:1])])
     with dasrel.watch() as meter:
-        (plain, kernel, first), counts, (low, high) = scan(matrix, [products, histogram, extremes])
+        (plain, kernel, first), counts, (low, high) = scan(matrix, [products, histogram, ends])
     assert (meter.scans, meter.tiles) == (1, len(matrix.layout.tiles()))
     np.testing.assert_allclose(plain, U @ values**2, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(first, plain[:1], rtol=1e-12)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from distributed import Client
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from threadpoolctl import threadpool_limits
 
 import dasrel

@@ -9,8 +9,7 @@ import pytest
 import scipy.cluster.hierarchy as hierarchy
 import scipy.sparse.csgraph as csgraph
 from distributed import Client
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.spatial.distance import cdist, pdist, squareform
 
 import dasrel

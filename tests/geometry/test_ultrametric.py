@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import scipy.cluster.hierarchy as hierarchy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 from dasrel.engine.relation import relation

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.spatial.distance import cdist, pdist, squareform
-from sklearn.metrics import pairwise as sk
-from sklearn.metrics import pairwise_distances, pairwise_kernels
+from sklearn.metrics import pairwise as sk, pairwise_distances, pairwise_kernels
 
 from dasrel import InputError
 from dasrel.io.features import read_features

@@ -17,7 +17,9 @@ from dasrel.kernels import checks, products
 
 FACTS = """
 import numpy as np
-from dasrel import kernels; from dasrel.kernels import checks; from dasrel.kernels import products; from dasrel.io import text_stream
+from dasrel import kernels
+from dasrel.io import text_stream
+from dasrel.kernels import checks, products
 print(kernels.signature(), kernels.described(), sep="|")
 print(products.has_native_products(), checks._native_checks() is not None, text_stream.library() is not None)
 """

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse.csgraph as csgraph
 from distributed import Client
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,25 +10,11 @@ import pytest
 import dasrel
 
 HERE = Path(dasrel.__file__).parent
-# Each module may import only those that stand before it.
-ORDER = [
-    *("_version", "errors", "vocabulary", "stopping", "meter", "statefile", "checkpoint"),
-    *("tasks", "workers", "mapping", "compiled", "record", "intake", "skinny", "tiles", "forest", "rules"),
-    *("source", "store", "writer", "claim", "growing", "parts"),
-    *("arrays", "sparse", "spool", "guess", "rows", "text", "pairlist", "pairs", "formats", "readers"),
-    *("features", "metrics", "pairwise", "additions", "append", "audit"),
-    *("ahead", "graph", "scan", "direct", "products", "relation", "identity"),
-    *("tree", "ultrametric", "images", "lanczos", "spectrum"),
-    *("distortion", "pencil", "shifts", "euclidean", "export"),
-    *("model", "runs", "starts", "motion", "picard", "delivered", "results", "outputs", "matching"),
-    *("asked", "orders", "estimators"),
-    *("probe", "planning", "forecast"),
-    *("figures", "demo", "clusters", "runtime"),
-    *("contents", "lock", "ledger", "tables", "recipe", "steps", "standing", "workflow"),
-    *("progress", "talk", "options"),
-    *("cli_append", "cli_plan", "cli_cluster", "cli_pictures", "cli_structure", "cli_run", "cli", "__main__"),
-]
-MODULES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "__init__")
+# A room imports only rooms before it. What lies beside the rooms: everybody may import `errors` and `vocabulary`, which
+# import nothing of dasrel; `demo` uses the library and is used by the program.
+ROOMS = ("util", "kernels", "store", "engine", "io", "geometry", "clustering", "report", "workflow", "cli")
+BESIDE = {"__init__.py", "__init__.pyi", "__main__.py", "demo.py", "errors.py", "py.typed", "vocabulary.py"}
+MODULES = sorted(path.relative_to(HERE).with_suffix("").as_posix() for path in HERE.rglob("*.py"))
 
 
 def tree(module: str) -> ast.Module:
@@ -35,33 +22,60 @@ def tree(module: str) -> ast.Module:
 
 
 def imported(module: str) -> set[str]:
-    """The dasrel modules that a module imports, wherever in it; other names of the package count as `dasrel`."""
+    """Return the dasrel modules that a module imports, anywhere in it; public names count as `__init__`."""
     found = set()
     for node in ast.walk(tree(module)):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} uses a relative import"
-            names = [node.module or ""]
-            if node.module == "dasrel":
-                names = [f"dasrel.{a.name}" if a.name in MODULES else "dasrel" for a in node.names]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        found |= {name.removeprefix("dasrel.") for name in names if name.split(".")[0] == "dasrel"}
-    return found
+        found |= {home(name) for name in names if name.split(".")[0] == "dasrel"}
+    return found - {module}
 
 
-def test_every_module_has_its_place() -> None:
-    assert [module for module in MODULES if module not in ORDER] == []
-    assert len(ORDER) == len(set(ORDER))
+def home(name: str) -> str:
+    """Return the module of a dotted name such as `dasrel.util.text.shown`."""
+    parts = name.split(".")[1:]
+    while parts and "/".join(parts) not in MODULES:
+        if "/".join([*parts, "__init__"]) in MODULES:
+            return "/".join([*parts, "__init__"])
+        parts.pop()
+    return "/".join(parts) or "__init__"
+
+
+def level(module: str) -> int:
+    """Return how high a module stands: what it imports stands lower, or in the same room."""
+    room = module.split("/")[0]
+    if room in ROOMS:
+        return ROOMS.index(room)
+    return {"demo": ROOMS.index("report"), "__main__": len(ROOMS)}.get(room, -1)
+
+
+def test_the_rooms_are_these() -> None:
+    assert {path.name for path in HERE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ROOMS)
+    assert {path.name for path in HERE.iterdir() if path.is_file()} == BESIDE
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_one_way(module: str) -> None:
-    before = ORDER[: ORDER.index(module)]
-    assert sorted(imported(module) - set(before)) == []
+    assert [other for other in sorted(imported(module)) if level(other) > level(module)] == []
+    if level(module) < 0:
+        assert imported(module) == set()
 
 
-@pytest.mark.parametrize("module", [*MODULES, "__init__"])
+def test_imports_have_no_cycles() -> None:
+    graph = {module: imported(module) - {"__init__"} for module in MODULES}
+    assert len(list(TopologicalSorter(graph).static_order())) >= len(MODULES) - 1
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_files_can_be_read_from_top_to_bottom(module: str) -> None:
+    assert len((HERE / f"{module}.py").read_text(encoding="utf-8").splitlines()) <= 650
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_data_is_never_run(module: str) -> None:
     """No eval, no unpickling: pickle may write, to see whether an object can travel, but not read."""
     for node in ast.walk(tree(module)):
@@ -89,19 +103,24 @@ def test_test_files_import_helpers_only() -> None:
             assert [one for one in names if re.match(r"tests(?!\.helpers\b)|test_|conftest", one)] == [], path
 
 
-def test_public_names_are_all_there() -> None:
-    """The names that a type checker sees, those that are imported on demand, and `__all__` are the same."""
-    seen = {
-        (node.module, alias.name)
-        for block in tree("__init__").body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
+def test_help_begins_with_an_overview() -> None:
+    """It names what most people need, in about twenty lines."""
+    assert dasrel.__doc__ is not None
+    assert 15 <= len(dasrel.__doc__.splitlines()) <= 30
+    named = set(re.findall(r"\b[a-zA-Z_]+\b", dasrel.__doc__))
+    wanted = {name for name in dasrel.__all__ if name[0].islower() and not name.endswith("_part")} | {
+        "Run",
+        "Checkpoint",
+        "Runtime",
+        "FuzzyCMeans",
     }
-    assert seen == {(f"dasrel.{home}", name) for home, names in dasrel._HOMES.items() for name in names}
-    assert sorted(dasrel.__all__) == sorted([*(name for _, name in seen), "__version__"])
-    for _, name in seen:
+    assert sorted(wanted - named) == []
+
+
+def test_public_names_are_all_there() -> None:
+    """Every name of the stub is found where it says, and `dasrel` has no others."""
+    for name in dasrel.__all__:
         assert not isinstance(getattr(dasrel, name), type(ast)), f"dasrel.{name} is a module"
+    assert dir(dasrel) == sorted(dasrel.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = dasrel.nonsense

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dasrel.store import tile_files
-from dasrel.workflow import status
+from dasrel.workflow import run as run_module, status
 from dasrel.workflow.schema import read_workflow
 from dasrel.workflow.status import plan
 from tests.helpers.processes import command
@@ -70,7 +70,7 @@ def test_a_run_may_end_at_any_moment(done_workflow: Path, monkeypatch: pytest.Mo
 def _killing(patch: pytest.MonkeyPatch, place: str, when: str, k: int) -> list[int]:
     """Let the k-th call of a function be the last."""
     module, _, name = place.rpartition(".")
-    owners = {"os": os, "dasrel.workflow": workflow, "dasrel.workflow.status.StateFile": status.StateFile}
+    owners = {"os": os, "dasrel.workflow.run": run_module, "dasrel.workflow.status.StateFile": status.StateFile}
     target: Any = owners.get(module, tile_files.TileFiles)
     plain = getattr(target, name)
     calls: list[int] = []

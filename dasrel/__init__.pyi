@@ -1,0 +1,62 @@
+"""The public names of dasrel, each with its home. `__init__.py` reads this file and imports a name on first use."""
+
+from dasrel.clustering.estimators import (
+    EntropyFuzzyCMeans as EntropyFuzzyCMeans,
+    EntropyPossibilisticCMeans as EntropyPossibilisticCMeans,
+    FuzzyCMeans as FuzzyCMeans,
+    HardCMeans as HardCMeans,
+    PossibilisticCMeans as PossibilisticCMeans,
+)
+from dasrel.clustering.fit import (
+    Clustering as Clustering,
+    Partition as Partition,
+    RunResult as RunResult,
+    cluster as cluster,
+)
+from dasrel.clustering.model import Model as Model
+from dasrel.clustering.output import save_clustering as save_clustering
+from dasrel.clustering.planning import (
+    ClusteringPlan as ClusteringPlan,
+    Fleet as Fleet,
+    plan_clustering as plan_clustering,
+)
+from dasrel.clustering.runs import Run as Run, grid as grid
+from dasrel.engine.checkpoint import Checkpoint as Checkpoint
+from dasrel.engine.relation import Relation as Relation, relation as relation
+from dasrel.engine.runtime import Runtime as Runtime, connect as connect
+from dasrel.errors import (
+    ClusterError as ClusterError,
+    DasrelError as DasrelError,
+    DasrelWarning as DasrelWarning,
+    InputError as InputError,
+    MemoryLimitError as MemoryLimitError,
+    Stopped as Stopped,
+    StoreError as StoreError,
+)
+from dasrel.geometry.euclidean import (
+    Euclideanized as Euclideanized,
+    Spectrum as Spectrum,
+    euclideanize as euclideanize,
+    spectrum as spectrum,
+)
+from dasrel.io.append import Appended as Appended, append as append
+from dasrel.io.array_files import Reading as Reading
+from dasrel.io.export import export_matrix as export_matrix
+from dasrel.io.importing import import_matrix as import_matrix, import_part as import_part
+from dasrel.io.pairwise import (
+    blocks_part as blocks_part,
+    from_blocks as from_blocks,
+    pairwise as pairwise,
+    pairwise_part as pairwise_part,
+)
+from dasrel.kernels.checks import Policy as Policy
+from dasrel.report.figures import partition_picture as partition_picture
+from dasrel.store.audit import audit_store as audit_store
+from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
+from dasrel.store.writer import PartDone as PartDone, Writing as Writing
+from dasrel.util.progress import Progress as Progress, watch as watch
+from dasrel.vocabulary import KINDS as KINDS
+from dasrel.workflow.run import run_workflow as run_workflow
+from dasrel.workflow.schema import read_workflow as read_workflow
+
+__version__: str
