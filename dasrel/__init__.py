@@ -1,6 +1,26 @@
-"""dasrel clusters objects that are known only by a pairwise matrix, of any size, metric or not.
+"""Cluster objects that are known only by a pairwise matrix, of any size, metric or not.
 
-Names are imported when they are first used, so that the command line starts quickly. `__init__.pyi` lists them.
+The matrix lives on disk as square tiles of a Zarr store. Every analysis reads it in scans: one read of all tiles that
+serves every run and every parameter value at once.
+
+    Get a matrix     import_matrix, pairwise, from_blocks, append, open_matrix; relation (views of it)
+    Describe it      audit_store, spectrum (is it Euclidean?), euclideanize (make it so)
+    Cluster          cluster, grid, Run; save_clustering; plan_clustering (what it would cost)
+    scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
+    See it           minimum_spanning_tree, ultrametric, matrix_image, partition_picture
+    Take it out      export_matrix
+    Long jobs        Checkpoint (save and resume), connect and Runtime (Dask clusters), watch (progress)
+    Batches          read_workflow, run_workflow
+
+Example::
+
+    import dasrel
+    matrix = dasrel.import_matrix("distances.npy", "distances.zarr", kind="distance")
+    result = dasrel.cluster(matrix, dasrel.grid("fcm2", 5, n_init=10))
+    print(result.best.labels)
+
+Errors are `DasrelError`, with one line that says what is wrong and what to do; warnings are `DasrelWarning`.
+Names are imported on first use, so that the command line starts quickly.
 """
 
 from __future__ import annotations

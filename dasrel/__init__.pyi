@@ -39,6 +39,12 @@ from dasrel.geometry.euclidean import (
     euclideanize as euclideanize,
     spectrum as spectrum,
 )
+from dasrel.geometry.tree import (
+    Tree as Tree,
+    Ultrametric as Ultrametric,
+    minimum_spanning_tree as minimum_spanning_tree,
+    ultrametric as ultrametric,
+)
 from dasrel.io.append import Appended as Appended, append as append
 from dasrel.io.array_files import Reading as Reading
 from dasrel.io.export import export_matrix as export_matrix
@@ -51,6 +57,7 @@ from dasrel.io.pairwise import (
 )
 from dasrel.kernels.checks import Policy as Policy
 from dasrel.report.figures import partition_picture as partition_picture
+from dasrel.report.matrix_image import matrix_image as matrix_image
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
 from dasrel.store.writer import PartDone as PartDone, Writing as Writing

@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 import zarr
 
-from dasrel.errors import InputError, StoreError
+from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import Policy, TileStatistics, audit_of
 from dasrel.store.tile_files import (
@@ -35,8 +35,8 @@ from dasrel.store.tile_files import (
     location,
     zarr_store,
 )
-from dasrel.util import Array, Names, parallel
-from dasrel.util.text import count_text, shown, some
+from dasrel.util import Array, Names, limits, parallel
+from dasrel.util.text import count_text, shown, size_text, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 FORMAT_VERSION = 1
@@ -119,6 +119,9 @@ class Matrix:
         """The rows of the objects at these positions, as `rows`."""
         return rows_of(self.files, self.layout, where)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return dense_array(self, dtype, copy)
+
     def to_dask(self) -> Any:
         """The full mirrored matrix as a lazy dask array, for other tools.
 
@@ -146,6 +149,30 @@ def rows_of(reader: Any, layout: Layout, where: Array) -> Array:
             tile = reader.read_checked(int(min(strip, other)), int(max(strip, other)))
             result[mine, layout.span(other)] = tile[local] if strip <= other else tile[:, local].T
     return result
+
+
+def dense_array(matrix: Any, dtype: Any, copy: bool | None) -> Array:
+    """Return the complete matrix as stored, both triangles, for `np.asarray`; refuse what does not fit into memory.
+
+    Cost: one read of every tile; n^2 values.
+    """
+    if copy is False:
+        raise ValueError("a store cannot be seen as an array without a copy; leave out copy=False")
+    wanted = np.dtype(dtype or matrix.dtype)
+    needed = matrix.n_objects**2 * wanted.itemsize
+    free = limits.free_memory()
+    if needed > free // 2:
+        raise MemoryLimitError(
+            f"the matrix as one array takes {size_text(needed)}, and half of the free memory is"
+            f" {size_text(free // 2)}; use `to_dask()` or `rows(ids)`, or give dasrel's functions the matrix itself"
+        )
+    whole = np.empty(matrix.shape, dtype=wanted)
+    for i, j in matrix.layout.tiles():
+        tile = matrix.files.read_checked(i, j)
+        whole[matrix.layout.span(i), matrix.layout.span(j)] = tile
+        if i != j:
+            whole[matrix.layout.span(j), matrix.layout.span(i)] = tile.T
+    return whole
 
 
 def open_matrix(store: StoreLike) -> Matrix:
@@ -301,6 +328,9 @@ class ArrayMatrix:
     def rows_at(self, where: Array) -> Array:
         """The rows of the objects at these positions: (number of positions, n)."""
         return rows_of(self.files, self.layout, where)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return dense_array(self, dtype, copy)
 
     def records(self) -> Array:
         """The statistics of every tile of the upper triangle in order, their checksums included."""

@@ -11,13 +11,14 @@ import pytest
 import zarr
 
 from dasrel import open_matrix
-from dasrel.errors import InputError, StoreError
+from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
 from dasrel.kernels.checks import TileStatistics
-from dasrel.store.matrix import is_store, read_manifest
+from dasrel.store.matrix import as_matrix, is_store, read_manifest
 from dasrel.store.tile_files import Layout, default_tile
 from dasrel.store.writer import Writing, create_store
+from dasrel.util import limits
 from tests.helpers.matrices import line_distances
 
 N, TILE = 70, 32
@@ -64,6 +65,23 @@ def test_any_zarr_reader_sees_a_wrong_checksum(store):
     tile.write_bytes(data)
     with pytest.raises(ValueError, match="checksum"):
         zarr.open_array(store / "values", mode="r")[:TILE, TILE : 2 * TILE]
+
+
+def test_the_matrix_as_an_array(store, monkeypatch):
+    """NumPy gets both triangles or a refusal, never an array of one object."""
+    for matrix in (open_matrix(store), as_matrix(line_distances(N), kind="distance")):
+        found = np.asarray(matrix)
+        np.testing.assert_array_equal(found, line_distances(N))
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(np.asarray(matrix, dtype=np.float64), line_distances(N).astype(np.float64))
+        assert np.array(matrix).flags.writeable
+    with pytest.raises(ValueError, match="without a copy"):
+        np.array(open_matrix(store), copy=False)
+    monkeypatch.setattr(limits, "free_memory", lambda: 2 * 4 * N * N - 1)
+    with pytest.raises(MemoryLimitError, match=r"the matrix as one array takes .*; use `to_dask\(\)`"):
+        np.asarray(open_matrix(store))
+    monkeypatch.setattr(limits, "free_memory", lambda: 2 * 4 * N * N)
+    assert np.asarray(open_matrix(store)).shape == (N, N)
 
 
 def test_rows_and_dask(store):
