@@ -35,7 +35,7 @@ from dasrel.clustering.runs import BLOCK, LANCZOS_SCANS, Run, checked_runs, from
 from dasrel.engine.readahead import buffer_bytes
 from dasrel.engine.relation import Relation, product_consumer, relation as as_relation
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
-from dasrel.engine.worker_cache import PINNED_SHARE, WorkerCache
+from dasrel.engine.worker_cache import PINNED_SHARE, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.geometry.euclidean import FITS, Euclideanized, _is_method, euclidean_scans
 from dasrel.store.matrix import Matrix
@@ -340,12 +340,11 @@ def _on_workers(
     task, kept = needed_on_worker(source, [consumer])
     need = task * fleet.threads + kept
     groups = {group: plan.tiles(group) for group in plan.groups()}
-    pins = WorkerCache(client)
-    reader = SimpleNamespace(travels=True, to_worker=lambda client, places, worker: None)
     memory = limits.worker_memory(client)
-    pins.place(reader, groups, source.layout.tile_bytes, task, memory)
-    held = sum(len(groups[group]) for group in pins.futures) * source.layout.tile_bytes
-    batches = pins.batches(list(groups), memory, most=None)
+    sizes = {group: len(places) * source.layout.tile_bytes for group, places in groups.items()}
+    homes = placement(sizes, (), task, memory)
+    held = sum(sizes[group] for group in homes)
+    tasks = batches(list(groups), homes, memory, most=None)
     largest = max(len(places) for places in groups.values()) * source.layout.tile_bytes
     pinned = total / count + (largest if count > 1 else 0)
     for_all = math.ceil((pinned + fleet.threads * task) / PINNED_SHARE) + 1
@@ -364,7 +363,7 @@ def _on_workers(
     core = speed.product * speed.columns / columns / speed.cores
     compute = total / (core * count * fleet.threads)
     moving = (columns_out + back) / fleet.network + sums / (fleet.network * count)
-    around = moving + TASK_SECONDS * (len(batches) + 2 * plan.strips) + speed.update
+    around = moving + TASK_SECONDS * (len(tasks) + 2 * plan.strips) + speed.update
     first = max(compute, total / speed.read) + around
     later = max(compute, (total - held) / speed.read) + around
     scans = _iterations(bundles) + before

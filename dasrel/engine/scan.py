@@ -547,8 +547,8 @@ def _scan_on_cluster(
     held, read = pins.place(source.files, groups, source.layout.tile_bytes, task_memory, memory)
     part_bytes = sum(consumer.part_bytes for consumer in consumers)
     here = brought_here(plan, consumers)
-    batches = pins.batches(
-        list(groups), memory, most=max(1, 2 * FOLD_BYTES // max(1, part_bytes)) if not here else None
+    batches = worker_cache.batches(
+        list(groups), pins.homes, memory, most=max(1, 2 * FOLD_BYTES // max(1, part_bytes)) if not here else None
     )
     inline = bool(here) and len(batches) * sum(consumer.share_bytes for consumer in consumers) <= HERE_BYTES
     reader = source.files if source.files.travels else None

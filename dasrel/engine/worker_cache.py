@@ -9,7 +9,7 @@ import socket
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +22,8 @@ from dasrel.util import Array, progress
 
 Group = tuple[int, int]
 Place = tuple[int, int]
+WorkerMemory = dict[str, tuple[int, int]]
+"""What `limits.worker_memory` returns: bytes for work and threads of each worker."""
 PINNED_SHARE = 0.6
 """Of what a worker has for work, at most 0.8 of its limit. Dask begins to write to disk at 0.6 of the limit, and the
 scan's own sums need room."""
@@ -117,71 +119,71 @@ class WorkerCache:
             ended.set()
             looking.join()
 
-    def batches(
-        self, groups: Sequence[Group], memory: dict[str, tuple[int, int]], *, most: int | None
-    ) -> list[list[Group]]:
-        """Groups that may share a task, because one worker holds them: one task for each thread, if `most` allows.
-
-        `memory` is what `tasks.worker_memory` says.
-
-        Every task costs the scheduler a millisecond or more, as much as a scan of a small matrix takes in all.
-        """
-        threads = {address: count for address, (_, count) in memory.items()}
-        by_home: dict[str, list[Group]] = {}
-        alone: list[list[Group]] = []
-        for group in groups:
-            home = self.homes.get(group, "")
-            if home in threads:
-                by_home.setdefault(home, []).append(group)
-            else:
-                alone.append([group])
-        for home, mine in by_home.items():
-            size = min(most or len(mine), -(-len(mine) // threads[home]))
-            alone.extend(mine[k : k + size] for k in range(0, len(mine), size))
-        return alone
-
     def place(
-        self,
-        reader: Any,
-        groups: dict[Group, list[Place]],
-        tile_bytes: int,
-        task_memory: int,
-        memory: dict[str, tuple[int, int]],
+        self, reader: Any, groups: dict[Group, list[Place]], tile_bytes: int, task_memory: int, memory: WorkerMemory
     ) -> tuple[dict[Group, Any], set[Group]]:
-        """Futures of the groups that workers hold, and the groups that are read from the source for this scan.
+        """Return futures of the groups that workers hold, and the groups that are read from the source for this scan.
 
-        Groups that fit are pinned, each on the worker with the most room left; the others are read by their tasks, or,
-        where the workers cannot read them themselves, sent for this scan only.
+        Groups that fit are pinned; the others are read by their tasks, or, where the workers cannot read them
+        themselves, sent for this scan only.
         """
-        room = {
-            address: int(PINNED_SHARE * limit if limit else UNLIMITED) - threads * task_memory
-            for address, (limit, threads) in memory.items()
-        }
-        size = {group: len(places) * tile_bytes for group, places in groups.items()}
         for group in [group for group, future in self.futures.items() if future.status not in ("pending", "finished")]:
             del self.futures[group]  # lost with its worker, or it could not be read
-        total = sum(room.values()) - sum(size[g] for g in self.futures)
-        given: dict[Group, Any] = dict(self.futures)
-        read: set[Group] = set()
-        share = {address: room[address] for address in sorted(room)}
-        for group in self.futures:  # what is pinned already takes its place in the reckoning, evenly
-            emptiest = max(share, key=lambda a: share[a])
-            share[emptiest] -= size[group]
-        for group, places in groups.items():
-            if group in given:
-                continue
-            emptiest = max(share, key=lambda a: share[a])
-            fits = share[emptiest] >= size[group] and total >= size[group]
-            if fits:
-                share[emptiest] -= size[group]
-                total -= size[group]
-                self.futures[group] = send_tiles(self.client, reader, places, emptiest)
-                self.homes[group] = emptiest
-                given[group] = self.futures[group]
-            elif not reader.travels:
-                given[group] = send_tiles(self.client, reader, places, None)
-            read.add(group)
+        sizes = {group: len(places) * tile_bytes for group, places in groups.items()}
+        read = {group for group in groups if group not in self.futures}
+        for group, address in placement(sizes, self.futures, task_memory, memory).items():
+            self.futures[group] = send_tiles(self.client, reader, groups[group], address)
+            self.homes[group] = address
+        given = dict(self.futures)
+        if not reader.travels:
+            sent = [group for group in groups if group not in given]
+            given |= {group: send_tiles(self.client, reader, groups[group], None) for group in sent}
         return given, read
+
+
+def placement(
+    sizes: dict[Group, int], pinned: Collection[Group], task_memory: int, memory: WorkerMemory
+) -> dict[Group, str]:
+    """Return the worker for each group, of so many bytes, that can be pinned beside those that are pinned already.
+
+    Each goes to the worker with the most room left. Already pinned groups are charged to the workers evenly.
+    """
+    room = {
+        address: int(PINNED_SHARE * limit if limit else UNLIMITED) - threads * task_memory
+        for address, (limit, threads) in sorted(memory.items())
+    }
+    total = sum(room.values()) - sum(sizes[group] for group in pinned)
+    placed: dict[Group, str] = {}
+    for group in [*pinned, *(group for group in sizes if group not in pinned)]:
+        emptiest = max(room, key=lambda address: room[address])
+        if group in pinned:
+            room[emptiest] -= sizes[group]
+        elif sizes[group] <= min(room[emptiest], total):
+            room[emptiest] -= sizes[group]
+            total -= sizes[group]
+            placed[group] = emptiest
+    return placed
+
+
+def batches(
+    groups: Sequence[Group], homes: Mapping[Group, str], memory: WorkerMemory, *, most: int | None
+) -> list[list[Group]]:
+    """Return groups that may share a task, because one worker holds them: one task for each thread, if `most` allows.
+
+    Every task costs the scheduler a millisecond or more, as much as a scan of a small matrix takes in all.
+    """
+    by_home: dict[str, list[Group]] = {}
+    alone: list[list[Group]] = []
+    for group in groups:
+        home = homes.get(group, "")
+        if home in memory:
+            by_home.setdefault(home, []).append(group)
+        else:
+            alone.append([group])
+    for home, mine in by_home.items():
+        size = min(most or len(mine), -(-len(mine) // memory[home][1]))
+        alone.extend(mine[k : k + size] for k in range(0, len(mine), size))
+    return alone
 
 
 @dataclass(frozen=True)
