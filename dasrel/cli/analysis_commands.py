@@ -238,7 +238,8 @@ def show_plan(
 
 def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     """A plan for people: names and texts."""
-    from dasrel.util.limits import range_text
+    from dasrel.util.limits import memory_limit, range_text
+    from dasrel.util.text import size_text
 
     several = (
         ""
@@ -275,7 +276,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     ]
     if plan.start_reads:
         lines.insert(4, ("starts", f"read as much as {count_text(plan.start_reads, 'scan')} at most, besides"))
-    each = size_text(_bytes(plan.fleet.memory))
+    each = size_text(memory_limit(plan.fleet.memory))
     for row in plan.workers:
         lines.append((count_text(row.workers, "worker"), _worker_text(row, each)))
     return lines
@@ -301,12 +302,6 @@ def times_text(seconds: Range) -> str:
     if seconds.least == seconds.most:
         return time_text(seconds.most)
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
-
-
-def _bytes(memory: int | str) -> int:
-    from dask.utils import parse_bytes
-
-    return int(parse_bytes(memory))
 
 
 SEARCH = "The search for eigenvalues"

@@ -28,7 +28,7 @@ from dasrel import __version__
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped
 from dasrel.util import limits, progress
-from dasrel.util.files import full_disk
+from dasrel.util.files import disk_error_text
 from dasrel.util.progress import Progress
 from dasrel.util.text import count_text, json_ready, redacted, shown, size_text, time_text
 
@@ -177,11 +177,8 @@ def told(error: BaseException) -> str:
     """An error as one line."""
     if isinstance(error, DasrelError):
         return str(error)
-    if full_disk(error):
-        where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
-        return f"the disk is full{where}: what was being written is not there; free some space and run again"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if (text := disk_error_text(error)) is not None:
+        return text
     if isinstance(error, MemoryError):
         return "out of memory; lower --memory or use smaller tiles (--tile)"
     return f"unexpected {type(error).__name__}: {error} (a defect of dasrel; -vv shows where)"

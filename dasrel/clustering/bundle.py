@@ -31,7 +31,6 @@ from functools import cache, lru_cache
 from typing import Any, cast
 
 import numpy as np
-from dask.utils import parse_bytes
 
 from dasrel.clustering import rules
 from dasrel.clustering.model import Model
@@ -558,7 +557,7 @@ def split_by_memory(
     the matrix's precision, and what the scan says. The best run of every setting, or every run, is kept beside it
     (24 n c bytes each). `client` stands for workers that are not there yet; by default it is the active one.
     """
-    limit = limits.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    limit = limits.memory_limit(memory)
     n, item = relation.n_objects, relation.matrix.dtype.itemsize
     of_scan = _scan_memory(relation)
     keeping = [run.n_clusters for run in (runs if keep_all else {run.setting: run for run in runs}.values())]

@@ -39,10 +39,10 @@ from dasrel.clustering.bundle import (
 from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run, checked_runs
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
-from dasrel.engine.relation import Relation, relation as as_relation, relation_identity
+from dasrel.engine.relation import Relation, relation as as_relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
-from dasrel.store.matrix import digest
 from dasrel.util import Float
+from dasrel.util.files import digest
 from dasrel.util.text import count_text, some
 
 
@@ -176,7 +176,7 @@ def cluster(
     bundles, scan_memory = split_by_memory(relation, listed, keep_all=keep_all, memory=memory)
 
     def about() -> dict[str, Any]:
-        return {"relation": relation_identity(relation), "keep_all": keep_all, "run": [named(run) for run in listed]}
+        return {"relation": relation.identity(), "keep_all": keep_all, "run": [named(run) for run in listed]}
 
     with checkpoint_writer(checkpoint, "cluster", about) as keep:
         bundles = same_bundles(bundles, keep.state("bundles"))

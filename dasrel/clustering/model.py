@@ -8,30 +8,27 @@ v_i'D v_i / 2, and the rule with its parameters. No part of the matrix is kept.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-import zipfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel import __version__
 from dasrel.clustering import rules
 from dasrel.clustering.rules import Rule
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
+from dasrel.util.files import ArchiveFormat, array_json, json_array, load_archive, save_archive
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 MODEL_VERSION = 1
 _BLOCK_BYTES = 32 * 2**20  # new rows are taken this many bytes at a time
-_PARTS = ("V", "half", "eta", "diagonal", "ids", "about")
+FORMAT = ArchiveFormat("model", "model_version", MODEL_VERSION, ("V", "half", "eta", "diagonal", "ids"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,11 +150,8 @@ class Model:
         return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a .npz file, aside first and then renamed."""
-        target = Path(path)
+        """Write the model to a .npz file, atomically."""
         about = {
-            "model_version": MODEL_VERSION,
-            "dasrel": __version__,
             "rule": self.rule,
             "kind": self.kind,
             "beta": self.beta,
@@ -167,39 +161,21 @@ class Model:
             "has_terms": self.has_terms,
         }
         none = np.empty(0)
-        aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with open(aside, "wb") as file:
-                np.savez(
-                    file,
-                    V=self.V,
-                    half=self.half,
-                    eta=none if self.eta is None else self.eta,
-                    diagonal=none if self.diagonal is None else self.diagonal,
-                    ids=_text([str(name) for name in self.ids]),
-                    about=_text(about),
-                )
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+        arrays = {
+            "V": self.V,
+            "half": self.half,
+            "eta": none if self.eta is None else self.eta,
+            "diagonal": none if self.diagonal is None else self.diagonal,
+            "ids": json_array([str(name) for name in self.ids]),
+        }
+        save_archive(path, FORMAT, arrays, about)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Model:
-        """Read a model that `save` wrote. Nothing is unpickled; a file that is not whole is refused."""
+        """Read a model that `save` wrote. Nothing is unpickled; a file that is not complete is refused."""
+        parts, about = load_archive(path, FORMAT)
         try:
-            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-                parts = {name: file[name] for name in _PARTS}
-            about, ids = (json.loads(parts[name].tobytes().decode("utf-8")) for name in ("about", "ids"))
-        except FileNotFoundError:
-            raise StoreError(f"no model at {shown(path, limit=200)}") from None
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise StoreError(f"{shown(path, limit=200)} is not a dasrel model: {shown(error, limit=200)}") from None
-        try:
-            if about["model_version"] != MODEL_VERSION:
-                raise StoreError(
-                    f"{shown(path, limit=200)} has model version {shown(about['model_version'])}, this dasrel reads"
-                    f" version {MODEL_VERSION}: use the dasrel that wrote it"
-                )
+            ids = array_json(parts["ids"])
             model = Model(
                 rule=about["rule"],
                 V=np.asarray(parts["V"], dtype=np.float64),
@@ -282,8 +258,3 @@ class Model:
 def _numbers(value: Any) -> Parameter:
     """A step's parameter as JSON has it: one number, or several."""
     return tuple(float(a) for a in value) if isinstance(value, list) else float(value)
-
-
-def _text(value: Any) -> NDArray[np.uint8]:
-    """JSON as bytes: ids of any length and any characters, without pickle and without padding."""
-    return np.frombuffer(json.dumps(value).encode("utf-8"), dtype=np.uint8)

@@ -15,14 +15,11 @@ and each setting has a folder of its own, named by what it is, such as `fcm1-clu
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, PathLike
+from dasrel.util.files import replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import count_text, is_url, json_ready, redacted, shown
 
@@ -81,19 +79,14 @@ def save_clustering(
 
 @contextmanager
 def whole_folder(target: Path, result: dict[str, Any], *, force: bool = False) -> Iterator[Path]:
-    """A folder to be filled, which takes its place as `target`, with its result.json, when the block ends well.
+    """Yield a folder to be filled, which becomes `target`, with its result.json, when the block ends without an error.
 
-    What has come to lie there meanwhile is replaced by `force` only: of two that write at once, one wins.
+    What is there by then is replaced by `force` only: of two processes that write at once, one wins.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        yield aside
-        (aside / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
-        aside.chmod(0o777 & ~_umask())  # mkdtemp lets nobody else in
-        _replace(aside, target, force=force)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with replacing_folder(target, check=lambda: check_out(target, force=force)) as temporary:
+        yield temporary
+        (temporary / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
 
 
 def check_out(out: PathLike, *, force: bool) -> None:
@@ -189,24 +182,6 @@ def _save_partition(partition: Partition, folder: Path) -> None:
     partition.model.save(folder / "model.npz")
 
 
-def _replace(aside: Path, target: Path, *, force: bool) -> None:
-    """Put the new folder in the place of the old one, which goes only when the new one is there."""
-    replaced = []
-    while True:
-        try:
-            aside.rename(target)  # only where nothing is, or an empty folder
-            break
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-        check_out(target, force=force)
-        replaced.append(Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)))
-        with suppress(FileNotFoundError):  # somebody else was quicker
-            target.rename(replaced[-1] / "old")
-    for old in replaced:
-        shutil.rmtree(old, ignore_errors=True)
-
-
 # ------------------------------------------------------------------------------------------------------- new objects
 
 
@@ -249,20 +224,10 @@ def save_predictions(
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """A CSV file, written aside and renamed. Names are quoted where they need it, line breaks in them included."""
-    with _aside(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    """Write a CSV file, atomically. Names are quoted where they need it, line breaks in them included."""
+    with replacing(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         file.write(",".join(map(_quoted, header)) + "\n")
         file.writelines(",".join(map(_quoted, line)) + "\n" for line in lines)
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[Path]:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _quoted(value: Any) -> str:
@@ -279,12 +244,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return " ".join(str(item) for item in value)
     return value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def estimate_predict(

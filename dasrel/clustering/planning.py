@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
 
 from dasrel.clustering.bundle import BundleContext, RunState, split_by_memory
 from dasrel.clustering.runs import BLOCK, LANCZOS_SCANS, Run, checked_runs, from_memberships
@@ -70,12 +69,10 @@ class Fleet:
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1 or self.threads < 1:
             raise InputError(f"give at least one worker with one thread, not {self.counts} with {self.threads}")
-        try:
-            positive = parse_bytes(self.memory) > 0
-        except ValueError:
-            positive = False
-        if not positive or not self.network > 0:
+        if limits.memory_limit(self.memory, "a worker's memory") < 1:
             raise InputError(f"a worker's memory is such as 8GiB, not {shown(self.memory)}")
+        if not self.network > 0:
+            raise InputError(f"the network carries more than 0 bytes a second, not {self.network:g}")
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ def plan_clustering(
     listed = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
     fleet = fleet or Fleet()
 
-    limit = limits.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    limit = limits.memory_limit(memory)
     bundles, scan_memory = split_by_memory(relation, listed, memory=limit)
     columns = _columns(bundles)
     here, task = _memory_here(relation, listed, max(columns), limit - scan_memory, limit)
@@ -327,7 +324,7 @@ def _on_workers(
     The store is taken to give no more bytes a second to many workers than it gave to this machine.
     """
     source: Any = relation.matrix
-    each = int(parse_bytes(fleet.memory))
+    each = limits.memory_limit(fleet.memory)
     client = imagined(count, each, fleet.threads)
     plan, total = Plan(source.layout), source.layout.total_bytes
     nothing = OnWorkers(count, fleet.threads, False, None, 0, 0, 0.0, 0, 0, None, None, None)

@@ -5,13 +5,12 @@ Checkpoints: the state of a computation between two scans, on disk, to go on fro
     DIR/cluster-00000012.npz     the state of `cluster` after 12 scans
     DIR/cluster-00000011.npz     the one before, for the case that the newest cannot be read
 
-A file (see `statefile`) is written aside, synced and renamed. A command asks a `Keeper` for what it had, tells it after
+A file (see `util.files`) is written atomically and synced. A command asks a `Keeper` for what it had, tells it after
 every scan where it stands, and is stopped by it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -27,7 +26,7 @@ from typing import Any
 from dasrel import __version__, kernels
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
 from dasrel.util import limits, progress, text
-from dasrel.util.files import read_state, write_state
+from dasrel.util.files import PARTIAL, exclusive_lock, read_state, remove_temporary_files, write_state
 from dasrel.util.text import count_text, is_url, shown, size_text
 
 FORMAT = 1
@@ -78,7 +77,7 @@ class Checkpoint:
         where = shown(folder, limit=200)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / f".{os.getpid()}.partial"
+            probe = folder / f".{os.getpid()}{PARTIAL}"
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
@@ -292,24 +291,15 @@ def watched(checkpoint: Checkpoint | None, *commands: str) -> Iterator[None]:
 
 @contextmanager
 def _alone(checkpoint: Checkpoint, command: str) -> Iterator[None]:
-    """Hold the folder's lock, which goes with the process however it ends."""
-    path = _lock_file(Path(checkpoint.path), command)
-    with open(path, "a+", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise StoreError(
-                f"{shown(checkpoint.path, limit=200)} is in use by process {shown(file.read(20).strip())}; wait for its"
-                " end, or give another folder"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        for one in Path(checkpoint.path).glob(f".{command}-*.partial"):
-            one.unlink(missing_ok=True)  # a process was killed while it wrote this
+    """Hold the folder's lock. Another host's is taken over: a job that died there is resumed here."""
+    where = shown(checkpoint.path, limit=200)
+    with exclusive_lock(
+        _lock_file(Path(checkpoint.path), command),
+        lambda owner: f"{where} is in use by {owner}",
+        advice="wait for its end, or give another folder",
+        take_over=True,
+    ):
+        remove_temporary_files(Path(checkpoint.path), f".{command}-*")  # a process was killed while it wrote them
         yield
 
 

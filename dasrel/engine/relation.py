@@ -8,7 +8,7 @@ The matrix as an algorithm sees it: squared dissimilarities, through views that 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,22 +19,10 @@ from dasrel.engine.scan import Consumer, Plan, TileSource, prepare_scan
 from dasrel.errors import InputError
 from dasrel.kernels import products
 from dasrel.kernels.products import Parameter, Strips, View
-from dasrel.store.matrix import ArrayMatrix, Matrix, _arrays, as_matrix, digest, matrix_identity
+from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
 from dasrel.util import Array, Float
+from dasrel.util.files import digest
 from dasrel.util.text import count_text
-
-
-def relation_identity(relation: Relation) -> dict[str, Any]:
-    """A relation: its matrix, and how it is seen."""
-    terms = [
-        {"weight": weight, "kind": type(term).__name__, "values": digest(_arrays(term))}
-        for weight, term in relation.terms
-    ]
-    steps = [[name, list(value) if isinstance(value, tuple) else value] for name, value in relation.view.steps]
-    return {
-        "matrix": matrix_identity(relation.matrix), "view": relation.view.kind, "steps": steps,
-        "spread": relation.beta, "terms": terms,
-    }  # fmt: skip
 
 
 class Products:
@@ -251,6 +239,21 @@ class Relation:
         """Number of objects."""
         return self.matrix.n_objects
 
+    def identity(self) -> dict[str, Any]:
+        """Return what a checkpoint must find again: the identity of the matrix, and how it is seen.
+
+        Cost: no scan; reads the records of the tiles.
+        """
+        terms = [
+            {"weight": weight, "kind": type(term).__name__, "values": digest(_numbers_of(term))}
+            for weight, term in self.terms
+        ]
+        steps = [[name, list(value) if isinstance(value, tuple) else value] for name, value in self.view.steps]
+        return {
+            "matrix": self.matrix.identity(), "view": self.view.kind, "steps": steps, "spread": self.beta,
+            "terms": terms,
+        }  # fmt: skip
+
     def power(self, exponent: float) -> Relation:
         """D^a, element by element."""
         return self._then("power", exponent)
@@ -456,3 +459,12 @@ def left_products(wanted: Sequence[tuple[Relation, Array]], *, memory: int | str
     columns = [u for _, u in wanted]
     check_shapes(wanted[0][0].matrix, columns)
     return LeftProducts([(r, len(u)) for r, u in wanted], memory=memory).run(columns)
+
+
+def _numbers_of(term: Any) -> Iterable[bytes]:
+    """Yield the numbers that a term is made of, without those that it has computed from them."""
+    names = getattr(type(term), "__dataclass_fields__", None) or vars(term)
+    for name in sorted(names):
+        value = getattr(term, name)
+        yield name.encode("utf-8")
+        yield np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else repr(value).encode("utf-8")

@@ -499,12 +499,9 @@ def has_dashboard(kind: str | None) -> bool:
 
 
 def _bytes(kind: str, text: str) -> int:
-    from dask.utils import parse_bytes
+    from dasrel.util.limits import memory_limit
 
-    try:
-        return int(parse_bytes(text))
-    except ValueError:
-        raise InputError(f"dask {kind}: memory is {shown(text)!r}; write it as 4GB or 512MiB") from None
+    return memory_limit(text, f"dask {kind}: memory")
 
 
 def _local(settings: dict[str, Any], security: Any, level: int) -> Started:

@@ -21,22 +21,16 @@ Delta: they count as one. Objects at dissimilarity 0 with different rows make ev
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
-import zipfile
-import zlib
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dask.utils import parse_bytes
 
-from dasrel import __version__
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
-from dasrel.engine.relation import Relation, relation, relation as as_relation, relation_identity
+from dasrel.engine.relation import Relation, relation, relation as as_relation
 from dasrel.engine.scan import scan_memory
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry import gamma_search
@@ -45,7 +39,7 @@ from dasrel.geometry.lanczos import LanczosResult, LanczosState, Search, estimat
 from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
-from dasrel.util import limits
+from dasrel.util.files import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import METHODS
@@ -129,12 +123,12 @@ def spectrum(
         raise InputError(f"n_values is at least 1, not {n_values}")
     if seen.diagonal().any():
         raise InputError("the relation has a diagonal that is not zero, as kernels do: it is no dissimilarity")
-    limit = limits.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    limit = memory_limit(memory)
     rounding = n * float(np.finfo(seen.matrix.dtype).eps) * seen.largest()
 
     search = Search(lowest=1, highest=1, tol=tol, floor=rounding, block=block, max_scans=max_scans, memory=limit // 2)
     asked = {"tol": tol, "block": block, "max_scans": max_scans}
-    with checkpoint_writer(checkpoint, "spectrum", lambda: {"relation": relation_identity(seen), **asked}) as keep:
+    with checkpoint_writer(checkpoint, "spectrum", lambda: {"relation": seen.identity(), **asked}) as keep:
         found = lanczos(
             lambda V: seen.gram(V, memory=limit // 2),
             n,
@@ -178,6 +172,10 @@ def _described(found: LanczosResult, n: int, rounding: float, count: int, max_sc
 
 FITS = ("power", "exponential", "log")
 FILE_VERSION = 1
+FORMAT = ArchiveFormat(
+    "Euclideanisation", "euclidean_version", FILE_VERSION, (), ("edges", "weights", "largest"),
+    source="; `dasrel euclideanize` makes one", remedy="make it again",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,52 +232,35 @@ class Euclideanized:
         return {name: getattr(self, name) for name in names}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a small .npz file, aside and then renamed: the report, and the tree of an ultrametric. No pickle."""
+        """Write a small .npz file, atomically: the report, and the tree of an ultrametric. No pickle."""
         assert self.given is not None
         if self.given.terms:
             raise InputError("a relation with an added term cannot be saved by its numbers")
-        target = Path(path)
         about = {
-            "euclidean_version": FILE_VERSION, "dasrel": __version__, "matrix": fingerprint(self.given),
-            "steps": self.given.view.steps, "spread": self.given.beta, **self.report(),
+            "matrix": self.given.matrix.fingerprint(), "steps": self.given.view.steps, "spread": self.given.beta,
+            **self.report(),
         }  # fmt: skip
-        arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode("utf-8"), dtype=np.uint8)}
+        arrays: dict[str, Any] = {}
         if self.tree is not None:
             top = np.array(self.tree.largest)
-            arrays |= {"edges": self.tree.edges, "weights": self.tree.weights, "largest": top}
-        aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with open(aside, "wb") as file:
-                np.savez(file, **arrays)
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+            arrays = {"edges": self.tree.edges, "weights": self.tree.weights, "largest": top}
+        save_archive(path, FORMAT, arrays, about)
 
     @staticmethod
     def load(path: str | os.PathLike[str], matrix: Any, *, kind: str | None = None) -> Euclideanized:
         """Read what `save` wrote, for the matrix that it was made from; another one is refused. Cost: no scan."""
         where = shown(path, limit=200)
+        parts, about = load_archive(path, FORMAT)
         try:
-            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-                about = json.loads(file["about"].tobytes().decode("utf-8"))
-                version, made_from = about["euclidean_version"], about["matrix"]
-                if version == FILE_VERSION:
-                    steps, beta = about["steps"], float(about["spread"])
-                    values = {name: about[name] for name in _KEPT}
-                    wrong = [name for name, kinds in _KEPT.items() if not isinstance(values[name], kinds)]
-                    if wrong or values["method"] not in METHODS:
-                        raise ValueError(f"{some(wrong or ['method'])} cannot be")
-                    parts = {name: file[name] for name in ("edges", "weights", "largest") if name in file.files}
-        except FileNotFoundError:
-            raise StoreError(f"no Euclideanisation at {where}; `dasrel euclideanize` makes one") from None
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise StoreError(f"{where} is not a Euclideanisation of dasrel: {shown(error, limit=200)}") from None
-        if version != FILE_VERSION:
-            raise StoreError(
-                f"{where} has version {shown(version)}, this dasrel reads version {FILE_VERSION}: make it again"
-            )
+            steps, beta = about["steps"], float(about["spread"])
+            values = {name: about[name] for name in _KEPT}
+            wrong = [name for name, kinds in _KEPT.items() if not isinstance(values[name], kinds)]
+            if wrong or values["method"] not in METHODS:
+                raise ValueError(f"{some(wrong or ['method'])} cannot be")
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{where} is not a dasrel Euclideanisation: {shown(error, limit=200)}") from None
         plain = relation(matrix, kind=kind)
-        _check_fingerprint(made_from, fingerprint(plain), where)
+        _check_fingerprint(about.get("matrix"), plain.matrix.fingerprint(), where)
         view = plain.view
         for step, parameter in steps:
             view = view.then(step, tuple(parameter) if isinstance(parameter, list) else parameter)
@@ -299,7 +280,7 @@ class Euclideanized:
         """The same for a matrix opened anew; one that it was not made from is refused. Cost: no scan."""
         assert self.given is not None
         plain = relation(matrix, kind=kind)
-        _check_fingerprint(fingerprint(self.given), fingerprint(plain), "the Euclideanisation given")
+        _check_fingerprint(self.given.matrix.fingerprint(), plain.matrix.fingerprint(), "the Euclideanisation given")
         return replace(self, given=replace(self.given, matrix=plain.matrix))._composed()
 
     def _composed(self) -> Euclideanized:
@@ -360,12 +341,12 @@ def euclideanize(
     """
     given = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
     check_arguments(given, method, alpha, tol, floor_zeros, max_scans)
-    limit = limits.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
+    limit = memory_limit(memory)
     base = given if floor_zeros is None else given.floor(floor_zeros)
 
     def about() -> dict[str, Any]:
         asked = {"method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans}
-        return {"relation": relation_identity(given), **asked}
+        return {"relation": given.identity(), **asked}
 
     with checkpoint_writer(checkpoint, "euclideanize", about) as keep:
         work = SearchContext(base, method, tol, max_scans, limit // 2, n_eps(base) * base.largest(), keep)
@@ -417,16 +398,6 @@ def as_euclidean(
         f"euclideanize is {shown(wanted)!r}: use one of {', '.join(METHODS)}, or a file (.npz) that"
         " `dasrel euclideanize` wrote"
     )
-
-
-def fingerprint(of: Relation) -> dict[str, Any]:
-    """What tells one matrix from another without reading it."""
-    ids = "\n".join(str(name) for name in of.matrix.ids)
-    audit = of.matrix.audit
-    return {
-        "n_objects": of.n_objects, "kind": of.matrix.kind, "ids": zlib.crc32(ids.encode("utf-8", "surrogatepass")),
-        "minimum": audit["minimum"], "maximum": audit["maximum"], "mean": audit["mean"],
-    }  # fmt: skip
 
 
 def _check_fingerprint(made_from: Any, now: dict[str, Any], where: str) -> None:
@@ -521,7 +492,7 @@ def estimate_audit(store: Any, *, verify: bool, spectrum: bool, memory: int | st
     """What `dasrel audit` would do. Cost: none."""
     matrix = open_matrix(store)
     scans = Range(1, 1, 1) if verify else Range(0, 0, 0)
-    needed = int(parse_bytes(memory)) if verify else 0
+    needed = memory_limit(memory) if verify else 0
     if spectrum:
         ends = estimate_spectrum(store, memory=memory)
         scans, needed = scans + ends.scans, max(needed, ends.memory)

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from dask.utils import parse_bytes
 
 from dasrel.engine.relation import Relation, product_consumer
 from dasrel.engine.scan import scan_memory
@@ -473,7 +472,7 @@ def search_memory(search: Search, n: int, dimension: int, metric: bool) -> tuple
 
 def scans_that_fit(search: Search, n: int, dimension: int, metric: bool) -> int:
     """How many scans the memory allows; refuses when it does not even allow two."""
-    limit = limits.machine_memory() // 2 if search.memory is None else int(parse_bytes(search.memory))
+    limit = limits.memory_limit(search.memory)
     work, step, all_scans = search_memory(search, n, dimension, metric)
     fit = (limit - work) // step
     if fit < min(2, all_scans):

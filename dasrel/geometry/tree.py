@@ -16,13 +16,10 @@ heavier edge. Nothing here needs recursion, and Delta is never formed.
 from __future__ import annotations
 
 import heapq
-import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,18 +28,21 @@ from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from dasrel import __version__
 from dasrel.engine.scan import Consumer, Plan, TileSource, scan
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import spanning_forest
 from dasrel.kernels.spanning_forest import Forest
 from dasrel.store.matrix import as_matrix
 from dasrel.util import Array, Float, Index
+from dasrel.util.files import ArchiveFormat, load_archive, save_archive
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import KINDS
 
-TREE_VERSION = 1
-_PARTS = ("edges", "weights", "largest", "about")
+FORMAT = ArchiveFormat(
+    "tree", "tree_version", 1, ("edges", "weights", "largest"),
+    source="; `minimum_spanning_tree(matrix).save(path)` makes one",
+    remedy="use the dasrel that wrote it, or make the tree again",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,41 +197,16 @@ class Tree:
         return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tree to a .npz file, aside first and then renamed; no pickle."""
-        target = Path(path)
-        about = json.dumps({"tree_version": TREE_VERSION, "dasrel": __version__, "kind": self.kind})
-        aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with open(aside, "wb") as file:
-                np.savez(
-                    file,
-                    edges=self.edges,
-                    weights=self.weights,
-                    largest=np.array(self.largest, dtype=np.float64),
-                    about=np.frombuffer(about.encode("utf-8"), dtype=np.uint8),
-                )
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+        """Write the tree to a .npz file, atomically; no pickle."""
+        arrays = {"edges": self.edges, "weights": self.weights, "largest": np.array(self.largest, dtype=np.float64)}
+        save_archive(path, FORMAT, arrays, {"kind": self.kind})
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Tree:
-        """Read a tree that `save` wrote. Nothing is unpickled; a file that is not whole is refused."""
+        """Read a tree that `save` wrote. Nothing is unpickled; a file that is not complete is refused."""
         where = shown(path, limit=200)
-        try:
-            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-                parts = {name: file[name] for name in _PARTS}
-            about = json.loads(parts["about"].tobytes().decode("utf-8"))
-            version, kind = about["tree_version"], about["kind"]
-        except FileNotFoundError:
-            raise StoreError(f"no tree at {where}; `minimum_spanning_tree(matrix).save(path)` makes one") from None
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise StoreError(f"{where} is not a dasrel tree: {shown(error, limit=200)}") from None
-        if version != TREE_VERSION:
-            raise StoreError(
-                f"{where} has tree version {shown(version)}, this dasrel reads version {TREE_VERSION}:"
-                " use the dasrel that wrote it, or make the tree again"
-            )
+        parts, about = load_archive(path, FORMAT)
+        kind: Any = about.get("kind")
         fault = tree_fault(parts["edges"], parts["weights"], parts["largest"], kind)
         if fault:
             raise StoreError(f"{where} is a damaged tree ({fault}); make it again")

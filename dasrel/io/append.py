@@ -21,7 +21,6 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse
 import zarr
-from dask.utils import parse_bytes
 
 from dasrel.errors import InputError
 from dasrel.io.array_files import Reading
@@ -35,7 +34,7 @@ from dasrel.store.growth import AppendTransaction, Tile, append_transaction, che
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, Names, parallel
-from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
 
@@ -539,4 +538,4 @@ def estimate_append(
         "tiles_written": len(touched) - grown, "tiles_grown": grown,
     }  # fmt: skip
     output = Output(str(location(store)), len(touched) * (layout.tile_bytes + 4))
-    return Cost("append", layout.n_objects, Range(0, 0, 0), 0, int(parse_bytes(memory)), (output,), facts)
+    return Cost("append", layout.n_objects, Range(0, 0, 0), 0, memory_limit(memory), (output,), facts)

@@ -27,6 +27,7 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.util import Array, Names, limits, parallel
+from dasrel.util.files import replacing
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
 
@@ -250,14 +251,13 @@ class ArraySource:
         path, dtype = folder / "square", np.dtype(self.array.dtype)
         n = self.n_objects
         if not path.exists():
-            partial = folder / "square.partial"
-            square = allocated(partial, dtype, (n, n))
-            for rows in _spans(self.chunks[0]):
-                for columns in _spans(self.chunks[1]):
-                    limits.check()
-                    square[rows, columns] = self.block(rows, columns)
-            square.flush()
-            os.replace(partial, path)
+            with replacing(path) as temporary:
+                square = allocated(temporary, dtype, (n, n))
+                for rows in _spans(self.chunks[0]):
+                    for columns in _spans(self.chunks[1]):
+                        limits.check()
+                        square[rows, columns] = self.block(rows, columns)
+                square.flush()
         return MappedSource(FlatFile(str(path), dtype, 0, n * n), n, self.provenance, self.ids)
 
     def close(self) -> None:
@@ -470,10 +470,9 @@ def _npz_member(
                 return FlatFile(str(path), dtype, info.header_offset + 30 + names + begin, count), shape, fortran
             aside = scratch / f"member{archive.infolist().index(info)}"
             if not aside.exists():
-                with open(aside.with_suffix(".partial"), "wb") as out:
+                with replacing(aside) as temporary, open(temporary, "wb") as out:
                     while piece := member.read(COPY):
                         out.write(piece)
-                os.replace(aside.with_suffix(".partial"), aside)
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise InputError(f"{named(what)} is damaged ({shown(error)}); copy it again") from None
     return FlatFile(str(aside), dtype, 0, count), shape, fortran

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from dask.utils import parse_bytes
 
 from dasrel.engine.relation import Relation
-from dasrel.errors import InputError, MemoryLimitError, StoreError
+from dasrel.errors import InputError, MemoryLimitError
 from dasrel.io.array_files import allocated, named
 from dasrel.kernels.checks import BLOCK
 from dasrel.store.matrix import ArrayMatrix, Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
-from dasrel.util.files import full_disk
+from dasrel.util.files import disk_errors, replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import is_url, shown, size_text, some
 from dasrel.vocabulary import EXPORTS, is_similarity
@@ -48,7 +46,7 @@ def export_matrix(
     memory: int | str = "1GiB",
     force: bool = False,
 ) -> Path:
-    """Write the full matrix, both triangles, as one of `EXPORTS`. It is written aside and renamed when it is whole.
+    """Write the full matrix, both triangles, as one of `EXPORTS`; the file or folder is complete or absent.
 
     Text holds the shortest digits that read back to the same stored value.
 
@@ -67,24 +65,14 @@ def export_matrix(
     target = check_export(out, format, force=force)
     given = as_numbers(matrix)
     given.check(format)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     write = {"npy": _npy, "condensed": _condensed, "lsmat": _lsmat, "phylip": _phylip, "zarr": _zarr}[format]
-    try:
-        write(given, aside, memory)
-        if target.exists() and (target.is_dir() or aside.is_dir()):  # a folder is not replaced by one rename
-            old = target.with_name(f".{target.name}.{os.getpid()}.old")
-            target.rename(old)
-            aside.rename(target)
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-        else:
-            os.replace(aside, target)
-    except BaseException as error:
-        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
-        if full_disk(error):
-            raise StoreError(
-                f"the disk is full: {named(target)} was not written; free some space and try again"
-            ) from error
-        raise
+    full = f"{named(target)} was not written; free some space and try again"
+    is_folder = format == "zarr" or target.is_dir()
+    with (
+        disk_errors(target, full=full, name=named(target)),
+        replacing_folder(target, make=False) if is_folder else replacing(target) as temporary,
+    ):
+        write(given, temporary, memory)
     return target
 
 
@@ -325,7 +313,7 @@ def row_memory(given: Numbers, memory: int | str) -> int:
 
 
 def _rows_at_once(given: Numbers, memory: int | str) -> int:
-    matrix, limit = given.matrix, parse_bytes(memory)
+    matrix, limit = given.matrix, limits.memory_limit(memory)
     row = matrix.n_objects * _value_bytes(given)
     fitting = (limit - matrix.files.read_memory - SMALL) // row
     if fitting < 1:
@@ -359,7 +347,7 @@ def estimate_export(
     given.check(format)
     n, layout = given.matrix.n_objects, given.matrix.layout
     if format in ("lsmat", "phylip"):
-        needed = min(int(parse_bytes(memory)), row_memory(given, memory))
+        needed = min(limits.memory_limit(memory), row_memory(given, memory))
     else:
         task = task_memory(given, BAND_COPIES[format])
         needed = limits.threads_that_fit(task, memory, "export") * task

@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import scipy.sparse
 import zarr
@@ -23,6 +22,7 @@ import zarr
 from dasrel.errors import InputError
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.util import Array, Names, PathLike, limits, parallel
+from dasrel.util.files import crc32c, file_crc32c
 from dasrel.util.text import count_text, shown, some
 
 SUFFIXES = ".npy, .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
@@ -94,7 +94,7 @@ def array_checksum(values: Array, checksum: int = 0) -> int:
     """crc32c of an array's bytes in row order, following on from another one's."""
     step = max(1, CHUNK_BYTES // max(1, values[:1].nbytes))
     for start in range(0, values.shape[0], step):
-        checksum = int(google_crc32c.extend(checksum, values[start : start + step].tobytes()))
+        checksum = crc32c(values[start : start + step].tobytes(), checksum)
     return checksum
 
 
@@ -175,7 +175,8 @@ def _from_file(path: Path) -> Features:
         raise InputError(f"{shown(path, limit=200)} cannot be read: {shown(error, limit=200)}") from error
     array = data.array() if isinstance(data, Mapped) else data
     _check_numbers(array, shown(path, limit=200))
-    provenance = {"source": str(path), "size": path.stat().st_size, "checksum": _file_checksum(path)}
+    checksum = f"crc32c: {file_crc32c(path):08x}"
+    provenance = {"source": str(path), "size": path.stat().st_size, "checksum": checksum}
     return Features(data, (int(array.shape[0]), int(array.shape[1])), ids, provenance, columns)
 
 
@@ -352,15 +353,6 @@ def _is_number(text: object) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _file_checksum(path: Path) -> str:
-    checksum = 0
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK_BYTES):
-            limits.check()
-            checksum = google_crc32c.extend(checksum, piece)
-    return f"crc32c: {checksum:08x}"
 
 
 def _named(features: Features) -> str:

@@ -22,9 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
-from dask.utils import parse_bytes
 
 from dasrel.errors import InputError, MemoryLimitError, Stopped, StoreError
 from dasrel.io import array_files, text_stream, triplets
@@ -65,7 +63,7 @@ from dasrel.store.writer import (
     write_part,
 )
 from dasrel.util import Array, limits, parallel
-from dasrel.util.files import full_disk
+from dasrel.util.files import crc32c, full_disk, remove_temporary_files
 from dasrel.util.limits import Cost, Range
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import FORMATS
@@ -445,11 +443,9 @@ def block_checksum(block: Array, start: int) -> int:
     if block.strides[1] != block.itemsize:
         block = np.ascontiguousarray(block)
     if block.flags.c_contiguous:
-        flat = block.reshape(-1).view(np.uint8)
-        flat.flags.writeable = False  # the checksum takes read-only bytes only
-        return int(google_crc32c.extend(start, flat))
-    for row in block.view(np.uint8):
-        start = google_crc32c.extend(start, row)
+        return crc32c(block, start)
+    for row in block:
+        start = crc32c(row, start)
     return start
 
 
@@ -478,12 +474,9 @@ def _scratch(source: Any, store: StoreLike, reading: Reading, writing: Writing) 
         same = False
     if not same:
         shutil.rmtree(folder_path, ignore_errors=True)
-        try:
-            folder_path.mkdir(parents=True)
-            marker.write_text(json.dumps(stamp))
-        except OSError as error:
-            told = "the disk is full" if full_disk(error) else error.strerror
-            raise StoreError(f"cannot write to {named(folder_path.parent)}: {told}; choose another place") from error
+        folder_path.mkdir(parents=True)  # errors of the disk are translated by `claimed`
+        marker.write_text(json.dumps(stamp))
+    remove_temporary_files(folder_path)
     try:
         yield folder_path
     except (KeyboardInterrupt, StoreError, Stopped):
@@ -526,7 +519,7 @@ def estimate_import(
     if aside and n is not None:
         facts["put_aside_bytes"] = 8 * n * n
     if n is None:
-        return Cost("import", None, Range(0, 0, 0), 0, int(parse_bytes(writing.memory)), (), facts)
+        return Cost("import", None, Range(0, 0, 0), 0, limits.memory_limit(writing.memory), (), facts)
     layout = _new_layout(n, writing)
     mapped = local_path(store) is not None and writing.compress is None
     if opened is None:

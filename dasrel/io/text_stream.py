@@ -22,7 +22,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-import google_crc32c
 import numpy as np
 
 from dasrel import kernels
@@ -30,6 +29,7 @@ from dasrel.errors import InputError
 from dasrel.io.array_files import Reading
 from dasrel.kernels import LONG, POINTER
 from dasrel.util import Array, limits
+from dasrel.util.files import crc32c, replacing
 from dasrel.util.text import shown
 
 CHUNK = 1 << 20
@@ -52,14 +52,12 @@ class _Summed:
 
     def read(self, size: int = CHUNK) -> bytes:
         block = self._file.read(size) or b""
-        self.sum = google_crc32c.extend(self.sum, block)
+        self.sum = crc32c(block, self.sum)
         return block
 
     def readinto(self, room: Array) -> int:
         count = self._file.readinto(room.data) or 0
-        block = room[:count]
-        block.flags.writeable = False  # the checksum takes read-only bytes only
-        self.sum = google_crc32c.extend(self.sum, block)
+        self.sum = crc32c(room[:count], self.sum)
         return count
 
     def close(self) -> None:
@@ -336,7 +334,7 @@ def provenance(path: Path) -> dict[str, Any]:
 def spool_key(path: Path, reading: Reading, *more: str) -> dict[str, Any]:
     """What must be the same for a finished spool to be used again."""
     names = given_ids(reading)
-    ids = None if names is None else f"{google_crc32c.value(json.dumps(names).encode()):08x}"
+    ids = None if names is None else f"{crc32c(json.dumps(names).encode()):08x}"
     columns = None if reading.columns is None else list(reading.columns)
     return {**provenance(path), "format": reading.format, "ids": ids, "columns": columns, "more": list(more)}
 
@@ -352,9 +350,8 @@ def finished(scratch: Path, key: dict[str, Any]) -> dict[str, Any] | None:
 
 def mark_finished(scratch: Path, key: dict[str, Any], facts: dict[str, Any]) -> None:
     """Say that the spool in this folder is complete."""
-    aside = scratch / f"{MARKER}.part"
-    aside.write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
-    aside.replace(scratch / MARKER)
+    with replacing(scratch / MARKER) as temporary:
+        temporary.write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
 
 
 def unmark(scratch: Path) -> None:

@@ -6,7 +6,6 @@ Pictures of a partition, for people: who belongs where, how surely, and what the
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from dasrel.errors import InputError
 from dasrel.geometry.euclidean import Spectrum
 from dasrel.report.matrix_image import induced_image
 from dasrel.util import Array
+from dasrel.util.files import replacing
 from dasrel.util.text import count_text
 
 
@@ -62,12 +62,8 @@ def spectrum_picture(found: Spectrum, path: str | os.PathLike[str], *, title: st
     named = f"{title}, " if title else ""
     figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}", fontsize=12)
     target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        figure.savefig(aside, format="png", dpi=120)
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(target) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
     return target
 
 
@@ -204,15 +200,8 @@ def _colours(count: int) -> list[Any]:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    """Written aside and renamed, so that a picture is whole or not there."""
+    """Write a figure, atomically, and make its folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".png", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            figure.savefig(file, format="png", dpi=110)
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
     return path

@@ -29,6 +29,7 @@ from dasrel.kernels.products import panel_rows, panels
 from dasrel.kernels.spanning_forest import mirrored, seen_as_dissimilarity
 from dasrel.store.matrix import Matrix, as_matrix, open_matrix
 from dasrel.util import Array, Float, Index, Names, PathLike
+from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import shown
 
@@ -258,12 +259,8 @@ def write_image(
     form = target.suffix.lstrip(".").lower() or "png"
     if form not in figure.canvas.get_supported_filetypes():
         raise InputError(f"no picture can be written as .{shown(form)}; use .png, .pdf or .svg")
-    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        figure.savefig(aside, format=form)
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(target) as temporary:
+        figure.savefig(temporary, format=form)
 
 
 def _checked_order(order: ArrayLike | None, n: int) -> Array:

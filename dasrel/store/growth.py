@@ -12,33 +12,31 @@ at the very end, by one rename (or one put of an object). Until then all is prep
     progress                the record of each tile that is finished, and in its attributes what is being added, by whom
     records-N               the records of all tiles of the grown store
 
-A process that is killed leaves the old store, and the same append goes on with the tiles that are missing. On a local
-store the folder is locked meanwhile; elsewhere the attributes of `progress` say who is at work.
+A process that is killed leaves the old store, and the same append goes on with the tiles that are missing. A local
+store is locked meanwhile, as by an import; where that is not possible the attributes of `progress` say who is at work.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from dasrel import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest
-from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
-from dasrel.store.writer import sweep
+from dasrel.store.tile_files import Layout, StoreLike, TileFiles, lasting, local_path, location
+from dasrel.store.writer import store_lock, sweep
 from dasrel.util import Array, Names
-from dasrel.util.files import full_disk
+from dasrel.util.files import crc32c, disk_errors, process_is_alive, temporary_path
 from dasrel.util.text import count_text, redacted, shown, some
 
 Tile = tuple[int, int]
@@ -85,7 +83,7 @@ class AppendTransaction:
         wanted = {
             "objects_before": self.old.n_objects,
             "objects": self.layout.n_objects,
-            "ids": f"crc32c: {google_crc32c.value(chr(10).join(map(str, self.names)).encode('utf-8', 'replace')):08x}",
+            "ids": f"crc32c: {crc32c(chr(10).join(map(str, self.names)).encode('utf-8', 'replace')):08x}",
             **self.about,
         }
         found = self._group["progress"].attrs.asdict() if "progress" in self._group else {}
@@ -132,7 +130,7 @@ class AppendTransaction:
             total = total.merged(TileStatistics.from_row(rows[place]))
         if checksum is None:
             sums = b"".join(int(rows[place][_CHECKSUM]).to_bytes(4, "little") for place in self.tiles())
-            checksum = f"crc32c of tiles: {google_crc32c.value(sums):08x}"
+            checksum = f"crc32c of tiles: {crc32c(sums):08x}"
         name = f"records-{self.layout.n_objects}"
         columns = self._group[self.old.manifest.get("records", "records")].attrs.asdict()
         kept = self._group.create_array(
@@ -200,7 +198,7 @@ class AppendTransaction:
         if not isinstance(owner, dict) or take_over:
             return
         host, process = str(owner.get("host")), owner.get("process")
-        if host == socket.gethostname() and isinstance(process, int) and not _is_alive(process):
+        if host == socket.gethostname() and isinstance(process, int) and not process_is_alive(process):
             return
         raise StoreError(
             f"another append to {self._where()} is under way, by process {shown(process)} on {shown(host)};"
@@ -231,7 +229,7 @@ def append_transaction(
     force
         Drop an unfinished append of something else.
     """
-    with _disk_errors(store), _alone(store) as locked:
+    with _writable(store) as locked:
         manifest, group = read_manifest(store, "r+")
         if manifest["state"] != "complete":
             raise StoreError(
@@ -310,63 +308,23 @@ def checked_names(names: Names, old: Matrix) -> Array:
 
 
 @contextlib.contextmanager
-def _alone(store: StoreLike) -> Iterator[bool]:
-    """Lock the folder of a local store, as long as this process lives; whether that was possible."""
-    local = local_path(store)
-    if local is None or not local.is_dir():
-        yield False
-        return
-    descriptor = os.open(local, os.O_RDONLY)
-    try:
-        locked = True
+def _writable(store: StoreLike) -> Iterator[bool]:
+    """Lock a local store and translate disk errors; yield whether the file system enforces the lock."""
+    local, where = local_path(store), shown(location(store), limit=400)
+    full = f"{where} is as it was before and nothing was lost; free some space and run the same append again"
+    denied = "an append needs a store that is not read-only"
+    place = None if local is None else Path(lasting(local))
+    with disk_errors(place, full=full, denied=denied, name=where), contextlib.ExitStack() as held:
+        locked = False
+        if place is not None and place.is_dir():
+            locked = held.enter_context(store_lock(place))
+            if not locked:  # its parent may be read-only; the store must not be
+                probe = temporary_path(place / "append")
+                probe.touch()
+                probe.unlink()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"another append to {shown(local, limit=400)} is under way; wait for it to end") from None
-        except OSError:
-            locked = False  # a file system without such locks
-        yield locked
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _disk_errors(store: StoreLike) -> Iterator[None]:
-    """What the storage says, in one line."""
-    where = shown(location(store), limit=400)
-    try:
-        yield
-    except Exception as error:
-        if full_disk(error):
-            raise StoreError(
-                f"the disk is full: {where} is as it was before and nothing was lost; free some space and run the same"
-                " append again"
-            ) from error
-        if isinstance(error, OSError) and error.errno in _NOT_ALLOWED and _is_inside(error.filename, store):
-            raise StoreError(
-                f"{where} cannot be written ({error.strerror}): an append needs a store that is not read-only"
-            ) from error
-        if isinstance(error, ValueError) and "read-only" in str(error) and not isinstance(error, InputError):
-            raise StoreError(f"{where} was opened read-only: an append needs to write to it") from error
-        raise
-
-
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def _is_inside(name: Any, store: StoreLike) -> bool:
-    """Whether a file that an error names may be one of the store's, and not one of the source's."""
-    local = local_path(store)
-    if local is None or name is None:
-        return True
-    return os.path.abspath(os.fsdecode(name)).startswith(os.path.abspath(local))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+            yield locked
+        except ValueError as error:  # Zarr's word of a store object that was opened so
+            if "read-only" in str(error) and not isinstance(error, InputError):
+                raise StoreError(f"{where} was opened read-only: an append needs to write to it") from error
+            raise

@@ -2,7 +2,8 @@
 
 Arrays used directly: a NumPy, memory-mapped, Zarr or dask array that is scanned where it is, without a store.
 
-What tells one matrix, and one relation, from another without reading a tile: the names that checkpoints go by.
+A matrix is known by its `identity` (checkpoints), its `fingerprint` (files of Euclideanisations, which fit other tiles
+of the same values too), and a store by its `content_hash` (workflows). What is stored on disk is compared with them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
 import numpy as np
 import zarr
 
@@ -36,10 +37,13 @@ from dasrel.store.tile_files import (
     zarr_store,
 )
 from dasrel.util import Array, Names, limits, parallel
-from dasrel.util.text import count_text, shown, size_text, some
+from dasrel.util.files import crc32c, digest
+from dasrel.util.text import count_text, redacted, shown, size_text, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 FORMAT_VERSION = 1
+DECIDING = ("input", "compress", "format_version")
+"""What else of a manifest decides what the values are."""
 
 
 class Matrix:
@@ -121,6 +125,41 @@ class Matrix:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a checkpoint must find again: the shape, the names, and the records of the tiles.
+
+        Two stores of the same source in other tiles are different here: sums over tiles have other last bits.
+
+        Cost: no scan; reads the records, some hundred bytes a tile.
+        """
+        return _identity(self)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what two stores of the same values have in common, however they are tiled.
+
+        Cost: no scan; reads the ids.
+        """
+        return _fingerprint(self)
+
+    def content_hash(self, *, verify: bool) -> str:
+        """Return a hash of what a local store holds. An unfinished append does not change it.
+
+        With `verify` the tiles are compared with their checksums; else they need only be there.
+
+        Cost: reads the records; with `verify` all tiles once.
+        """
+        try:
+            about = {**self.identity(), **{name: self.manifest.get(name) for name in DECIDING}}
+            if self.diagonal is not None:
+                about["diagonal"] = hashlib.sha256(self.diagonal.tobytes()).hexdigest()
+        except Exception as error:  # whatever Zarr says about a damaged array
+            raise StoreError(
+                f"{shown(location(self.store), limit=200)} cannot be read: {shown(error, limit=200)}"
+            ) from None
+        for i, j in self.layout.tiles():
+            self.files.check_file(i, j, verify=verify)
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def to_dask(self) -> Any:
         """The full mirrored matrix as a lazy dask array, for other tools.
@@ -336,6 +375,14 @@ class ArrayMatrix:
         """The statistics of every tile of the upper triangle in order, their checksums included."""
         return np.array([record.to_row() for record in self._records])
 
+    def identity(self) -> dict[str, Any]:
+        """Return what a checkpoint must find again, as `Matrix.identity`."""
+        return _identity(self)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what stores of the same values have too, as `Matrix.fingerprint`."""
+        return _fingerprint(self)
+
     def _check(self) -> tuple[dict[str, Any], Array | None]:
         """The same questions that an import asks, with no repair: one read of the array, both triangles."""
         similar = is_similarity(self.kind)
@@ -355,9 +402,7 @@ class ArrayMatrix:
                 raise InputError(f"{told}; `dasrel.import_matrix` has policies that repair and record it") from None
             if i == j and diagonal is not None:
                 diagonal[self.layout.span(i)] = np.diagonal(tile)
-            flat = np.ascontiguousarray(tile).reshape(-1).view(np.uint8)
-            flat.flags.writeable = False  # the checksum takes read-only bytes only
-            record.source_checksum = float(google_crc32c.value(flat))
+            record.source_checksum = float(crc32c(np.ascontiguousarray(tile)))
             return record
 
         total = TileStatistics()
@@ -388,37 +433,45 @@ def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None)
     return ArrayMatrix(array, kind, ids)
 
 
-def matrix_identity(matrix: Any) -> dict[str, Any]:
-    """A matrix, open or direct, by its shape, its names and the records of its tiles, checksums among them.
-
-    Two stores of the same source in other tiles are different here: sums over tiles have other last bits.
-
-    Cost: no scan; reads the records, some hundred bytes a tile.
-    """
-    ids = "\n".join(str(name) for name in matrix.ids)
+def _identity(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
     return {
         "n_objects": matrix.n_objects, "kind": matrix.kind, "tile": matrix.layout.tile,
-        "dtype": str(matrix.layout.dtype), "ids": digest([ids.encode("utf-8", "surrogatepass")]),
+        "dtype": str(matrix.layout.dtype), "ids": digest([_joined_ids(matrix)]),
         "tiles": digest([np.ascontiguousarray(matrix.records()).tobytes()]),
     }  # fmt: skip
 
 
-def digest(parts: Iterable[bytes]) -> str:
-    """Sixteen hexadecimal digits that stand for all of these bytes."""
-    total = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        total.update(len(part).to_bytes(8, "little"))
-        total.update(part)
+def _fingerprint(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
+    audit = matrix.audit
+    return {
+        "n_objects": matrix.n_objects, "kind": matrix.kind, "ids": zlib.crc32(_joined_ids(matrix)),
+        "minimum": audit["minimum"], "maximum": audit["maximum"], "mean": audit["mean"],
+    }  # fmt: skip
+
+
+def _joined_ids(matrix: Matrix | ArrayMatrix) -> bytes:
+    return "\n".join(str(name) for name in matrix.ids).encode("utf-8", "surrogatepass")
+
+
+def remote_content_hash(url: str) -> str:
+    """Return a hash of the names, sizes and versions of all that is behind a URL. Nothing else is read."""
+    try:
+        import fsspec  # type: ignore[import-untyped]
+
+        files, root = fsspec.core.url_to_fs(url)
+        found = files.find(root, detail=True)
+        if not found:  # not every server lists what it has
+            heads = [name for name in ("zarr.json", ".zarray", ".zgroup") if files.exists(f"{root}/{name}")]
+            found = {name: {"size": files.cat_file(f"{root}/{name}").hex()} for name in heads}
+    except Exception as error:  # whatever storage there is behind a URL has its own errors
+        raise InputError(redacted(f"{shown(url, limit=200)} cannot be listed: {shown(error, limit=200)}")) from None
+    if not found:
+        raise InputError(redacted(f"there is nothing at {shown(url, limit=200)}"))
+    total = hashlib.sha256()
+    for name, about in sorted(found.items()):
+        version = about.get("ETag") or about.get("mtime") or about.get("LastModified") or about.get("created")
+        total.update(f"{name}\0{about.get('size')} {version}\n".encode())
     return total.hexdigest()
-
-
-def _arrays(term: Any) -> Iterable[bytes]:
-    """The numbers that a term is made of; what it has worked out from them is left aside."""
-    names = getattr(type(term), "__dataclass_fields__", None) or vars(term)
-    for name in sorted(names):
-        value = getattr(term, name)
-        yield name.encode("utf-8")
-        yield np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else repr(value).encode("utf-8")
 
 
 def store_manifest(folder: Path) -> dict[str, Any] | None:

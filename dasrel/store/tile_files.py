@@ -11,8 +11,8 @@ The matrix store: one Zarr v3 group per matrix, written tile by tile and readabl
 The group's attribute `dasrel` is the manifest. Its `state` is `writing` until every tile is there, then `complete`.
 A store that grows (see `growing`) stays complete: its manifest alone says how many objects it has, and arrays may be
 longer than that.
-A tile file is written aside and renamed, and its record is written after it, so that a killed process leaves either
-a whole tile with its record or a tile that the next run writes again.
+A tile is written to a temporary file that is renamed, and its record is written after it, so that a killed process
+leaves either a complete tile with its record or a tile that the next run writes again.
 
 Checksums are Zarr's crc32c codec: four bytes behind the tile, checked by every Zarr reader, and no obstacle to
 mapping the file. A list in the manifest would have to be rewritten with every tile, and would read no faster.
@@ -23,14 +23,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
 import numpy as np
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec
@@ -39,6 +37,7 @@ from zarr.storage import LocalStore
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.util import Array, Names, limits, parallel
+from dasrel.util.files import crc32c, replacing
 from dasrel.util.text import count_text, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
@@ -221,7 +220,7 @@ class TileFiles:
             whole[:rows, :columns] = tile
             tile = whole
         tile = np.ascontiguousarray(tile, dtype=self.layout.dtype)
-        checksum = google_crc32c.value(_readonly(tile))
+        checksum = crc32c(tile)
         record = record if record.source_checksum else replace(record, source_checksum=float(checksum))
         if self.mapped:
             # Chunks that are plain bytes are written as plain files. Unlike Zarr this never makes a folder's parents:
@@ -240,14 +239,18 @@ class TileFiles:
             group["progress"][i, j] = record.to_row()
 
     def _put(self, key: str, data: Array, tail: bytes = b"") -> None:
-        """Write one chunk of an array whose folder exists."""
+        """Write one chunk of an array whose folder exists, and `tail` behind it; there is never half a chunk."""
         array, *folders = key.split("/")[:-1]
         folder = f"{self.store}/{array}"
         for name in folders:
             folder = f"{folder}/{name}"
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-        _write_aside(f"{self.store}/{key}", data, tail)
+        with replacing(f"{self.store}/{key}") as temporary, open(temporary, "wb", buffering=0) as file:
+            rest = data.data.cast("B")
+            while len(rest):
+                rest = rest[file.write(rest) :]
+            file.write(tail)
 
     def _map(self, i: int, j: int) -> Array:
         path = self.file(i, j)
@@ -276,9 +279,32 @@ class TileFiles:
 
     def _verify(self, whole: Array, i: int, j: int) -> None:
         stored = int.from_bytes(whole[-4:].tobytes(), "little")
-        found = google_crc32c.value(whole[:-4])
+        found = crc32c(whole[:-4])
         if stored != found:
             raise StoreError(f"{self._which(i, j)} is corrupt (checksum {found:08x}, stored {stored:08x}); {_ADVICE}")
+
+    def check_file(self, i: int, j: int, *, verify: bool) -> None:
+        """Raise `StoreError` if the file of tile (i, j) is not there or, with `verify`, not as its checksum says.
+
+        For local stores, compressed or not: the last four bytes are the crc32c of the others.
+
+        Cost: with `verify` reads the file, a MiB at a time.
+        """
+        path = self.file(i, j)
+        try:
+            left = os.stat(path).st_size - 4
+            with open(path, "rb", buffering=0) as file:
+                found = 0
+                while verify and left > 0 and (part := file.read(min(left, 1 << 20))):
+                    limits.check()
+                    found = crc32c(part, found)
+                    left -= len(part)
+                if verify and int.from_bytes(file.read(4), "little") != found:
+                    raise StoreError(f"tile {shown(path, limit=200)} is corrupt: its checksum is {found:08x}")
+        except StoreError:
+            raise
+        except OSError as error:
+            raise StoreError(f"tile {shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
     def _which(self, i: int, j: int) -> str:
         rows, columns = self.layout.span(i), self.layout.span(j)
@@ -298,30 +324,6 @@ def _identity(path: str, found: os.stat_result) -> tuple[str, int, int]:
 
 
 _ADVICE = "`dasrel audit STORE --verify` lists every bad tile"
-
-
-def _write_aside(path: str, tile: Array, tail: bytes) -> None:
-    """Write a chunk and what follows it to a file beside, then rename it: there is never half a chunk."""
-    # Not the process's number: another machine may write the same tile under the same number at the same time.
-    aside = f"{path}.{uuid.uuid4().hex}.partial"
-    try:
-        with open(aside, "wb", buffering=0) as file:
-            data = tile.data.cast("B")
-            done = 0
-            while done < len(data):
-                done += file.write(data[done:])
-            file.write(tail)
-        os.replace(aside, path)
-    except BaseException:
-        if os.path.exists(aside):
-            os.unlink(aside)
-        raise
-
-
-def _readonly(tile: Array) -> Array:
-    flat = tile.view(np.uint8).reshape(-1)
-    flat.flags.writeable = False  # the checksum takes read-only bytes only
-    return flat
 
 
 @contextlib.contextmanager

@@ -16,20 +16,15 @@ same bytes as if one process had written it.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import math
-import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
 import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
@@ -52,7 +47,15 @@ from dasrel.store.tile_files import (
     zarr_store,
 )
 from dasrel.util import Array, Names
-from dasrel.util.files import full_disk
+from dasrel.util.files import (
+    PARTIAL,
+    crc32c,
+    disk_errors,
+    exclusive_lock,
+    move_into_place,
+    remove_temporary_files,
+    replacing_folder,
+)
 from dasrel.util.limits import Output
 from dasrel.util.text import count_text, redacted, shown, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
@@ -153,7 +156,7 @@ class Writer:
             total = total.merged(record)
         if checksum is None:
             parts = b"".join(int(r.source_checksum).to_bytes(4, "little") for r in records)
-            checksum = f"crc32c of tiles: {google_crc32c.value(parts):08x}"
+            checksum = f"crc32c of tiles: {crc32c(parts):08x}"
         kept = self._group.create_array(
             "records",
             shape=rows.shape,
@@ -215,12 +218,7 @@ class Writer:
             target, written = local_path(self.target), local_path(self.store)
             assert target is not None
             assert written is not None
-            old = target.with_name(f".{target.name}.old")
-            if target.exists():
-                shutil.rmtree(old, ignore_errors=True)
-                target.rename(old)
-            written.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
+            move_into_place(written, target)
         return open_matrix(self.target)
 
 
@@ -277,8 +275,9 @@ def create_store(
                 f"{location(store)} exists, and a store that replaces it cannot be gone on with after a time limit:"
                 " remove the old one first, or leave the limit (--time-limit) out"
             )
-        place = target.with_name(f".{target.name}.new")
-        shutil.rmtree(place, ignore_errors=True)
+        place = target.with_name(f".{target.name}.new")  # one name, so that what a killed process left is removed
+        for left in (place, target.with_name(f".{target.name}.old")):
+            shutil.rmtree(left, ignore_errors=True)
     return Writer(store, place, manifest, create_group(place, manifest, names))
 
 
@@ -391,14 +390,10 @@ def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) 
 
 
 def sweep(store: StoreLike, *, age: float = 0) -> None:
-    """Remove files that a killed process, such as a worker, was still writing aside, so many seconds ago or more."""
+    """Remove temporary files that a killed process, such as a worker, wrote in a store `age` seconds ago or earlier."""
     local = local_path(store)
     if local is not None:
-        before = time.time() - age
-        for partial in local.rglob("*.partial"):
-            with contextlib.suppress(FileNotFoundError):
-                if age == 0 or partial.stat().st_mtime <= before:  # a file server's clock may be ahead of ours
-                    partial.unlink()
+        remove_temporary_files(local, age=age)
 
 
 def _is_vacant(store: StoreLike) -> bool:
@@ -406,18 +401,15 @@ def _is_vacant(store: StoreLike) -> bool:
     local = local_path(store)
     if local is None or not local.exists():
         return True
-    # A process killed at its very first step leaves a file that it was still writing aside.
-    return local.is_dir() and all(entry.name.endswith(".partial") for entry in local.iterdir())
-
-
-NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+    # A process killed at its very first step leaves a temporary file.
+    return local.is_dir() and all(entry.name.endswith(PARTIAL) for entry in local.iterdir())
 
 
 @contextlib.contextmanager
 def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
-    """Inside, no other process begins, resumes or replaces a local store there; parts, which share it, may come in.
+    """Keep other processes from beginning, resuming, replacing or growing a local store; parts share it.
 
-    An object store has no lock: whoever writes one sees to it that nobody else does.
+    An object store has no lock: only one process at a time may write one. Disk errors become one line.
     """
     local = local_path(store)
     if local is None:
@@ -425,78 +417,26 @@ def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
             yield
         return
     place = Path(lasting(local))
-    with _told(place, writing), contextlib.nullcontext() if writing.part else _alone(place):
-        yield
-
-
-@contextlib.contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """Lock a file beside the store. The lock goes with the process, however it ends; the file serves the next one."""
-    path = place.with_name(f".{place.name}.lock")
-    descriptor = _locked(path)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()  # still locked, so it is ours
-            os.close(descriptor)
-
-
-def _locked(path: Path) -> int | None:
-    """A descriptor of the file with the lock on it; None where it cannot be made or locked."""
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError:
-            return None  # what follows says what is wrong with the place
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise StoreError(
-                f"{shown(path.with_name(path.name[1:-5]), limit=400)} is being written by another process; wait for its"
-                " end, or choose another place"
-            ) from None
-        except FileNotFoundError:
-            pass  # whoever had it has just removed it
-        except OSError:
-            os.close(descriptor)
-            return None  # a file system without locks
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _told(place: Path, writing: Writing) -> Iterator[None]:
     where = shown(place, limit=400)
-    try:
+    if writing.force and not writing.resume and place.exists():
+        full = f"the old {where} is as it was; free some space and run again"
+    else:
+        full = f"{where} is unfinished and nothing was lost; free some space and run again with --resume"
+    with disk_errors(place, full=full), contextlib.nullcontext() if writing.part else store_lock(place):
         yield
-    except Exception as error:
-        if full_disk(error):
-            if writing.force and place.exists() and not writing.resume:
-                raise StoreError(
-                    f"the disk is full: the old {where} is as it was; free some space and run again"
-                ) from error
-            raise StoreError(
-                f"the disk is full: {where} is unfinished and nothing was lost; free some space and run again with"
-                " --resume"
-            ) from error
-        if isinstance(error, OSError) and error.errno in NOT_ALLOWED and _is_near(error.filename, place):
-            raise StoreError(
-                f"{where} cannot be written ({error.strerror}); choose another place, or one that is not read-only"
-            ) from error
-        raise
 
 
-def _is_near(name: object, place: Path) -> bool:
-    """Whether a file that an error names is one of the store's, or lies beside it; not one of the source's."""
-    if not isinstance(name, str | bytes | os.PathLike):
-        return False
-    path = Path(os.path.abspath(os.fsdecode(name)))
-    return path.is_relative_to(place) or path.name.startswith(f".{place.name}.") or path == place.parent
+def store_lock(place: Path) -> contextlib.AbstractContextManager[bool]:
+    """Hold the lock file beside a local store. Yields whether the file system enforces the lock.
+
+    A lock that was left on another host is taken over: what is begun there is only written on by `resume` or `force`.
+    """
+    return exclusive_lock(
+        place.with_name(f".{place.name}.lock"),
+        lambda owner: f"{shown(place, limit=400)} is being written by {owner}",
+        advice="wait for its end, or choose another place",
+        take_over=True,
+    )
 
 
 VISIBLE = 10.0
@@ -577,16 +517,11 @@ def join_store(
             )
         create_group(store, manifest, names, overwrite=state is not None)
     elif local is not None and state is None:
-        aside = local.with_name(f".{local.name}.{uuid.uuid4().hex}.begun")
         try:
-            create_group(aside, manifest, names)
-            os.rename(aside, local)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            _wait_for(store)  # another was first
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            with replacing_folder(local, make=False, check=_another_was_first) as temporary:
+                create_group(temporary, manifest, names)
+        except _BegunError:
+            _wait_for(store)
     begun, group = read_manifest(store, "r+")
     if begun["state"] == "begun":
         raise StoreError(f"{location(store)} was begun by a process that was killed at once: remove it and run again")
@@ -617,6 +552,14 @@ def _missing(writer: Writer) -> int:
         return len(writer.missing())
     except KeyError:  # no progress any more: it is being made complete
         return 0
+
+
+class _BegunError(Exception):
+    """Another process has begun the same store meanwhile."""
+
+
+def _another_was_first() -> None:
+    raise _BegunError
 
 
 def _wait_for(store: StoreLike) -> None:

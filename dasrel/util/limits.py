@@ -37,7 +37,7 @@ import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 
-from dasrel.errors import ClusterError, MemoryLimitError
+from dasrel.errors import ClusterError, InputError, MemoryLimitError
 from dasrel.util.text import count_text, seconds, shown, size_text, time_text
 
 Result = TypeVar("Result")
@@ -271,6 +271,24 @@ def thread_count(*, waiting: bool = True) -> int:
     return int(configured) if configured else int(CPU_COUNT) + 2 * waiting
 
 
+def memory_limit(memory: int | str | None, name: str = "memory") -> int:
+    """Return a limit of memory in bytes: a number, or text such as "2GB" or "512MiB"; by default half of the machine's.
+
+    >>> memory_limit("2GB"), memory_limit(1 << 20)
+    (2000000000, 1048576)
+    """
+    if memory is None:
+        return machine_memory() // 2
+    try:
+        limit = int(parse_bytes(memory))
+        has_number = not isinstance(memory, str) or any(map(str.isdigit, memory))  # Dask takes "" for one byte
+        if limit >= 0 and has_number and not isinstance(memory, bool):
+            return limit
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        pass
+    raise InputError(f"{name} is {shown(memory)!r}: give a number of bytes, or such as 2GB or 512MiB")
+
+
 @cache
 def machine_memory() -> int:
     """Memory of this machine in bytes, or what the container or the job may use if that is less."""
@@ -323,7 +341,7 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
     threads = thread_count()
     if memory is None or task_memory == 0:
         return threads
-    limit = parse_bytes(memory)
+    limit = memory_limit(memory)
     if task_memory > limit:
         raise MemoryLimitError(
             f"{label} needs {size_text(task_memory)} for one task and the limit is {size_text(limit)};"
@@ -450,7 +468,3 @@ def range_text(scans: Range) -> str:
     if scans.least == scans.most:
         return f"{scans.most:,.0f}"
     return f"{scans.typical:,.0f} or so, {scans.least:,.0f} to {scans.most:,.0f}"
-
-
-def memory_limit(memory: int | str | None) -> int:
-    return machine_memory() // 2 if memory is None else int(parse_bytes(memory))

@@ -28,7 +28,7 @@ from typing import Any
 from dasrel import __version__
 from dasrel.errors import DasrelError, DasrelWarning, InputError, Stopped
 from dasrel.util import limits, progress
-from dasrel.util.files import Lock
+from dasrel.util.files import disk_error_text, exclusive_lock, remove_temporary_files
 from dasrel.util.text import redacted, shown
 from dasrel.workflow import status
 from dasrel.workflow.schema import Step, Workflow, outputs
@@ -103,7 +103,8 @@ def run_workflow(
         tell(text)
         log("note", message=text)
 
-    with Lock(workflow.out / LOCK, note):
+    with exclusive_lock(workflow.out / LOCK, lambda owner: f"{owner} is at work on this workflow", note=note):
+        remove_temporary_files(workflow.out, f".{STATE}*")  # a process was killed while it wrote them
         try:
             return _Run(workflow, log, tell, connected, trust).all()
         except limits.Terminated:
@@ -341,6 +342,6 @@ def _remove(path: Path) -> None:
 
 
 def _plain(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return "out of memory; lower memory or use smaller tiles" if isinstance(error, MemoryError) else str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory; lower memory or use smaller tiles"
+    return disk_error_text(error) or str(error)

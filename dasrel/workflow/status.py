@@ -14,6 +14,8 @@ The word of a store comes from its names and from the records of its tiles. Only
 tiles read, and compared with the checksums that they end with.
 
 What a workflow writes down: its state after every step, and its log of JSON lines. No credentials in either.
+
+The store is imported inside the functions, so that a workflow with nothing to do does not load Zarr.
 """
 
 from __future__ import annotations
@@ -30,9 +32,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from dasrel.errors import DasrelError, InputError, StoreError
-from dasrel.store.matrix import store_manifest
-from dasrel.util import limits
-from dasrel.util.files import holder
+from dasrel.util.files import lock_owner, replacing
 from dasrel.util.text import redacted, shown, some
 from dasrel.workflow.schema import Step, Workflow, outputs
 
@@ -92,7 +92,7 @@ def plan(workflow: Workflow, *, read: bool = True, trust: bool = True) -> list[P
     """
     state = StateFile(workflow.out / STATE)
     known = Contents(state.files, trust=trust)
-    at_work = holder(workflow.out / LOCK) is not None
+    at_work = lock_owner(workflow.out / LOCK) is not None
     planned: dict[str, Planned] = {}
     for name, step in workflow.steps.items():
         planned[name] = judged(workflow, step, state, known, planned, read=read)
@@ -236,6 +236,8 @@ def _grown(workflow: Workflow, base: Step, state: StateFile, known: Contents, wo
         if done.get("key") == key:
             words.append(done["content"])
         elif trying.get("key") == key:  # killed between the end of the append and its record, or before
+            from dasrel.store.matrix import store_manifest
+
             manifest = store_manifest(workflow.out / outputs(base)[0]) or {}
             if len(manifest.get("provenance", {}).get("appends", [])) == k + 1:
                 words.append(known.of(workflow.out / outputs(base)[0]))
@@ -257,41 +259,16 @@ def _is_in(workflow: Workflow, step: Step, state: StateFile, known: Contents) ->
 def _word(key: str, place: str, done: Mapping[str, Any] | None, known: Contents) -> str:
     """The word of a file, a folder or a URL. A file that is gone counts as it was when the step was done."""
     if "://" in place:
-        return _remote(place)
+        from dasrel.store.matrix import remote_content_hash
+
+        return remote_content_hash(place)
     if done is not None and done.get("files", {}).get(key) == place and not os.path.lexists(place):
         return str(done["inputs"][key])
     return known.of(Path(place))
 
 
-def _remote(url: str) -> str:
-    """The word of something behind a URL: names, sizes and versions of all that is there. Nothing else is read."""
-    try:
-        import fsspec  # type: ignore[import-untyped]
-
-        files, root = fsspec.core.url_to_fs(url)
-        found = files.find(root, detail=True)
-        if not found:  # not every server lists what it has
-            found = {name: {"size": files.cat_file(f"{root}/{name}").hex()} for name in _heads(files, root)}
-    except Exception as error:  # whatever storage there is behind a URL has its own errors
-        raise InputError(redacted(f"{shown(url, limit=200)} cannot be listed: {shown(error, limit=200)}")) from None
-    if not found:
-        raise InputError(redacted(f"there is nothing at {shown(url, limit=200)}"))
-    digest = hashlib.sha256()
-    for name, about in sorted(found.items()):
-        version = about.get("ETag") or about.get("mtime") or about.get("LastModified") or about.get("created")
-        digest.update(f"{name}\0{about.get('size')} {version}\n".encode())
-    return digest.hexdigest()
-
-
-def _heads(files: Any, root: str) -> list[str]:
-    return [name for name in ("zarr.json", ".zarray", ".zgroup") if files.exists(f"{root}/{name}")]
-
-
 Known = dict[str, dict[str, str]]
 """For each path its signature and its word."""
-CHUNK = 1 << 20
-DECIDES = ("input", "compress", "format_version")
-"""What else of a manifest says what the values are."""
 
 
 class Contents:
@@ -353,8 +330,10 @@ def read(path: Path, *, leave_out: Iterable[str] = (), whole: bool = True) -> st
     try:
         if not path.is_dir():
             return _file(path)
+        from dasrel.store.matrix import open_matrix, store_manifest
+
         if store_manifest(path) is not None:
-            return _store(path, whole)
+            return open_matrix(path).content_hash(verify=whole)
         digest = hashlib.sha256()
         for name, file in _files(path):
             if name not in leave_out:
@@ -362,41 +341,6 @@ def read(path: Path, *, leave_out: Iterable[str] = (), whole: bool = True) -> st
         return digest.hexdigest()
     except FileNotFoundError as error:
         raise InputError(f"{shown(error.filename or path, limit=200)} is not there; check the name") from None
-
-
-def _store(folder: Path, whole: bool) -> str:
-    """The word of a store: its names and the records of its tiles. An unfinished append does not change it."""
-    from dasrel.store.matrix import matrix_identity, open_matrix
-
-    matrix = open_matrix(folder)
-    try:
-        about = {**matrix_identity(matrix), **{name: matrix.manifest.get(name) for name in DECIDES}}
-        if matrix.diagonal is not None:
-            about["diagonal"] = hashlib.sha256(matrix.diagonal.tobytes()).hexdigest()
-    except Exception as error:  # whatever Zarr says about a damaged array
-        raise StoreError(f"{shown(folder, limit=200)} cannot be read: {shown(error, limit=200)}") from None
-    for i, j in matrix.layout.tiles():
-        _check_tile(folder / "values" / "c" / str(i) / str(j), whole)
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def _check_tile(file: Path, whole: bool) -> None:
-    """See that a tile is there and, if wanted, that its bytes have the checksum that its last four are."""
-    try:
-        left = file.stat().st_size - 4
-        with file.open("rb", buffering=0) as opened:
-            if whole:
-                import google_crc32c
-
-                found = 0
-                while left > 0 and (part := opened.read(min(left, CHUNK))):
-                    limits.check()
-                    found = google_crc32c.extend(found, part)
-                    left -= len(part)
-                if int.from_bytes(opened.read(4), "little") != found:
-                    raise StoreError(f"tile {shown(file, limit=200)} is corrupt: its checksum is {found:08x}")
-    except OSError as error:
-        raise StoreError(f"tile {shown(file, limit=200)} cannot be read: {error.strerror}") from None
 
 
 def _file(path: Path) -> str:
@@ -459,20 +403,16 @@ class StateFile:
             )
 
     def save(self) -> None:
-        """Write it aside, and rename it."""
+        """Write it, atomically."""
         content = {"version": VERSION, "steps": self.steps, "files": self.files}
         write_json(self.path, redacted(content) | {"files": self.files})
 
 
 def write_json(path: Path, content: Any) -> None:
-    """A JSON file, on the disk and whole, or as it was before."""
-    aside = path.with_name(f".{path.name}.partial")
-    with aside.open("w", encoding="utf-8") as file:
+    """Write a JSON file, atomically, and on the disk when this returns."""
+    with replacing(path, sync=True) as temporary, temporary.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
 
 
 class Log:

@@ -161,7 +161,7 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
     assert not (tmp_path / "out").exists()
     line = refused(["spectrum", store, "--dask", "local:workers=1,memory=2MB"], capfd)
     assert "memory is 2MB for a worker, and an idle one takes 100 MB already" in line
-    assert "write it as 4GB" in refused(["spectrum", store, "--dask", "local:memory=much"], capfd)
+    assert "or such as 2GB" in refused(["spectrum", store, "--dask", "local:memory=much"], capfd)
 
 
 @pytest.mark.cluster

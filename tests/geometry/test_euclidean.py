@@ -378,7 +378,7 @@ def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (b"", b"nonsense", whole[: len(whole) // 2]):
         path.write_bytes(damaged)
-        with pytest.raises(StoreError, match="is not a Euclideanisation"):
+        with pytest.raises(StoreError, match="is not a dasrel Euclideanisation"):
             Euclideanized.load(path, K14, kind="squared-distance")
     path.write_bytes(whole)
     with np.load(path, allow_pickle=False) as file:
@@ -393,7 +393,7 @@ def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
 
     for about in (about_with(gamma="much"), about_with(method="magic"), about_with(scans=None)):
         written(about=about)
-        with pytest.raises(StoreError, match="is not a Euclideanisation"):
+        with pytest.raises(StoreError, match="is not a dasrel Euclideanisation"):
             Euclideanized.load(path, K14, kind="squared-distance")
     for changed in (
         {"edges": parts["edges"] + 2},
@@ -404,7 +404,7 @@ def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="is damaged"):
             Euclideanized.load(path, K14, kind="squared-distance")
     written(about=about_with(euclidean_version=99))
-    with pytest.raises(StoreError, match="has version 99"):
+    with pytest.raises(StoreError, match="version 99, this dasrel reads version 1"):
         Euclideanized.load(path, K14, kind="squared-distance")
     with pytest.raises(StoreError, match="no Euclideanisation at"):
         Euclideanized.load(tmp_path / "nowhere.npz", K14, kind="squared-distance")

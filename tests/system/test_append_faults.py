@@ -177,7 +177,9 @@ def test_two_at_once(tmp_path: Path) -> None:
     stored(store := tmp_path / "s", square[:20, :20], tile=8)
     with append_transaction(store, [str(k) for k in range(20, 30)], {"source": "other"}):
         for more in ({}, {"resume": True}, {"force": True}):
-            with pytest.raises(StoreError, match=r"another append to .* is under way; wait for it"):
+            with pytest.raises(
+                StoreError, match=rf"s is being written by process {os.getpid()} on .*; wait for its end"
+            ):
                 append(store, square[20:], **more)
     append(store, square[20:], force=True)
 

@@ -20,6 +20,7 @@ from dasrel.errors import InputError, StoreError
 from dasrel.io import text_matrix
 from dasrel.store import writer
 from dasrel.store.tile_files import TileFiles
+from dasrel.util import files as util_files
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, killed, line_of, ran
@@ -40,9 +41,9 @@ def store(source: Path) -> Path:
         [("scan", 1, 1), ("scan", 4, 0)],
         [
             ("numpy.save", 0, 1),
-            ("dasrel.clustering.output._replace", 0, 1),
+            ("dasrel.util.files.move_into_place", 0, 1),
         ],  # while the results are written, and before a rename
-        [("dasrel.clustering.output._replace", 1, 1)],  # they are in place, and the checkpoint is not yet removed
+        [("dasrel.util.files.move_into_place", 1, 1)],  # they are in place, and the checkpoint is not yet removed
     ],
 )
 def test_a_clustering_that_is_killed(tmp_path: Path, store: Path, moments: list[tuple[str, int, int]]) -> None:
@@ -101,7 +102,7 @@ def test_pairwise_and_append_that_are_killed(tmp_path: Path, source: Path) -> No
     assert ran("append", store, *added) == 0
     found, expected = dasrel.open_matrix(store), dasrel.open_matrix(whole)
     assert (found.rows(found.ids) == expected.rows(expected.ids)).all()
-    assert sorted(one.name for one in tmp_path.iterdir()) == [".s.lock", "new.npy", "old.npy", "s", "whole"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["new.npy", "old.npy", "s", "whole"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- disks
@@ -225,7 +226,7 @@ def test_two_imports_into_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store, refused = tmp_path / "s", []
 
     def other(**how: Any) -> None:
-        with pytest.raises(StoreError, match=f"{store} is being written by another process; wait"):
+        with pytest.raises(StoreError, match=rf"{store} is being written by process {os.getpid()} on .*; wait"):
             dasrel.import_matrix(second, store, kind="distance", writing=Writing(tile=20, **how))
         refused.append(how)
 
@@ -265,11 +266,11 @@ def test_many_processes_write_one_store(tmp_path: Path) -> None:
 def test_two_clusterings_into_one_folder(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     three, two = (dasrel.cluster(store, grid("hard", k, n_init=1)) for k in (3, 2))
-    at_once(monkeypatch, output, "_replace", lambda: output.save_clustering(two, out))
+    at_once(monkeypatch, util_files, "move_into_place", lambda: output.save_clustering(two, out))
     with pytest.raises(InputError, match=r"out exists; choose another place"):
         output.save_clustering(three, out)
     assert np.load(out / "memberships.npy").shape == (180, 2)
-    at_once(monkeypatch, output, "_replace", lambda: output.save_clustering(two, out, force=True))
+    at_once(monkeypatch, util_files, "move_into_place", lambda: output.save_clustering(two, out, force=True))
     output.save_clustering(three, out, force=True)
     assert np.load(out / "memberships.npy").shape == (180, 3)
     assert json.loads((out / "result.json").read_text())["settings"][0]["n_clusters"] == 3

@@ -21,7 +21,11 @@ from tests.helpers.stores import files
 N, TILE = 90, 16
 WRITING = Writing(tile=TILE)
 
-RENAME, CHUNK, RECORD = "os.replace", "dasrel.store.tile_files._write_aside", "dasrel.store.tile_files.TileFiles.write"
+RENAME, CHUNK, RECORD = (
+    "os.replace",
+    "dasrel.store.tile_files.TileFiles._put",
+    "dasrel.store.tile_files.TileFiles.write",
+)
 CREATE, DELETE = "zarr.Group.create_array", "zarr.Group.__delitem__"
 
 

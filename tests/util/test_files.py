@@ -7,21 +7,26 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dasrel.util.files import Lock, LockedError, holder
+from dasrel.util.files import LockedError, exclusive_lock, lock_owner
+
+
+def lock(path: Path, **more: Any) -> Any:
+    return exclusive_lock(path, lambda owner: f"{owner} is at work", **more)
 
 
 def test_a_lock_lets_one_in(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with Lock(path):
+    with lock(path):
         owner = json.loads(path.read_text())
         assert (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname())
-        with pytest.raises(LockedError, match=rf"process {os.getpid()} on .* is at work"), Lock(path):
+        with pytest.raises(LockedError, match=rf"process {os.getpid()} on .* is at work"), lock(path):
             pass
     assert list(tmp_path.iterdir()) == []
-    assert holder(path) is None
+    assert lock_owner(path) is None
 
 
 def test_locks_of_the_dead_are_taken_over(tmp_path: Path) -> None:
@@ -33,7 +38,7 @@ def test_locks_of_the_dead_are_taken_over(tmp_path: Path) -> None:
     for content in (owner, {**owner, "pid": os.getppid()}, {**owner, "started": None}, {}):
         path.write_text(json.dumps(content) if content else "")
         notes: list[str] = []
-        with Lock(path, notes.append):
+        with lock(path, note=notes.append):
             assert json.loads(path.read_text())["pid"] == os.getpid()
         assert len(notes) == 1
         assert not path.exists()
@@ -44,22 +49,22 @@ def test_locks_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
     path.write_text(json.dumps({"pid": 1, "host": "far.away", "started": None, "since": "2020-01-01T00:00:00Z"}))
     with (
         pytest.raises(LockedError, match=rf"process 1 on far.away since 2020.* remove {re.escape(str(path))}"),
-        Lock(path),
+        lock(path),
     ):
         pass
     assert path.exists()
-    assert (holder(path) or {})["host"] == "far.away"
+    assert (lock_owner(path) or {})["host"] == "far.away"
 
 
 RACE = """
 import sys, time
 from pathlib import Path
-from dasrel.util.files import Lock, LockedError
+from dasrel.util.files import LockedError, exclusive_lock
 path, log = Path(sys.argv[1]), Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    with Lock(path):
+    with exclusive_lock(path, lambda owner: f"{owner} is at work"):
         with log.open("a") as file:
             file.write("in\\n")
         time.sleep(float(sys.argv[3]))
@@ -89,5 +94,5 @@ def test_of_many_at_once_one_wins(tmp_path: Path, stale: bool) -> None:
         one.stdin.flush()
     said = [one.communicate(timeout=200)[0] for one in several]
     assert sum(text.startswith("won") for text in said) == 1, said
-    assert sum("is at work on this workflow" in text for text in said) == 5, said
+    assert sum("is at work" in text for text in said) == 5, said
     assert (tmp_path / "log").read_text() == "in\n"
