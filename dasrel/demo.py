@@ -72,7 +72,10 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
     picture = folder / PICTURE if out is not None else Path(PICTURE)
     left = [name for name in (STORE, RESULTS, PICTURE) if out is not None and os.path.lexists(folder / name)]
     if left and not force:
-        raise InputError(f"{shown(folder / left[0], limit=200)} exists; choose another folder, or say force (--force)")
+        raise InputError(
+            f"{shown(folder / left[0], limit=200)} exists",
+            remedy="choose another folder, or say {force=True} to replace it",
+        )
     if os.path.lexists(folder) and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InputError(f"{shown(folder, limit=200)} is no folder that can be written to; say `dasrel demo FOLDER`")
     replaced = picture.exists()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dasrel.cli.console import Console, complain
+from dasrel.cli.console import Console, as_option, complain
 from dasrel.cli.options import (
     READING,
     RUNNING,
@@ -203,7 +203,7 @@ def plan_command(
     try:
         fleet = Fleet(tuple(counts), worker_memory, worker_threads)
     except InputError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(error.text(as_option)) from None
     show_plan(talk, store, runs.asked(), memory=memory, fleet=fleet, probe=probe)
 
 

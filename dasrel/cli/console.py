@@ -31,6 +31,7 @@ from dasrel.util import limits, progress
 from dasrel.util.files import disk_error_text
 from dasrel.util.progress import Progress
 from dasrel.util.text import count_text, json_ready, redacted, shown, size_text, time_text
+from dasrel.vocabulary import OPTIONS
 
 # typer.BadParameter is the one usage error that every version of typer shows; its parent is all of them.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -56,7 +57,7 @@ class Console:
 
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, DasrelWarning):
-                complain(f"warning: {message}")
+                complain(f"warning: {message.text(as_option)}")
             elif self.verbose:
                 plain(message, category, *where, **more)
 
@@ -173,10 +174,22 @@ def report(error: BaseException, *, json: bool, trace: bool, signalled: bool = F
     return code
 
 
+def as_option(name: str, value: str | None) -> str:
+    """Write an option of a remedy as the command line does.
+
+    >>> as_option("Policy.clip_negative", "TOL"), as_option("resume", "True"), as_option("Policy.missing", "VALUE")
+    ('--clip-negative TOL', '--resume', '--missing fill=VALUE')
+    """
+    key = OPTIONS.get(name, name.rpartition(".")[2])
+    if key == "missing" and value is not None and value.isupper():
+        value = f"fill={value}"
+    return f"--{key.replace('_', '-')}" + ("" if value in (None, "True") else f" {value}")
+
+
 def told(error: BaseException) -> str:
     """An error as one line."""
     if isinstance(error, DasrelError):
-        return str(error)
+        return error.text(as_option)
     if (text := disk_error_text(error)) is not None:
         return text
     if isinstance(error, MemoryError):

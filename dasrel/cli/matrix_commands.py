@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dasrel.cli.analysis_commands import spectrum_lines
-from dasrel.cli.console import Console, complain
+from dasrel.cli.console import Console, as_option, complain
 from dasrel.cli.options import (
     READING,
     REPAIRS,
@@ -108,7 +108,7 @@ def _part(text: str | None) -> tuple[int, int] | None:
     try:
         return parse_part(text)
     except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--part") from None
+        raise typer.BadParameter(error.text(as_option), param_hint="--part") from None
 
 
 def _show_part(talk: Console, store: str, done: Any) -> None:

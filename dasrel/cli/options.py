@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from dasrel.cli.console import Console
+from dasrel.cli.console import Console, as_option
 from dasrel.engine.runtime import WAIT, Runtime
 from dasrel.errors import InputError
 from dasrel.util.text import seconds
@@ -86,7 +86,7 @@ def duration(text: str | None) -> float | None:
     try:
         return None if text is None else seconds(text)
     except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--time-limit") from None
+        raise typer.BadParameter(error.text(as_option), param_hint="--time-limit") from None
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
                 try:
                     given[name] = groups[name](**values)
                 except InputError as error:
-                    raise typer.BadParameter(str(error)) from None
+                    raise typer.BadParameter(error.text(as_option)) from None
             function(talk=talk, **given)
 
     wrapper: Any = run

@@ -535,11 +535,10 @@ def _refuse_negatives(moving: Sequence[RunState]) -> None:
     first = stopped[0]
     raise InputError(
         f"{count_text(first.stopped_by_negatives, 'distance to a centre is', 'distances to centres are')} negative in"
-        f" iteration {first.n_iter} of run"
-        f" {first.place} ({first.rule}, {count_text(first.run.n_clusters, 'cluster')}; {len(stopped)} of"
-        f" {count_text(len(moving), 'run')} met"
-        " some): the dissimilarities are not Euclidean. Say on_negative='heal' (NERFCM), give a spread (-2 lambda_1,"
-        " lambda_1 the smallest eigenvalue of -1/2 P D P, always suffices), or pass a Euclideanised relation"
+        f" iteration {first.n_iter} of run {first.place} ({first.rule}, {count_text(first.run.n_clusters, 'cluster')};"
+        f" {len(stopped)} of {count_text(len(moving), 'run')} met some): the dissimilarities are not Euclidean",
+        remedy="say {on_negative=heal} (NERFCM), or {spread=BETA} (-2 lambda_1, lambda_1 the smallest eigenvalue of"
+        " -1/2 P D P, always suffices), or Euclideanise the matrix",
     )
 
 
@@ -580,8 +579,9 @@ def split_by_memory(
         first = needed(BLOCK, 8 * n * BLOCK * (2 * LANCZOS_SCANS + 8))
         if first > limit:
             raise MemoryLimitError(
-                f'entropy_weight="auto" needs {size_text(first)} for {n} objects and the limit is'
-                f" {size_text(limit)}; raise memory, or give a number"
+                f"the automatic entropy weight needs {size_text(first)} for {count_text(n, 'object')} and the limit is"
+                f" {size_text(limit)}",
+                remedy="raise {memory}, or say {entropy_weight=NUMBER}",
             )
     bundles: list[list[tuple[int, Run]]] = [[]]
     columns, held = 0, kept + update
@@ -601,7 +601,8 @@ def split_by_memory(
                 f"one run of {count_text(run.n_clusters, 'cluster')} on {count_text(n, 'object')} needs"
                 f" {size_text(needed(run.n_clusters + extra, held + mine))}"
                 f" ({size_text(kept)} of it for {count_text(len(keeping), 'kept result')}) and the limit is"
-                f" {size_text(limit)}; raise memory, keep fewer results, or use smaller tiles"
+                f" {size_text(limit)}",
+                remedy="raise {memory}, keep fewer results, or use smaller tiles",
             )
         bundles[-1].append((place, run))
         columns += run.n_clusters

@@ -195,7 +195,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         """NumPy arrays, lists and data frames go through scikit-learn's own checks; numbers are not copied."""
         if self.kind is None and not _knows_its_kind(X):
             raise InputError(
-                f"say what the array's numbers are: {type(self).__name__}(kind=...), one of {explain_kinds()}"
+                "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
             )
         if not _is_plain(X):
             return X

@@ -183,12 +183,12 @@ def cluster(
         if len(bundles) > 1:
             notes.add(
                 f"{count_text(len(listed), 'run')} do not fit into memory at once and were split into"
-                f" {count_text(len(bundles), 'bundle')}, each"
-                " with its own scans; raise memory to make fewer scans"
+                f" {count_text(len(bundles), 'bundle')}, each with its own scans",
+                remedy="raise {memory} to make fewer scans",
             )
         first = entropy_weights(relation, listed, scan_memory, keep)
         if first["without_value"]:
-            notes.add('all objects are alike, so that entropy_weight="auto" has no value: 1 was used')
+            notes.add("all objects are alike, so that the automatic entropy weight has no value: 1 was used")
         weights = {int(place): value for place, value in first["weights"].items()}
         so_far = BundleResults.unpacked(keep.state("bundles"), listed, keep_all)
         while so_far.bundle < len(bundles):
@@ -220,43 +220,44 @@ class _Notes:
     """Warnings: each is given once, and kept with the result."""
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._notes: list[DasrelWarning] = []
 
-    def add(self, text: str) -> None:
-        self._texts.append(text)
+    def add(self, problem: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        self._notes.append(DasrelWarning(problem, where=where, remedy=remedy))
 
     def told(self) -> tuple[str, ...]:
-        for text in self._texts:
-            warnings.warn(text, DasrelWarning, stacklevel=3)
-        return tuple(self._texts)
+        for note in self._notes:
+            warnings.warn(note, stacklevel=3)
+        return tuple(map(str, self._notes))
 
 
 def _look_back(results: Sequence[RunResult], eigenvalue: float | None, n: int, notes: _Notes) -> None:
     """What a user should know of how it went."""
     total = len(results)
 
-    def tell(which: list[int], text: str) -> None:
+    def tell(which: list[int], text: str, remedy: str | None = None) -> None:
         if which:
-            notes.add(f"{len(which)} of {count_text(total, 'run')} {text} (runs {some(which)})")
+            notes.add(f"{len(which)} of {count_text(total, 'run')} {text}", where=f"runs {some(which)}", remedy=remedy)
 
     def those(test: Any) -> list[int]:
         return [k for k, r in enumerate(results) if test(r)]
 
-    tell(those(lambda r: not r.converged), "did not converge within max_iter iterations; raise max_iter or tol")
+    tell(those(lambda r: not r.converged), "did not converge", "raise {max_iter} or {tol}")
     if eigenvalue is not None:
         above = those(lambda r: r.run.rule == "fcm2" and r.entropy_weight > 2 * (eigenvalue + r.beta / 2) / n)
-        tell(above, "have an entropy_weight above the value at which U = 1/c attracts, 2 lambda_max / n")
+        tell(above, "have an entropy weight above the value at which U = 1/c attracts, 2 lambda_max / n")
     fuzzy = those(lambda r: r.flat and not r.run.is_possibilistic)
-    tell(fuzzy, "ended with U = 1/c, which says nothing; lower the fuzzifier or the entropy_weight")
+    tell(fuzzy, "ended with U = 1/c, which says nothing", "lower {fuzzifier} or {entropy_weight}")
     pairs = those(lambda r: r.coincident_clusters and r.run.is_possibilistic)
-    tell(pairs, "ended with coincident clusters; lower spread_scale, or ask for fewer clusters")
+    tell(pairs, "ended with coincident clusters", "lower {spread_scale} or {n_clusters}")
     pairs = those(lambda r: r.coincident_clusters and not r.flat and not r.run.is_possibilistic)
-    tell(pairs, "ended with coincident clusters; lower the fuzzifier or the entropy_weight, or ask for fewer clusters")
+    tell(pairs, "ended with coincident clusters", "lower {fuzzifier}, {entropy_weight} or {n_clusters}")
     healed = those(lambda r: r.negative_distances and r.run.on_negative == "heal" and r.run.rule != "hard")
     tell(healed, "met negative distances and were healed by a spread of their own (beta in the table)")
     left = those(lambda r: r.negative_distances and (r.run.on_negative != "heal" or r.run.rule == "hard"))
     tell(left, "met negative distances: the relation is not Euclidean, and the objective may rise")
-    tell(those(lambda r: r.rises), "saw the objective rise: the relation is not Euclidean; heal, or give a spread")
+    rises = those(lambda r: r.rises)
+    tell(rises, "saw the objective rise: the relation is not Euclidean", "say {on_negative=heal} or {spread=BETA}")
     tell(those(lambda r: r.empty), "ended with empty clusters: there are fewer different objects than clusters")
 
 
@@ -429,8 +430,8 @@ def same_bundles(bundles: list[list[tuple[int, Run]]], state: dict[str, Any] | N
     if len(begun) < len(bundles):
         raise MemoryLimitError(
             f"the checkpoint has {count_text(len(begun), 'bundle')} and memory allows only smaller ones here,"
-            f" {len(bundles)};"
-            " raise memory (--memory)"
+            f" {len(bundles)}",
+            remedy="raise {memory}",
         )
     runs = dict(one for bundle in bundles for one in bundle)
     return [[(place, runs[place]) for place in bundle] for bundle in begun]

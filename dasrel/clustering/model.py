@@ -246,8 +246,8 @@ class Model:
             return None
         if self_similarity is None:
             raise InputError(
-                f"this model is of kind {self.kind}: say self_similarity=, the similarity of each new object with"
-                " itself (one number if all have the same, such as 1 for a Gaussian kernel)"
+                f"this model is of kind {self.kind}, and the similarity of each new object with itself is not given",
+                remedy="say {self_similarity=NUMBER} if all have the same, such as 1 for a Gaussian kernel",
             )
         own = np.asarray(self_similarity, dtype=np.float64)
         if own.shape not in ((), (count,)) or not np.isfinite(own).all():

@@ -98,7 +98,9 @@ def check_out(out: PathLike, *, force: bool) -> None:
     if not os.path.lexists(target):
         return
     if not force:
-        raise InputError(f"{where} exists; choose another place, or say force (--force) to replace an earlier result")
+        raise InputError(
+            f"{where} exists", remedy="choose another place, or say {force=True} to replace an earlier result"
+        )
     is_result = target.is_dir() and ((target / "result.json").is_file() or not any(target.iterdir()))
     if not is_result or target.is_symlink():
         raise InputError(f"{where} is no folder of results (it has no result.json), so force does not replace it")
@@ -202,7 +204,9 @@ def check_file(path: PathLike, *, force: bool) -> None:
     if os.path.isdir(path):
         raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
     if os.path.lexists(path) and not force:
-        raise InputError(f"{shown(path, limit=200)} exists; choose another name, or say force (--force)")
+        raise InputError(
+            f"{shown(path, limit=200)} exists", remedy="choose another name, or say {force=True} to replace it"
+        )
 
 
 def save_predictions(

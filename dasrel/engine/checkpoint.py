@@ -86,8 +86,8 @@ class Checkpoint:
             files = self.files(command)
             if files and not (self.resume or self.force):
                 raise StoreError(
-                    f"{where} holds a checkpoint ({files[0].name}): say resume (--resume) to go on from it, force"
-                    " (--force) to begin anew, or give another folder"
+                    f"{where} holds a checkpoint ({files[0].name})",
+                    remedy="say {resume=True} to go on from it, {force=True} to begin anew, or give another folder",
                 )
 
     def clear(self, *commands: str) -> None:
@@ -174,8 +174,8 @@ class CheckpointWriter:
             if reason:
                 done = count_text(self.scans, "scan")
                 raise Stopped(
-                    f"stopped by {reason} after {done}; the state is in {shown(self._last, limit=400)}: the same again"
-                    " with resume (--resume) goes on from there",
+                    f"stopped by {reason} after {done}; the state is in {shown(self._last, limit=400)}",
+                    remedy="run the same again with {resume=True} to go on from there",
                     scans=self.scans, checkpoint=str(self._last),
                 )  # fmt: skip
         self._turned = time.perf_counter()
@@ -233,7 +233,9 @@ class CheckpointWriter:
             _log.info("going on from %s", file)
             return
         if faults:
-            raise StoreError(f"{faults[0]}, nor any other; leave resume out and say force (--force) to begin anew")
+            raise StoreError(
+                f"{faults[0]}, nor any other", remedy="leave {resume} out and say {force=True} to begin anew"
+            )
         text = f"no checkpoint of {self._command} in {shown(checkpoint.path, limit=200)} yet: from the beginning"
         if any(Path(checkpoint.path).glob("*.npz")):
             _log.info(text)  # what came before is there, and this is its turn
@@ -248,8 +250,9 @@ class CheckpointWriter:
             if there != here and not _same_number(there, here):
                 raise StoreError(
                     f"{shown(file, limit=200)} belongs to something else: {shown(name)} is {shown(there)} there and"
-                    f" {shown(here)} here; give the same again, another folder, or leave resume out and say force"
-                    " (--force) to begin anew"
+                    f" {shown(here)} here",
+                    remedy="give the same again, another folder, or leave {resume} out and say {force=True} to begin"
+                    " anew",
                 )
 
 
@@ -268,11 +271,9 @@ def checkpoint_writer(
             yield keeper
             took = keeper._writing
             if took > max(30.0, 0.25 * (time.perf_counter() - keeper._began)):
-                warnings.warn(
-                    f"writing checkpoints took {took:.0f} s, {took / keeper.seconds:.0%} of the time; write them less"
-                    " often (--every), or to a faster disk",
-                    DasrelWarning, stacklevel=4,
-                )  # fmt: skip
+                told = f"writing checkpoints took {took:.0f} s, {took / keeper.seconds:.0%} of the time"
+                remedy = "write them less often ({Checkpoint.every}), or to a faster disk"
+                warnings.warn(DasrelWarning(told, remedy=remedy), stacklevel=4)
 
 
 @contextmanager

@@ -58,6 +58,7 @@ REACH = 10.0
 """Most seconds to wait for a scheduler to answer, if nothing else is said."""
 PLACES = ("scheduler", "scheduler_file", "dask")
 TLS = ("tls_ca", "tls_cert", "tls_key")
+_TLS_FILES = "{Runtime.tls_ca}, {Runtime.tls_cert} and {Runtime.tls_key}"
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}
 """Else a local cluster gives a worker up for good that dies twice within a quarter of a minute or so."""
 WITH_TLS = ("local", "slurm")
@@ -83,26 +84,27 @@ class Runtime:
     def __post_init__(self) -> None:
         named = [name for name in PLACES if getattr(self, name) is not None]
         if len(named) > 1:
-            raise InputError(f"{' and '.join(map(_option, named))} are given; name one place to run at")
+            raise InputError(f"{' and '.join(map(_words, named))} are given", remedy="name one place to run at")
         for name in ("workers", "wait"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InputError(f"{_option(name)} is {value}; it must be above 0")
+                raise InputError(f"{name} is {value}; it must be above 0")
         given = [name for name in TLS if getattr(self, name) is not None]
         if given and len(given) < len(TLS):
             missing = next(name for name in TLS if name not in given)
-            raise InputError(f"{_option(missing)} is missing: TLS takes --tls-ca, --tls-cert and --tls-key")
+            raise InputError(f"{_words(missing)} is missing", remedy=f"TLS takes {_TLS_FILES}")
         if "@" in (self.scheduler or ""):
             raise InputError(
-                "--scheduler has a user or a password in it, which Dask does not know; use the --tls options"
+                "the scheduler's address has a user or a password in it, which Dask does not know",
+                remedy=f"use TLS: {_TLS_FILES}",
             )
         if self.dask is None:
             return
         kind, settings = parsed_cluster(self.dask)
         if given and kind not in WITH_TLS:
-            raise InputError(f"{_option(given[0])} is given, but a cluster on {kind} takes no TLS files from here")
+            raise InputError(f"{_words(given[0])} is given, but a cluster on {kind} takes no TLS files from here")
         if kind == "local" and (self.workers or 0) > settings.get("workers", self.workers or 0):
-            raise InputError(f"--workers {self.workers} would never come: the cluster has {settings['workers']}")
+            raise InputError(f"{self.workers} workers would never come: the cluster has {settings['workers']}")
 
     @property
     def place(self) -> str | None:
@@ -141,11 +143,12 @@ def environment(variables: Mapping[str, str] | None = None) -> Runtime:
     try:
         return Runtime(**found)
     except InputError as error:
-        raise InputError(f"in the environment (DASREL_...): {error}") from None
+        problem = f"in the environment (DASREL_...): {error.problem}"
+        raise InputError(problem, where=error.where, remedy=error.remedy) from None
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _silent(text: str) -> None:
@@ -176,11 +179,12 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
     """
     whole = runtime.over(environment())
     if whole.place is None:
-        idle = [
-            _option(field.name) for field in dataclasses.fields(runtime) if getattr(runtime, field.name) is not None
-        ]
+        idle = [_words(field.name) for field in dataclasses.fields(runtime) if getattr(runtime, field.name) is not None]
         if idle:
-            raise InputError(f"{idle[0]} is given, but no cluster: add --scheduler, --scheduler-file or --dask")
+            raise InputError(
+                f"{idle[0]} is given, but no cluster",
+                remedy="add {Runtime.scheduler}, {Runtime.scheduler_file} or {Runtime.dask}",
+            )
         yield None
         return
     from dasrel.util import limits, parallel
@@ -253,14 +257,14 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
         target = runtime.scheduler or _address_in(Path(runtime.scheduler_file or ""), limit)
         name, wanted, ends = f"the scheduler {redacted(target)}", 1, False
     if str(target).startswith("tls://") and security is None and not dask.config.get("distributed.comm.tls.ca-file"):
-        raise ClusterError(f"{name} asks for TLS: give --tls-ca, --tls-cert and --tls-key")
+        raise ClusterError(f"{name} asks for TLS", remedy=f"give {_TLS_FILES}")
     failure = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # versions that differ are told of below, with dasrel's own
         try:
             client = limits.waited(Client, target, security=security, timeout=limit, name="dasrel")
         except Exception as error:
-            failure = ClusterError(_why(error, name, runtime))
+            failure = _unreachable(error, name, runtime)
             traceback.clear_frames(error.__traceback__)
     if failure is not None:
         # A client that was never whole ends here and now: were it found in the middle of the next one's beginning, both
@@ -286,7 +290,7 @@ def _security(runtime: Runtime) -> Any | None:
     for name in TLS:
         path = Path(getattr(runtime, name))
         if not path.is_file():
-            raise InputError(f"{_option(name)} {shown(path, limit=200)} is no file")
+            raise InputError(f"{_words(name)} {shown(path, limit=200)} is no file")
     pair = {"cert": runtime.tls_cert, "key": runtime.tls_key}
     roles = {f"tls_{role}_{part}": path for role in ("client", "scheduler", "worker") for part, path in pair.items()}
     security = Security(require_encryption=True, tls_ca_file=runtime.tls_ca, **roles)
@@ -320,16 +324,16 @@ def _address_in(path: Path, limit: float) -> str:
     return address
 
 
-def _why(error: Exception, name: str, runtime: Runtime) -> str:
-    """Why there is no connection, as one line."""
+def _unreachable(error: Exception, name: str, runtime: Runtime) -> ClusterError:
+    """Why there is no connection."""
     said = redacted(one_line(error))
     if "SSL" in said or "TLS" in said or "encryption" in said:
-        hint = "check --tls-ca, --tls-cert and --tls-key against those of the scheduler, and that its address is tls://"
+        hint = f"check {_TLS_FILES} against those of the scheduler, and that its address is tls://"
     elif runtime.tls_ca is None:
-        hint = "is it running, and does it ask for TLS (--tls-ca, --tls-cert, --tls-key)?"
+        hint = f"is it running, and does it ask for TLS ({_TLS_FILES})?"
     else:
         hint = "is it running, with TLS?"
-    return f"cannot reach {name}: {said}; {hint}"
+    return ClusterError(f"cannot reach {name}: {said}", remedy=hint)
 
 
 def _wait(client: Any, wanted: int, limit: float) -> None:
@@ -344,9 +348,8 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
             raise lost(client) from error
         have = len(worker_memory(client, wait=0))
         raise ClusterError(
-            f"{have} of {count_text(wanted, 'worker')} came in {limit:g} s; see why they do not start, or wait longer"
-            " (--wait) or"
-            " for fewer (--workers)"
+            f"{have} of {count_text(wanted, 'worker')} came in {limit:g} s",
+            remedy="see why they do not start, or wait longer ({Runtime.wait}) or for fewer ({Runtime.workers})",
         ) from None
 
 
@@ -391,13 +394,13 @@ def _explained(error: Exception, client: Any) -> ClusterError | None:
     if isinstance(error, KilledWorker):
         return ClusterError(
             f"{count_text(error.allowed_failures + 1, 'worker')} died over the same piece of work, the last at"
-            f" {error.last_worker.address}; most often they lack memory: give them more, or fewer threads, or use"
-            f" smaller tiles, and {AGAIN}"
+            f" {error.last_worker.address}",
+            remedy="most often they lack memory: give them more, or fewer threads, or use smaller tiles, and " + AGAIN,
         )
     if client.status != "running" or isinstance(error, CommClosedError):
         return lost(client)
     if isinstance(error, CancelledError):
-        return ClusterError(f"the cluster dropped the work ({one_line(error)}); {AGAIN}")
+        return ClusterError(f"the cluster dropped the work ({one_line(error)})", remedy=AGAIN)
     return None
 
 

@@ -640,8 +640,8 @@ def scan_memory(source: Any, consumers: list[Consumer], limit: int) -> int:
     fixed, task = needed_memory(source, consumers)
     if fixed + task > limit:
         raise MemoryLimitError(
-            f"a scan needs {size_text(fixed + task)} and the limit is {size_text(limit)}; raise memory, or use"
-            f" tiles smaller than {source.layout.tile}"
+            f"a scan needs {size_text(fixed + task)} and the limit is {size_text(limit)}",
+            remedy=f"raise {{memory}}, or use tiles smaller than {source.layout.tile}",
         )
     threads = min(limits.thread_count(), (limit - fixed) // task) if task else 0
     return int(fixed + threads * task)

@@ -41,7 +41,7 @@ from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
 from dasrel.util.files import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import shown, some
 from dasrel.vocabulary import METHODS
 
 
@@ -149,17 +149,13 @@ def _described(found: LanczosResult, n: int, rounding: float, count: int, max_sc
         is_euclidean = True
     spread = 0.0 if is_euclidean else max(0.0, -2 * (value - residual))
     if not found.converged:
-        told = {
-            "scans": f"{count_text(max_scans, 'scan was', 'scans were')} not enough; raise max_scans, or tol",
-            "memory": f"memory for the basis ended after {count_text(found.scans, 'scan')}; raise memory, or tol",
-            "rounding": "the rounding of the stored numbers allows no more; store them as float64, or raise tol",
-        }[found.stopped]
-        warnings.warn(
+        told, remedy = _why_not_nearer(found.stopped, found.scans)
+        problem = (
             f"the spectrum's ends are less near than asked for, lowest {value:.6g} +- {residual:.2g} and highest"
-            f" {found.ritz[-1]:.6g} +- {found.ritz_residuals[-1]:.2g}: {told}; a spread of {spread:.6g} covers it",
-            DasrelWarning,
-            stacklevel=3,
+            f" {found.ritz[-1]:.6g} +- {found.ritz_residuals[-1]:.2g}, because {told}; a spread of {spread:.6g} covers"
+            " it"
         )
+        warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=3)
     values, residuals = tuple(found.ritz.tolist()), tuple(found.ritz_residuals.tolist())
     return Spectrum(
         n_objects=n, lowest=values[:count], lowest_residuals=residuals[:count], highest=values[::-1][:count],
@@ -452,17 +448,24 @@ def _compose(base: Relation, method: str, gamma: float, alpha: float | None, del
 
 
 def _warn(found: Result, work: SearchContext) -> None:
-    told = {
-        "scans": f"{count_text(work.max_scans, 'scan was', 'scans were')} not enough; raise max_scans, or tol",
-        "memory": "memory for the basis ended; raise memory, or tol",
-        "rounding": "the rounding of the stored numbers allows no more; store them as float64, or raise tol",
-    }[found.stopped]
-    warnings.warn(
+    told, remedy = _why_not_nearer(found.stopped, work.max_scans)
+    problem = (
         f"gamma of the method {work.method} is less near than asked for: the eigenvalue is {found.value:.6g} +-"
-        f" {found.residual:.2g} ({told}); gamma {found.gamma:.6g} covers it",
-        DasrelWarning,
-        stacklevel=3,
+        f" {found.residual:.2g}, because {told}; gamma {found.gamma:.6g} covers it"
     )
+    warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=3)
+
+
+def _why_not_nearer(stopped: str, scans: int) -> tuple[str, str]:
+    """Why a search ended before its tolerance was met, and what to do about it."""
+    return {
+        "scans": (f"{scans} scans were not enough", "raise {max_scans} or {tol}"),
+        "memory": ("the memory for the basis was full", "raise {memory} or {tol}"),
+        "rounding": (
+            "the rounding of the stored numbers allows no more",
+            "store them with {Writing.dtype=float64}, or raise {tol}",
+        ),
+    }[stopped]
 
 
 TYPICAL_EUCLIDEAN = {"spread": 11, "ultrametric": 13, "power": 61, "exponential": 62, "log": 46}

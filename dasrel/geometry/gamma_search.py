@@ -141,9 +141,10 @@ def leaves(work: SearchContext) -> tuple[Tree, Index | None, int]:
         ids = base.matrix.ids
         named = some([f"{shown(ids[i])} and {shown(ids[j])}" for i, j in pairs], total=count)
         raise InputError(
-            f"{count_text(count, 'pair of objects has', 'pairs of objects have')} dissimilarity 0 but different rows"
-            f" ({named}), so no gamma is large enough"
-            f" for the method {work.method}: use floor_zeros (--floor-zeros VALUE), or the method spread"
+            f"{count_text(count, 'pair of objects has', 'pairs of objects have')} dissimilarity 0 but different rows,"
+            f" so no gamma is large enough for the method {work.method}",
+            where=named,
+            remedy="say {floor_zeros=VALUE}, or {method=spread}",
         )
     return tree, groups, int(len(groups) - len(members))
 
@@ -370,8 +371,9 @@ class _Parameter:
         if math.isnan(limit):
             raise InputError(
                 f"no alpha was found for which Delta of the method {self.work.method} is Euclidean within {scans}"
-                " scans; raise max_scans, raise the smallest dissimilarities (--floor-zeros), or use the method spread"
-                " or ultrametric"
+                " scans",
+                remedy="raise {max_scans}, raise the smallest dissimilarities ({floor_zeros=VALUE}), or say"
+                " {method=spread} or {method=ultrametric}",
             )
         inside = 1 + MARGIN if self.work.method == "exponential" else 1 - MARGIN
         self.limit, self.alpha = limit, limit * inside if met else limit

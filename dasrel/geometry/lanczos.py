@@ -478,8 +478,8 @@ def scans_that_fit(search: Search, n: int, dimension: int, metric: bool) -> int:
     if fit < min(2, all_scans):
         raise MemoryLimitError(
             f"eigenvalues of {count_text(n, 'object')} need {size_text(work + 2 * step)} and the limit is"
-            f" {size_text(limit)};"
-            f" raise memory, or use a block smaller than {search.block}"
+            f" {size_text(limit)}",
+            remedy=f"raise {{memory}}, or use a block smaller than {search.block}",
         )
     return search.max_scans if fit >= all_scans else int(fit)
 

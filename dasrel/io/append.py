@@ -137,7 +137,10 @@ def open_additions(
     old = open_matrix(store)
     policy.check_kind(old.kind)
     if policy.missing == "max":
-        raise InputError("missing='max' is for imports: the largest value may be that of a later append; give a number")
+        raise InputError(
+            "missing pairs can be filled with the maximum in imports only: a later append may bring a larger value",
+            remedy="say {Policy.missing=VALUE}",
+        )
     given = None if ids is None else given_ids(Reading(ids=os.fspath(ids) if isinstance(ids, os.PathLike) else ids))
     if features is None:
         giver, names, provenance, checksum = open_rows(source, old, given)
@@ -325,11 +328,11 @@ def open_rows(
     n = old.n_objects
     if m == 0 or width != n + m:
         made = old.manifest["provenance"].get("features")
-        hint = "; for features say --features OLD" if made is not None and made[1] == width else ""
+        hint = "for features say {features=OLD}" if made is not None and made[1] == width else None
         raise InputError(
             f"{where} has {count_text(m, 'row')} and {count_text(width, 'column')}; {count_text(m, 'new object')}"
-            f" against the {n} of {location(old.store)} and"
-            f" themselves are {m} x {n + m}{hint}"
+            f" against the {n} of {location(old.store)} and themselves are {m} x {n + m}",
+            remedy=hint,
         )
     names = _new_names(given if given is not None else row_names, m, old, where)
     order = None if column_names is None else _order(column_names, [*map(str, old.ids), *names], where)
@@ -391,7 +394,8 @@ def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> 
         return [str(k) for k in range(n, n + m)]
     raise InputError(
         f"{where} has no names of its {m} new objects, and those of {location(old.store)} have names, such as"
-        f" {shown(old.ids[0])}; give them with ids (--ids FILE)"
+        f" {shown(old.ids[0])}",
+        remedy="give them: {ids=FILE}",
     )
 
 
@@ -433,7 +437,9 @@ def open_features(
         )
     known = [part.provenance["checksum"] for part in parts]
     if given is None and found.ids is None and found.provenance["checksum"] in known:
-        raise InputError(f"{where} is in {location(old.store)} already; give ids (--ids) if its objects are others")
+        raise InputError(
+            f"{where} is in {location(old.store)} already", remedy="give {ids=FILE} if its objects are others"
+        )
     names = _new_names(given if given is not None or found.ids is None else list(found.ids), m, old, where)
     bad_rows, reason = needs(metric)
     check_values(found, names=names, allow_nan=metric.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
@@ -473,8 +479,8 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
     told = ", then ".join(shown(one["source"], limit=200) for one in kept)
     if len(listed) != len(kept):
         raise InputError(
-            f"{location(old.store)} was made from the features in {told}: give all {len(kept)}, in this order"
-            f" (--features); there are {len(listed)}"
+            f"{location(old.store)} was made from the features in {told}; {len(listed)} are given, not {len(kept)}",
+            remedy="give them in this order ({features})",
         )
     parts = [read_features(one) for one in listed]
     for part, one in zip(parts, kept, strict=True):

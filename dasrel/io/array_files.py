@@ -338,19 +338,24 @@ def open_npy(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
 def open_raw(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
     """Bare numbers, rows after rows, or a condensed vector; the size of the file tells which."""
     if reading.shape is None or reading.dtype is None:
-        raise InputError(f"{named(path)} is raw binary: say --shape N (objects) and --dtype TYPE (float32, <f8, ...)")
+        raise InputError(
+            f"{named(path)} is raw binary",
+            remedy="say {Reading.shape=N} (objects) and {Reading.dtype=TYPE} (float32, <f8, ...)",
+        )
     n = reading.shape
     try:
         dtype = np.dtype(reading.dtype)
     except TypeError:
-        raise InputError(f"--dtype {shown(reading.dtype)} is no NumPy type; say float32, float64, <i2 ...") from None
+        raise InputError(
+            f"{shown(reading.dtype)} is no NumPy type", remedy="say {Reading.dtype=TYPE}: float32, float64, <i2 ..."
+        ) from None
     size = path.stat().st_size
     square, triangle = n * n * dtype.itemsize, n * (n - 1) // 2 * dtype.itemsize
     if size not in (square, triangle):
         raise InputError(
             f"{named(path)} has {count_text(size, 'byte')}; {count_text(n, 'object')} of {dtype} take {square} (full)"
-            f" or {triangle} (condensed):"
-            " it is truncated, or --shape or --dtype is wrong"
+            f" or {triangle} (condensed)",
+            remedy="it is truncated, or {Reading.shape} or {Reading.dtype} is wrong",
         )
     shape = (n, n) if size == square else (n * (n - 1) // 2,)
     return _mapped(path, dtype, 0, shape, False, about(path), kind)
@@ -399,11 +404,14 @@ def open_zarr(source: str | Path | Any, reading: Reading, scratch: Path, kind: s
             raise InputError(f"{named(source)} cannot be opened as Zarr ({shown(error, limit=200)})") from None
     if isinstance(node, zarr.Group):
         if "dasrel" in node.attrs:
-            raise InputError(f"{named(source)} is a dasrel store already; `dasrel export --format zarr` gives an array")
+            raise InputError(
+                f"{named(source)} is a dasrel store already",
+                remedy="`dasrel export STORE OUT --format zarr` gives an array",
+            )
         names = [name for name, item in node.arrays() if _is_matrix(item)]
         node = node[_choose(names, reading.dataset, str(source))]
     elif reading.dataset is not None:
-        raise InputError(f"{named(source)} is one Zarr array; --dataset is for groups")
+        raise InputError(f"{named(source)} is one Zarr array, not a group", remedy="leave {Reading.dataset} out")
     where = named(source) if isinstance(source, str | os.PathLike) else "the Zarr array"
     provenance = {"source": str(source) if isinstance(source, str | os.PathLike) else f"Zarr array {node.store_path}"}
     check_numbers(node.dtype, where)
@@ -550,9 +558,8 @@ def _choose(names: list[str], asked: str | None, what: str) -> str:
         return asked
     if len(names) != 1:
         have = f"{len(names)} arrays ({some(map(shown, names), show=10)})" if names else "no square or condensed array"
-        raise InputError(
-            f"{named(what)} has {have}; " + ("choose one with --dataset NAME" if names else "give another")
-        )
+        remedy = "choose one with {Reading.dataset=NAME}" if names else "give another"
+        raise InputError(f"{named(what)} has {have}", remedy=remedy)
     return names[0]
 
 

@@ -84,7 +84,7 @@ def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Pa
         raise InputError(f"{named(out)} is a URL; exports are written to local files: copy it there afterwards")
     target = Path(out)
     if (target.exists() or target.is_symlink()) and not force:
-        raise InputError(f"{named(target)} exists; say --force to replace it, or choose another name")
+        raise InputError(f"{named(target)} exists", remedy="say {force=True} to replace it, or choose another name")
     if target.is_dir() and not _is_zarr_array(target):
         raise InputError(f"{named(target)} is a folder, and not an exported Zarr array; choose another name")
     if not target.absolute().parent.is_dir():
@@ -124,8 +124,10 @@ class Numbers:
         """Refuse a format that has no place for the diagonal."""
         if format in ("condensed", "phylip") and is_similarity(self.kind):
             where = "this" if self.matrix.store is None else location(self.matrix.store)
-            advice = "export npy or lsmat" + ("" if self.relation else ", or its squared dissimilarities (--relation)")
-            raise InputError(f"{format} holds distances, and {where} is a {self.kind}; {advice}")
+            remedy = "export {format=npy} or {format=lsmat}"
+            if self.relation is None:
+                remedy += ", or its squared dissimilarities as a relation"
+            raise InputError(f"{format} holds distances, and {where} is a {self.kind}", remedy=remedy)
 
     def tile(self, i: int, j: int) -> Array:
         """Tile (i, j), its checksum verified."""
@@ -287,7 +289,9 @@ def _plain_names(matrix: Matrix | ArrayMatrix, forbidden: str, what: str) -> lis
     names = [str(name) for name in matrix.ids]
     bad = [shown(repr(name)) for name in names if any(c in forbidden for c in name)]
     if bad:
-        raise InputError(f"ids with {what} cannot be written in this format: {some(bad)}; import with other --ids")
+        raise InputError(
+            f"ids with {what} cannot be written in this format", where=some(bad), remedy="import with other {ids}"
+        )
     return names
 
 
@@ -319,7 +323,8 @@ def _rows_at_once(given: Numbers, memory: int | str) -> int:
     if fitting < 1:
         needed = row + matrix.files.read_memory + SMALL
         raise MemoryLimitError(
-            f"export needs {size_text(needed)} for one row and the limit is {size_text(limit)}; raise --memory"
+            f"export needs {size_text(needed)} for one row and the limit is {size_text(limit)}",
+            remedy="raise {memory}",
         )
     return int(min(fitting, matrix.tile, max(1, (4 << 20) // matrix.n_objects)))
 

@@ -213,13 +213,14 @@ def _importing(
             opened = open_source(source, scratch, kind=kind, reading=reading, policy=policy)
         except limits.Terminated:
             raise Stopped(
-                "stopped by SIGTERM while the source was read; the same again with resume (--resume) goes on"
+                "stopped by SIGTERM while the source was read",
+                remedy="run the same again with {resume=True} to go on",
             ) from None
         try:
             names = text_stream.given_ids(reading)
             opened, writing = _fitted(opened, writing, scratch)
             if writing.part is not None and any(scratch.iterdir()):
-                raise InputError(f"{_named_source(source)} is packed and {_NO_PARTS}")
+                raise InputError(f"{_named_source(source)} is packed and {_NO_PARTS}", remedy=_ONE_PROCESS)
             writer = begin_store(
                 store,
                 n_objects=opened.n_objects,
@@ -238,7 +239,8 @@ def _importing(
             opened.close()
 
 
-_NO_PARTS = "must be read as a whole, so it cannot be imported in parts (--part): import it in one process"
+_NO_PARTS = "must be read as a whole, so it cannot be imported in parts"
+_ONE_PROCESS = "import it in one process, without {Writing.part}"
 
 
 def _refuse_streams(source: Any, reading: Reading) -> None:
@@ -246,7 +248,7 @@ def _refuse_streams(source: Any, reading: Reading) -> None:
     if isinstance(source, str | os.PathLike) and os.path.exists(source):
         name = detect(Path(source), reading)
         if name in (*TEXT, *PAIRS, "mtx"):
-            raise InputError(f"{named(source)} ({name}) {_NO_PARTS}")
+            raise InputError(f"{named(source)} ({name}) {_NO_PARTS}", remedy=_ONE_PROCESS)
 
 
 def _named_source(source: Any) -> str:
@@ -305,7 +307,10 @@ def detect(path: Path, reading: Reading) -> str:
 
     name_or_none = text_stream.sniff(path) or by_suffix
     if name_or_none is None:
-        raise InputError(f"the format of {named(path)} cannot be told; say --format, one of: {', '.join(FORMATS)}")
+        raise InputError(
+            f"the format of {named(path)} cannot be told",
+            remedy=f"say {{Reading.format=NAME}}, one of: {', '.join(FORMATS)}",
+        )
     return name_or_none
 
 
@@ -324,7 +329,9 @@ def _opened(path: Path, name: str, reading: Reading, scratch: Path, kind: str, p
         inner = "npy" if head == b"\x93NUMPY" else "npz" if head.startswith(b"PK") else "raw"
         source = openers[inner](path, reading, scratch, kind)
         if not isinstance(source, TriangleSource):
-            raise InputError(f"{named(path)} is no condensed vector: it holds a full matrix; leave --format out")
+            raise InputError(
+                f"{named(path)} is no condensed vector: it holds a full matrix", remedy="leave {Reading.format} out"
+            )
         return source
     if name in TEXT:
         from dasrel.io import pair_list, text_matrix
@@ -347,7 +354,8 @@ def _fitted(source: Source, writing: Writing, scratch: Path) -> tuple[Source, Wr
         told = f"chunks of {grain}" if grain else "chunks that are not square"
         raise InputError(
             f"{shown(source.provenance['source'], limit=400)} has {told}, which do not fit tiles of {tile}, and so"
-            f" {_NO_PARTS}, or choose a --tile that is a multiple of the chunks"
+            f" {_NO_PARTS}",
+            remedy=_ONE_PROCESS + ", or choose a {Writing.tile} that is a multiple of the chunks",
         )
     return source.put_aside(scratch), writing
 

@@ -240,8 +240,8 @@ def tile_values(metric: Metric, rows: Any, columns: Any, *, same: bool, dtype: n
                     result[here] = values
             except FloatingPointError:
                 raise InputError(
-                    f"metric {metric.name} gives values up to {values.max():g}, too large for {dtype};"
-                    " use --dtype float64"
+                    f"metric {metric.name} gives values up to {values.max():g}, too large for {dtype}",
+                    remedy="use {Writing.dtype=float64}",
                 ) from None
             if same and c > r:
                 result[here[1], here[0]] = result[here].T

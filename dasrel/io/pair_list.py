@@ -178,8 +178,8 @@ def choose(
             number = names.index(str(column)) + 1
         if number is None or not 1 <= number <= width:
             raise InputError(
-                f"{text_stream.place(path)}: no column {shown(column)}; there are {there};"
-                " a list of pairs needs two objects and a value, chosen by --columns"
+                f"{text_stream.place(path)}: no column {shown(column)}; there are {there}",
+                remedy="a list of pairs needs two objects and a value, chosen by {Reading.columns}",
             )
         found.append(number - 1)
     if len(set(found)) < 3:
@@ -270,8 +270,8 @@ def _parse_slowly(layout: Layout, lines: Lines) -> Part:
         if not text_stream.is_number(row[value]):
             told = shown(row[value].decode("utf-8", "backslashreplace"))
             raise InputError(
-                f"{path}: line {number}, {layout.label(value)}: {told!r} is not a number;"
-                " mend it, or choose another column by --columns"
+                f"{path}: line {number}, {layout.label(value)}: {told!r} is not a number",
+                remedy="mend it, or choose another column by {Reading.columns}",
             )
         columns[0].append(row[first])
         columns[1].append(row[second])
@@ -298,13 +298,14 @@ def _parquet_parts(path: Path, reading: Reading) -> Iterator[Part]:
         for column in chosen[:2]:
             if not _is_id(schema.field(column).type):
                 raise InputError(
-                    f"{name}: column {shown(column)} is of type {schema.field(column).type}; ids must be text or whole"
-                    " numbers, chosen by --columns"
+                    f"{name}: column {shown(column)} is of type {schema.field(column).type}",
+                    remedy="ids must be text or whole numbers, chosen by {Reading.columns}",
                 )
         kind = schema.field(chosen[2]).type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
             raise InputError(
-                f"{name}: column {shown(chosen[2])} is of type {kind}; values must be numbers, chosen by --columns"
+                f"{name}: column {shown(chosen[2])} is of type {kind}",
+                remedy="values must be numbers, chosen by {Reading.columns}",
             )
         row = 0
         for batch in _batches(file, chosen, name):

@@ -362,7 +362,8 @@ class _FunctionTile:
                 ids=self.names,
             )
         except InputError as error:
-            raise InputError(f"the function's block for {where}: {error}") from error
+            problem = f"the function's block for {where}: {error.problem}"
+            raise InputError(problem, where=error.where, remedy=error.remedy) from error
         record.source_checksum = float(array_checksum(values))
         del values
         self.files.write(i, j, tile, record)
@@ -399,8 +400,8 @@ def _run(
         where, error = failed.args
         tries = count_text(retries + 1, "try", "tries") if retries else "one try"
         raise DasrelError(
-            f"the function failed for {where} after {tries}: {type(error).__name__}: {shown(error, limit=200)};"
-            " mend it and run again with --resume: finished blocks are kept"
+            f"the function failed for {where} after {tries}: {type(error).__name__}: {shown(error, limit=200)}",
+            remedy="mend it and run again with {resume=True}: finished blocks are kept",
         ) from error
 
 

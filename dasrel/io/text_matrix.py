@@ -232,7 +232,7 @@ def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, I
     if lower == 0 and is_similarity(kind):
         raise InputError(
             f"{name}: the triangle has no diagonal, and kind {kind} needs each object's value with itself;"
-            " write it with its diagonal (skani triangle --diagonal)"
+            " write it with its diagonal (`skani triangle --diagonal`)"
         )
 
     def split(line: Line, width: int) -> tuple[bytes, bytes, int]:

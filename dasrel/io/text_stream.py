@@ -168,7 +168,8 @@ class Stream:
         if length > LONGEST_LINE:
             raise InputError(
                 f"{place(self.path)}: line {number} is longer than {LONGEST_LINE >> 20} MiB: this is not a"
-                " matrix in text; name its --format"
+                " matrix in text",
+                remedy="name its format: {Reading.format=NAME}",
             )
 
     def checksum(self) -> str | None:

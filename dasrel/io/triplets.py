@@ -599,8 +599,9 @@ class PairSource:
         told = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
         a, b = (shown(self._names[k]) for k in (row * SIDE + cell // SIDE, column * SIDE + cell % SIDE))
         raise InputError(
-            f"{self._told}: {count_text(which.size, 'pair')} of this block listed more than once, e.g. {a} and {b}"
-            f" ({some([f'{value:g}' for value in told])}); say --duplicates mean, min, max or last"
+            f"{self._told}: {count_text(which.size, 'pair')} of this block listed more than once",
+            where=f"such as {a} and {b} ({some([f'{value:g}' for value in told])})",
+            remedy="say {Policy.duplicates=mean}, or min, max or last",
         )
 
     def block_memory(self, rows: int, columns: int) -> int:

@@ -247,10 +247,10 @@ class Policy:
                                ("clip_negative", self.clip_negative == 0)):  # fmt: skip
                 if not idle:
                     raise InputError(
-                        f"{name}={getattr(self, name)} has no meaning for kind {kind}: it is for distances"
+                        f"{name} {getattr(self, name)} has no meaning for kind {kind}: it is for distances"
                     )
         elif not isinstance(self.missing, str) and self.missing < 0:
-            raise InputError(f"missing={self.missing}: kind {kind} takes no negative values")
+            raise InputError(f"missing {self.missing}: kind {kind} takes no negative values")
 
 
 def check_tile(
@@ -450,9 +450,8 @@ def _check_block(
         bad = np.isinf(values)
         if b is not None and not bad.any():
             bad, values = np.isinf(b), b
-        raise InputError(
-            f"infinite values: {_places(bad, values, place, ids)}; remove these objects or give finite values"
-        )
+        places = _places(bad, values, place, ids)
+        raise InputError("infinite values", where=places, remedy="remove these objects or give finite values")
     if b is not None:
         values = _symmetrize(values, b, place, dtype, policy, ids, record)
     if on_diagonal:
@@ -463,7 +462,8 @@ def _check_block(
         block = values.astype(dtype, copy=False)
     if values.dtype != dtype and not np.isfinite(block).all() and np.isinf(block).any():
         bad = np.isinf(block)
-        raise InputError(f"values too large for {dtype}: {_places(bad, values, place, ids)}; use --dtype float64")
+        places = _places(bad, values, place, ids)
+        raise InputError(f"values too large for {dtype}", where=places, remedy="use {Writing.dtype=float64}")
     if on_diagonal:
         count_diagonal(block, place, record)
     return block, record
@@ -480,8 +480,9 @@ def _fill_missing(
         one_way = absent != absent_b
         if policy.symmetrize == "error" and one_way.any():
             raise InputError(
-                f"values given in one direction only: {_places(one_way, np.fmax(a, b), place, ids)};"
-                " say --symmetrize mean or --symmetrize max to take the value that is there"
+                "values given in one direction only",
+                where=_places(one_way, np.fmax(a, b), place, ids),
+                remedy="say {Policy.symmetrize=mean} or {Policy.symmetrize=max} to take the value that is there",
             )
         b = np.where(absent_b, a, b)
         a[absent] = b[absent]
@@ -491,7 +492,9 @@ def _fill_missing(
     count = int(np.count_nonzero(absent))
     if count and policy.missing == "error":
         raise InputError(
-            f"missing values (NaN): {_places(absent, a, place, ids)}; say --missing fill=VALUE or --missing max"
+            "missing values (NaN)",
+            where=_places(absent, a, place, ids),
+            remedy="say {Policy.missing=VALUE} or {Policy.missing=max}",
         )
     if count:
         fill = np.nan if policy.missing == "max" else float(policy.missing)
@@ -537,8 +540,10 @@ def _symmetrize(
     if count and policy.symmetrize == "error":
         x, y = float(a[where]), float(b[where])
         raise InputError(
-            f"asymmetric: {count_text(count, 'pair')} in this block, the worst {_pair(row, column, ids)}:"
-            f" {x:g} one way, {y:g} the other; say --symmetrize mean or --symmetrize max"
+            "asymmetric",
+            where=f"{count_text(count, 'pair')} in this block, the worst {_pair(row, column, ids)}: {x:g} one way,"
+            f" {y:g} the other",
+            remedy="say {Policy.symmetrize=mean} or {Policy.symmetrize=max}",
         )
     record.asymmetric = count
     record.asymmetry, record.asymmetry_row, record.asymmetry_column = largest, row, column
@@ -561,13 +566,16 @@ def _check_diagonal(
     if bad.size and policy.diagonal == "error":
         k = int(bad[np.argmax(np.abs(diagonal[bad]))])
         who = _name(place[0] + k, ids)
-        told = f"diagonal is not zero for {count_text(bad.size, 'object')} of this block, e.g. {who}: {diagonal[k]:g}"
+        problem = "diagonal is not zero"
+        where = f"{count_text(bad.size, 'object')} of this block, e.g. {who}: {diagonal[k]:g}"
         if a.shape[0] > 1 and bool((diagonal >= np.nanmax(a, axis=1)).all()):
             raise InputError(
-                f"{told}, and it is the largest value of its row: this looks like a similarity;"
-                f" say --kind similarity, or --diagonal zero if it is a {kind}"
+                f"{problem} but the largest value of its row, as in a similarity",
+                where=where,
+                remedy="say {kind=similarity}, or {Policy.diagonal=zero}" + f" if it is a {kind}",
             )
-        raise InputError(f"{told}; a {kind} of an object to itself is 0: say --diagonal zero to set it so")
+        remedy = f"a {kind} of an object to itself is 0: " + "say {Policy.diagonal=zero} to set it so"
+        raise InputError(problem, where=where, remedy=remedy)
     np.fill_diagonal(a, 0)
 
 
@@ -576,9 +584,11 @@ def _clip_negative(
 ) -> None:
     bad = a < -policy.clip_negative
     if bad.any():
-        hint = "" if policy.clip_negative else "; rounding below zero can be set to 0 by --clip-negative TOL"
+        hint = "" if policy.clip_negative else "say {Policy.clip_negative=TOL} to set rounding below zero to 0, or "
         raise InputError(
-            f"negative values in a {kind}: {_places(bad, a, place, ids)}{hint}; for similarities say --kind similarity"
+            f"negative values in a {kind}",
+            where=_places(bad, a, place, ids),
+            remedy=hint + "{kind=similarity} if these are similarities",
         )
     clipped = a < 0
     count = int(np.count_nonzero(np.triu(clipped) if place[0] == place[1] else clipped))

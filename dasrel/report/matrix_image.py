@@ -316,7 +316,7 @@ def draw(
     """
     target = Path(out)
     if target.exists() and not force:
-        raise StoreError(f"{shown(target, limit=400)} exists; say --force to replace it")
+        raise StoreError(f"{shown(target, limit=400)} exists", remedy="say {force=True} to replace it")
     matrix = open_matrix(store)
     tree = minimum_spanning_tree(matrix, memory=memory) if order in ("vat", "ivat") else None
     labels, memberships = (None, None) if result is None else read_result(result, matrix)
@@ -457,7 +457,7 @@ def estimate_image(
 ) -> Cost:
     """What `orders.draw` would do with the same arguments. Cost: none; the result's labels are read."""
     if os.path.lexists(out) and not force:
-        raise StoreError(f"{shown(out, limit=400)} exists; say --force to replace it")
+        raise StoreError(f"{shown(out, limit=400)} exists", remedy="say {force=True} to replace it")
     matrix = open_matrix(store)
     if result is not None:
         read_result(result, matrix)

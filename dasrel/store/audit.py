@@ -134,7 +134,7 @@ def _look(files: TileFiles, place: tuple[int, int]) -> _Seen:
     try:
         tile = files.read(i, j, verify=True)
     except StoreError as error:
-        return _Seen([_short(str(error))])
+        return _Seen([error.problem])
     seen = _Seen([], diagonal=np.diagonal(tile).astype(np.float64) if i == j else None)
     absent = uneven = 0
     for start in range(0, tile.shape[0], STRIP):
@@ -168,18 +168,13 @@ def _compare(seen: _Seen, record: TileStatistics, diagonal: Array) -> list[str]:
     return problems
 
 
-def _short(message: str) -> str:
-    """The finding alone: the entry that it goes into names the tile and the file already."""
-    return message.rpartition(" against ")[2].partition(", ")[2].rpartition("; ")[0] or message
-
-
 def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     """The names and texts of an audit; facts that say nothing are left out."""
     done = audit["state"] == "complete"
     of = "" if done else f" of {audit['tiles']:,}"
     lines = [
         ("store", shown(audit["store"], limit=200)),
-        ("state", audit["state"] if done else f"{audit['state']}: unfinished, go on with --resume"),
+        ("state", audit["state"] if done else f"{audit['state']}: unfinished, can be resumed"),
         ("objects", f"{audit['n_objects']:,}"),
         ("kind", f"{audit['kind']}: {KINDS[audit['kind']]}"),
         ("tiles", f"{audit['tiles_written']:,}{of}, {count_text(audit['tile'], 'object')} a side, {audit['dtype']}"),
@@ -240,7 +235,7 @@ def _verdict(verified: dict[str, Any]) -> list[tuple[str, str]]:
             (a, b), (c, d) = fault["objects"]
             who = f", objects {a} to {b} against {c} to {d}"
         tile = "store" if fault["tile"] is None else f"tile ({fault['tile'][0]}, {fault['tile'][1]})"
-        lines.append(("", f"{tile} {fault['problem']}: {shown(fault['file'], limit=400)}{who}"))
+        lines.append(("", f"{tile}: {fault['problem']}: {shown(fault['file'], limit=400)}{who}"))
     return lines
 
 

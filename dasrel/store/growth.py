@@ -96,7 +96,8 @@ class AppendTransaction:
             key = next(name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name))
             raise StoreError(
                 f"an append to {self._where()} was begun and not finished, with {key} {shown(begun.get(key))};"
-                f" now it is {shown(wanted.get(key))}: run that one again, or say --force to drop it"
+                f" now it is {shown(wanted.get(key))}",
+                remedy="run that one again, or say {force=True} to drop it",
             )
         resumed = not finished and begun == wanted
         sweep(self.old.store)
@@ -201,8 +202,8 @@ class AppendTransaction:
         if host == socket.gethostname() and isinstance(process, int) and not process_is_alive(process):
             return
         raise StoreError(
-            f"another append to {self._where()} is under way, by process {shown(process)} on {shown(host)};"
-            " wait for it, or say --resume if it is known to be dead"
+            f"another append to {self._where()} is under way, by process {shown(process)} on {shown(host)}",
+            remedy="wait for it, or say {resume=True} if it is known to be dead",
         )
 
     def _where(self) -> str:
@@ -233,8 +234,8 @@ def append_transaction(
         manifest, group = read_manifest(store, "r+")
         if manifest["state"] != "complete":
             raise StoreError(
-                f"{location(store)} is unfinished (state {manifest['state']}):"
-                " run the command that wrote it again with --resume, then append"
+                f"{location(store)} is unfinished (state {manifest['state']})",
+                remedy="run the command that wrote it again with {resume=True}, then append",
             )
         old = Matrix(store, manifest, group)
         under_way = AppendTransaction(old, group, checked_names(names, old), about)

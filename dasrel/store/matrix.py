@@ -222,8 +222,8 @@ def open_matrix(store: StoreLike) -> Matrix:
     manifest, group = read_manifest(store)
     if manifest["state"] != "complete":
         raise StoreError(
-            f"{location(store)} is unfinished (state {manifest['state']}):"
-            " run the command that wrote it again with --resume"
+            f"{location(store)} is unfinished (state {manifest['state']})",
+            remedy="run the command that wrote it again with {resume=True}",
         )
     return Matrix(store, manifest, group)
 
@@ -248,7 +248,10 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
     try:
         group = zarr.open_group(zarr_store(store), mode=mode)
     except FileNotFoundError:
-        raise StoreError(f"no store at {location(store)}; `dasrel import SOURCE STORE --kind ...` makes one") from None
+        raise StoreError(
+            f"no store at {location(store)}",
+            remedy="`dasrel import SOURCE STORE --kind ...` or `dasrel.import_matrix` makes one",
+        ) from None
     except ImportError as error:
         raise StoreError(f"{location(store)} needs a package that is not installed: {error}") from error
     except Exception as error:
@@ -398,8 +401,8 @@ class ArrayMatrix:
                     upper, lower, place=start, kind=self.kind, dtype=self.dtype, policy=Policy(), ids=self.ids
                 )  # fmt: skip
             except InputError as error:
-                told = str(error).split("; say --")[0].replace("--kind ", "kind=")
-                raise InputError(f"{told}; `dasrel.import_matrix` has policies that repair and record it") from None
+                remedy = f"`dasrel.import_matrix` can repair and record it: {error.remedy}"
+                raise InputError(error.problem, where=error.where, remedy=remedy) from None
             if i == j and diagonal is not None:
                 diagonal[self.layout.span(i)] = np.diagonal(tile)
             record.source_checksum = float(crc32c(np.ascontiguousarray(tile)))
@@ -426,7 +429,9 @@ def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None)
     if isinstance(matrix, (str, os.PathLike)):
         return as_matrix(open_matrix(matrix), kind=kind)
     if kind is None:
-        raise InputError(f"say what the array's numbers are, kind=... ({explain_kinds()})")
+        raise InputError(
+            "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
+        )
     array = matrix if hasattr(matrix, "shape") and hasattr(matrix, "dtype") else np.asarray(matrix)
     if hasattr(array, "toarray") or hasattr(array, "tocsr"):
         raise InputError("a sparse matrix cannot be scanned directly; `dasrel.import_matrix` makes a store of it")

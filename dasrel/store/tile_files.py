@@ -162,9 +162,9 @@ class TileFiles:
         try:
             tile = np.asarray(_values(self.store)[span_i, span_j])
         except Exception as error:
-            raise StoreError(f"{self._which(i, j)} cannot be read: {shown(error, limit=200)}; {_ADVICE}") from error
+            raise self._bad(i, j, f"the tile cannot be read ({shown(error, limit=200)})") from error
         if np.isnan(tile[0, 0]) and np.isnan(tile).all():
-            raise StoreError(f"{self._which(i, j)} is missing; {_ADVICE}")
+            raise self._bad(i, j, "the tile is missing")
         return tile
 
     def read_checked(self, i: int, j: int) -> Array:
@@ -259,9 +259,7 @@ class TileFiles:
             found = os.stat(path)
             if found.st_size != expected:
                 self.maps.pop(path, None)
-                raise StoreError(
-                    f"{self._which(i, j)} has {count_text(found.st_size, 'byte')} instead of {expected:,}; {_ADVICE}"
-                )
+                raise self._bad(i, j, f"the tile has {count_text(found.st_size, 'byte')} instead of {expected:,}")
             signature = (found.st_ino, found.st_mtime_ns)
             kept = self.maps.get(path)
             if kept is not None and kept[0] == signature:
@@ -271,17 +269,17 @@ class TileFiles:
                 self.maps[path] = (signature, fresh)
             return fresh
         except FileNotFoundError:
-            raise StoreError(f"{self._which(i, j)} is missing; {_ADVICE}") from None
+            raise self._bad(i, j, "the tile is missing") from None
         except StoreError:
             raise
         except OSError as error:
-            raise StoreError(f"{self._which(i, j)} cannot be read: {error.strerror}; {_ADVICE}") from error
+            raise self._bad(i, j, f"the tile cannot be read ({error.strerror})") from error
 
     def _verify(self, whole: Array, i: int, j: int) -> None:
         stored = int.from_bytes(whole[-4:].tobytes(), "little")
         found = crc32c(whole[:-4])
         if stored != found:
-            raise StoreError(f"{self._which(i, j)} is corrupt (checksum {found:08x}, stored {stored:08x}); {_ADVICE}")
+            raise self._bad(i, j, f"the tile is corrupt (checksum {found:08x}, stored {stored:08x})")
 
     def check_file(self, i: int, j: int, *, verify: bool) -> None:
         """Raise `StoreError` if the file of tile (i, j) is not there or, with `verify`, not as its checksum says.
@@ -306,11 +304,13 @@ class TileFiles:
         except OSError as error:
             raise StoreError(f"tile {shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
-    def _which(self, i: int, j: int) -> str:
+    def _bad(self, i: int, j: int, problem: str) -> StoreError:
         rows, columns = self.layout.span(i), self.layout.span(j)
-        return (
-            f"tile ({i}, {j}) of {self.file(i, j)}, objects {rows.start} to {rows.stop - 1}"
-            f" against {columns.start} to {columns.stop - 1},"
+        objects = f"objects {rows.start} to {rows.stop - 1} against {columns.start} to {columns.stop - 1}"
+        return StoreError(
+            problem,
+            where=f"tile ({i}, {j}) of {self.file(i, j)}, {objects}",
+            remedy="`dasrel audit STORE --verify` lists every bad tile",
         )
 
 
@@ -321,9 +321,6 @@ _verified: set[tuple[str, int, int]] = set()
 def _identity(path: str, found: os.stat_result) -> tuple[str, int, int]:
     """What changes when a file does: path, inode, time of the last change."""
     return path, found.st_ino, found.st_mtime_ns
-
-
-_ADVICE = "`dasrel audit STORE --verify` lists every bad tile"
 
 
 @contextlib.contextmanager
@@ -341,8 +338,8 @@ def storing(store: StoreLike) -> Iterator[None]:
         if local_path(store) is not None or named or not (isinstance(error, OSError) or _is_of_storage(error)):
             raise
         raise StoreError(
-            f"{location(store)} cannot be written: {shown(error, limit=200)}; what is written stays: when the storage"
-            " answers again, run again with --resume"
+            f"{location(store)} cannot be written: {shown(error, limit=200)}",
+            remedy="what is written stays: when the storage answers again, run again with {resume=True}",
         ) from error
 
 

@@ -110,7 +110,7 @@ class Writer:
         """How to go on with it after a stop; None for a store that replaces another, which is begun anew."""
         if self.store is not self.target:
             return None
-        return f"the same again{'' if self.part else ' with resume (--resume)'} goes on with the rest"
+        return "run the same again" + ("" if self.part else " with {resume=True}") + " to go on with the rest"
 
     def missing(self) -> list[tuple[int, int]]:
         """The tiles that are not written yet, in order; of a part only its own."""
@@ -129,7 +129,9 @@ class Writer:
         `checksum` is that of the source; without it, the checksums of the tiles as they were read stand in.
         """
         if self.part is not None:
-            raise InputError("a part does not finish a store; the same without `part`, with `resume`, does")
+            raise InputError(
+                "a part does not finish a store", remedy="run the same with {resume=True} and no {Writing.part}"
+            )
         if self.manifest["audit"] is None:  # else it was killed below, in the last steps
             self._audit(checksum)
         sweep(self.store)
@@ -143,8 +145,9 @@ class Writer:
         """Write the records and the audit. With the audit in the manifest, no tile is missing any more."""
         if missing := self.missing():
             raise StoreError(
-                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run again with"
-                " --resume"
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written",
+                where=some(missing),
+                remedy="run again with {resume=True}",
             )
         rows = np.asarray(self._group["progress"][:])
         records = [TileStatistics.from_row(rows[i, j]) for i, j in self.layout.tiles()]
@@ -192,7 +195,9 @@ class Writer:
     def _fill_with_maximum(self, records: list[TileStatistics]) -> list[TileStatistics]:
         largest = max((r.maximum for r in records if r.pairs), default=-np.inf)
         if not np.isfinite(largest):
-            raise InputError("--missing max: there is no value at all to take the maximum of")
+            raise InputError(
+                "all values are missing: there is no maximum to fill them with", remedy="say {Policy.missing=VALUE}"
+            )
         filled = []
         for (i, j), record in zip(self.layout.tiles(), records, strict=True):
             expected = self.layout.shape(i, j)
@@ -261,7 +266,7 @@ def create_store(
             return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
         sweep(store, age=600)  # what is younger may belong to a part that is still being written
         if not np.array_equal(np.asarray(group["ids"][:]), names):
-            raise StoreError(f"{location(store)} was begun with other ids; say --force to begin anew")
+            raise StoreError(f"{location(store)} was begun with other ids", remedy="say {force=True} to begin anew")
         return Writer(store, store, begun, group, resumed=True)
     place = store
     if exists:
@@ -272,8 +277,8 @@ def create_store(
             )
         if writing.time_limit is not None:
             raise InputError(
-                f"{location(store)} exists, and a store that replaces it cannot be gone on with after a time limit:"
-                " remove the old one first, or leave the limit (--time-limit) out"
+                f"{location(store)} exists, and a store that replaces it cannot be resumed after a time limit",
+                remedy="remove the old one first, or leave {time_limit} out",
             )
         place = target.with_name(f".{target.name}.new")  # one name, so that what a killed process left is removed
         for left in (place, target.with_name(f".{target.name}.old")):
@@ -289,10 +294,10 @@ def check_target(store: StoreLike, writing: Writing) -> str | None:
         return None
     state = str(read_manifest(store)[0]["state"])
     if state != "abandoned" and not (writing.resume or writing.force or writing.part):
-        raise StoreError(
-            f"{location(store)} exists (state {state}); say --force to replace it"
-            + (", or --resume to go on with it" if state != "complete" else "")
-        )
+        remedy = "say {force=True} to replace it"
+        if state != "complete":
+            remedy += ", or {resume=True} to go on with it"
+        raise StoreError(f"{location(store)} exists (state {state})", remedy=remedy)
     return state
 
 
@@ -384,8 +389,8 @@ def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) 
     for name, (first, now) in asked.items():
         if first != now:
             raise StoreError(
-                f"{location(store)} was begun with {name} {shown(first)}, now it is {shown(now)};"
-                " use the same again, or --force to begin anew"
+                f"{location(store)} was begun with {name} {shown(first)}, now it is {shown(now)}",
+                remedy="use the same again, or say {force=True} to begin anew",
             )
 
 
@@ -473,12 +478,12 @@ def parse_part(text: str) -> tuple[int, int]:
 def check_part(writing: Writing) -> None:
     """Refuse a part that there is not, and a part of something else than a new store."""
     if writing.part is None:
-        raise InputError("which part? Give Writing(part=(k, n))")
+        raise InputError("it is not said which part to write", remedy="give {Writing.part}, part k of n")
     k, n = writing.part
     if not 0 <= k <= n or n < 1:
         raise InputError(f"there is no part {k}/{n}: give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
     if writing.force:
-        raise InputError("a part cannot replace a store (--force): remove the old one first")
+        raise InputError("a part cannot replace a store", remedy="leave {force} out and remove the old one first")
 
 
 def begin_store(store: StoreLike, *, writing: Writing, **arguments: Any) -> Writer:
@@ -512,8 +517,8 @@ def join_store(
     if local is None and state in (None, "begun", "abandoned"):
         if writing.part[0] != 0:
             raise StoreError(
-                f"{location(store)} is not begun, and several processes cannot begin a remote store at once: run the"
-                f" same with --part 0/{writing.part[1]} first, which only begins it"
+                f"{location(store)} is not begun, and several processes cannot begin a remote store at once",
+                remedy=f"run part 0 of {writing.part[1]} ({{Writing.part}}) first, which only begins it",
             )
         create_group(store, manifest, names, overwrite=state is not None)
     elif local is not None and state is None:

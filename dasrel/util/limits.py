@@ -258,7 +258,7 @@ def _end_at_once() -> None:
     os._exit(KILLED)
 
 
-AGAIN = "repeat the command, with --resume if it writes a store or a checkpoint"
+AGAIN = "run the same again, with {resume=True} if it writes a store or a checkpoint"
 
 
 def thread_count(*, waiting: bool = True) -> int:
@@ -344,8 +344,8 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
     limit = memory_limit(memory)
     if task_memory > limit:
         raise MemoryLimitError(
-            f"{label} needs {size_text(task_memory)} for one task and the limit is {size_text(limit)};"
-            " raise --memory or use smaller tiles (--tile)"
+            f"{label} needs {size_text(task_memory)} for one task and the limit is {size_text(limit)}",
+            remedy="raise {memory} or use smaller tiles ({Writing.tile})",
         )
     return min(threads, int(limit // task_memory))
 
@@ -368,7 +368,9 @@ def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, in
     until = time.monotonic() + wait
     while not (workers := client.sync(client.scheduler.identity, n_workers=-1)["workers"]) and wait:
         if time.monotonic() > until:
-            raise ClusterError(f"the cluster has no worker left, and none came in {wait:g} s; start some and {AGAIN}")
+            raise ClusterError(
+                f"the cluster has no worker left, and none came in {wait:g} s", remedy=f"start some and {AGAIN}"
+            )
         check()
         time.sleep(0.1)
     return {address: (room_of(int(w["memory_limit"] or 0)), int(w["nthreads"])) for address, w in workers.items()}

@@ -53,7 +53,7 @@ def bound_to(client: Any) -> Iterator[None]:
 def lost(client: Any) -> ClusterError:
     """What to say when a client's scheduler has gone away."""
     where = client.scheduler.address if client.scheduler is not None else ""
-    return ClusterError(f"the connection to the scheduler {where} was lost; start it again and {AGAIN}")
+    return ClusterError(f"the connection to the scheduler {where} was lost", remedy=f"start it again and {AGAIN}")
 
 
 def active_client() -> Any | None:
@@ -228,7 +228,8 @@ class _Pace:
     def stop(self) -> None:
         if self._reason and self._done < self._total:
             raise Stopped(
-                f"stopped by {self._reason} after {self._done} of {count_text(self._total, 'tile')}; {self._goes_on}"
+                f"stopped by {self._reason} after {self._done} of {count_text(self._total, 'tile')}",
+                remedy=self._goes_on,
             )
 
 

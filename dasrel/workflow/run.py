@@ -31,7 +31,7 @@ from dasrel.util import limits, progress
 from dasrel.util.files import disk_error_text, exclusive_lock, remove_temporary_files
 from dasrel.util.text import redacted, shown
 from dasrel.workflow import status
-from dasrel.workflow.schema import Step, Workflow, outputs
+from dasrel.workflow.schema import Step, Workflow, as_key, outputs
 from dasrel.workflow.status import (
     LOCK,
     STATE,
@@ -184,7 +184,8 @@ class _Run:
                 self._try(record, {**started, "status": "putting"})
                 self._put(one, record, work, made)
             except (Stopped, limits.Terminated) as error:
-                text = str(error) or f"stopped by SIGTERM in the step {step.name}; run the same again to go on"
+                told = error.problem if isinstance(error, Stopped) else f"stopped by SIGTERM in the step {step.name}"
+                text = f"{told}; run the same again to go on"
                 self._try(record, {**started, "status": "stopped", "ended": now(), "message": text})
                 self.log("step-stopped", step=step.name, key=one.key, scans=counted.scans, message=text)
                 raise Stopped(text) from None
@@ -207,7 +208,7 @@ class _Run:
     def _failed(
         self, one: Planned, record: dict[str, Any], started: dict[str, Any], error: BaseException, seconds: float
     ) -> Planned:
-        text = redacted(str(error) if isinstance(error, DasrelError) else _plain(error))
+        text = redacted(error.text(as_key) if isinstance(error, DasrelError) else _plain(error))
         self._try(record, {**started, "status": "failed", "ended": now(), "message": text})
         failed = Planned(one.step, "failed", text, one.key)
         self._report(failed, "failed", seconds=round(seconds, 3))
@@ -232,7 +233,8 @@ class _Run:
         shows = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, DasrelWarning):
+            if isinstance(message, DasrelWarning):
+                message = DasrelWarning(message.text(as_key))
                 self.log("warning", step=step.name, message=str(message))
             shows(message, category, *where, **more)
 

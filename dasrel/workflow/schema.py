@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.vocabulary import INITS, METHODS, TAKES, ExportName, KindName, MethodName, RuleName
+from dasrel.vocabulary import INITS, METHODS, OPTIONS, TAKES, ExportName, KindName, MethodName, RuleName
 
 
 def _listed(value: Any) -> Any:
@@ -289,6 +289,20 @@ TABLES: dict[str, type[Table]] = {
 }
 """The kinds of steps, in the order of their work."""
 
+
+def as_key(name: str, value: str | None) -> str:
+    """Write an option of a remedy as a workflow file does. What has no key there, such as `resume`, is named only.
+
+    >>> as_key("Policy.symmetrize", "mean"), as_key("Writing.dtype", None), as_key("resume", "True")
+    ('symmetrize = "mean"', 'store_dtype', 'resume')
+    """
+    key = OPTIONS.get(name, name.rpartition(".")[2])
+    tables: list[type[Table]] = [*TABLES.values(), Where]
+    if value is None or not any(key in table.model_fields for table in tables):
+        return key
+    return f"{key} = {value}" if value.isupper() or value.isdecimal() else f'{key} = "{value}"'
+
+
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 SETTING = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 LARGEST = 1 << 20
@@ -450,7 +464,7 @@ def _runtime(table: Any, folder: Path, faults: list[str]) -> tuple[Runtime, str 
     except ValidationError as error:
         faults += explained("[runtime]", Where.model_fields, error)
     except InputError as error:
-        faults.append(f"[runtime] {redacted(str(error))}")
+        faults.append(f"[runtime] {redacted(error.text(as_key))}")
     return Runtime(), None
 
 

@@ -34,7 +34,7 @@ from typing import Any, Self, TextIO
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.util.files import lock_owner, replacing
 from dasrel.util.text import redacted, shown, some
-from dasrel.workflow.schema import Step, Workflow, outputs
+from dasrel.workflow.schema import Step, Workflow, as_key, outputs
 
 STATE = "run.state.json"
 LOCK = "run.lock"
@@ -129,7 +129,7 @@ def judged(
         try:
             inputs[key] = _word(key, place, done, known)
         except DasrelError as error:
-            return Planned(step, "failed", str(error))
+            return Planned(step, "failed", error.text(as_key))
     key = _key(step, inputs)
     if step.kind == "store":
         return Planned(step, "done", "it is there", key, inputs, inputs["path"])

@@ -273,7 +273,7 @@ def test_histories_never_rise_on_euclidean_data_and_acceleration_ends_in_the_sam
 
 def test_negative_distances_are_refused_or_healed():
     D = non_metric(40)
-    with pytest.raises(InputError, match=r"\d+ distances to centres are negative.*heal.*spread.*Euclideanised"):
+    with pytest.raises(InputError, match=r"\d+ distances to centres are negative.*heal.*spread.*Euclideanise"):
         cluster(D, Run("fcm1", 3, init=memberships(40), fuzzifier=1.2), kind="squared-distance")
     run = Run("fcm1", 3, init=memberships(40), fuzzifier=1.2, on_negative="heal", tol=1e-10, max_iter=500)
     with pytest.warns(DasrelWarning, match="healed"):

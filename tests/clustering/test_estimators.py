@@ -310,7 +310,7 @@ def test_words_reach_the_runs(squared: Any) -> None:
 
 
 def test_an_array_needs_its_kind(squared: Any) -> None:
-    with pytest.raises(InputError, match=r"say what the array's numbers are: FuzzyCMeans\(kind=...\)") as caught:
+    with pytest.raises(InputError, match=r"does not tell its kind; say what its numbers are, kind=KIND") as caught:
         FuzzyCMeans(3).fit(squared)
     for name, meaning in KINDS.items():
         assert f"{name}: {meaning}" in str(caught.value)

@@ -87,7 +87,7 @@ def test_similarities_need_the_similarity_of_new_objects_with_themselves():
     np.testing.assert_allclose(
         model.predict_memberships(Z @ X.T, self_similarity=own), same.predict_memberships(cdist(Z, X)), atol=1e-6
     )
-    with pytest.raises(InputError, match="say self_similarity="):
+    with pytest.raises(InputError, match="say self_similarity=NUMBER"):
         model.predict(Z @ X.T)
     with pytest.raises(InputError, match="one finite number, or 25"):
         model.predict(Z @ X.T, self_similarity=[1.0, 2.0])

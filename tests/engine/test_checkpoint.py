@@ -415,7 +415,7 @@ def test_nothing_is_overwritten_in_silence(tmp_path, grouped_store):
     kept = [file.name for file in Checkpoint(tmp_path).files("cluster")]
     with (
         watch() as counted,
-        pytest.raises(StoreError, match=r"holds a checkpoint \(cluster-00000004\.npz\): say resume"),
+        pytest.raises(StoreError, match=r"holds a checkpoint \(cluster-00000004\.npz\); say resume=True"),
     ):
         cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path))
     assert counted.scans == 0

@@ -237,9 +237,9 @@ def _flip(path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_flip, r"tile \(1, 2\) of .*c/1/2.* is corrupt"),
-        (os.unlink, r"tile \(1, 2\) of .*c/1/2.* is missing"),
-        (lambda path: os.truncate(path, 500), r"tile \(1, 2\) of .*c/1/2.* has 500 bytes instead of"),
+        (_flip, r"is corrupt .*: tile \(1, 2\) of .*c/1/2"),
+        (os.unlink, r"is missing: tile \(1, 2\) of .*c/1/2"),
+        (lambda path: os.truncate(path, 500), r"has 500 bytes instead of .*: tile \(1, 2\) of .*c/1/2"),
     ],
 )
 def test_a_bad_tile_is_named_and_no_thread_is_left(tmp_path, monkeypatch, spoil, message, kept):

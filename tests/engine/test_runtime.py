@@ -31,15 +31,18 @@ pytestmark = pytest.mark.usefixtures("patience")
     ("values", "said"),
     [
         ({"scheduler": "tcp://a:1", "dask": "local"}, "--scheduler and --dask are given"),
-        ({"scheduler": "tcp://a:1", "scheduler_file": "b"}, "--scheduler and --scheduler-file are given"),
+        ({"scheduler": "tcp://a:1", "scheduler_file": "b"}, "scheduler and scheduler file are given"),
         ({"dask": "locl"}, r"dask 'locl' is unknown; did you mean local\?"),
         ({"dask": "local:worker=2"}, r"no setting 'worker'; .*did you mean workers"),
         ({"dask": "local:workers=0"}, "workers is '0'"),
         ({"dask": "local:workers"}, "'workers' is not NAME=VALUE"),
         ({"dask": "local:workers=2,workers=3"}, "given twice"),
         ({"dask": "local:workers=2", "workers": 3}, "would never come"),
-        ({"scheduler": "tcp://a:1", "wait": 0.0}, "--wait is 0"),
-        ({"scheduler": "tls://a:1", "tls_ca": "ca.pem", "tls_key": "k.pem"}, "--tls-cert is missing"),
+        ({"scheduler": "tcp://a:1", "wait": 0.0}, "wait is 0"),
+        (
+            {"scheduler": "tls://a:1", "tls_ca": "ca.pem", "tls_key": "k.pem"},
+            r"tls cert is missing; TLS takes Runtime\(tls_ca=...\)",
+        ),
         ({"dask": "mpi", "tls_ca": "a", "tls_cert": "b", "tls_key": "c"}, "mpi takes no TLS"),
     ],
 )
@@ -86,7 +89,9 @@ def test_the_command_line_goes_before_the_environment_and_that_before_a_file() -
 
 
 def test_workers_without_a_cluster_are_no_silent_wish(store: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "--workers is given, but no cluster" in refused(["spectrum", store, "--workers", "2"], capfd)
+    assert "workers is given, but no cluster; add --scheduler, " in refused(
+        ["spectrum", store, "--workers", "2"], capfd
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- local threads
@@ -190,7 +195,7 @@ def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: 
         (["--scheduler", "tcp://127.0.0.1:9"], "cannot reach the scheduler tcp://127.0.0.1:9: .*; is it running"),
         (["--scheduler", "127.0.0.1"], "missing port number"),
         (["--scheduler", "ftp://127.0.0.1:9"], "unknown address scheme 'ftp'"),
-        (["--scheduler", "tls://127.0.0.1:9"], "asks for TLS: give --tls-ca"),
+        (["--scheduler", "tls://127.0.0.1:9"], "asks for TLS; give --tls-ca"),
         (["--scheduler-file", "absent.json"], "no scheduler has written this file"),
         (["--scheduler-file", __file__], "is no scheduler file"),
     ],

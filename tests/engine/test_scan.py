@@ -368,7 +368,7 @@ def test_a_tile_that_rots_between_scans_is_noticed(tmp_path):
 
 def test_an_unfinished_store_is_refused(tmp_path):
     create_store(tmp_path / "d.zarr", n_objects=10, kind="distance")
-    with pytest.raises(StoreError, match="--resume"):
+    with pytest.raises(StoreError, match="resume=True"):
         relation(tmp_path / "d.zarr")
 
 

@@ -219,7 +219,7 @@ def test_a_budget_that_is_too_small_gives_the_best_so_far():
     found = search_of(D, max_scans=4)
     assert (found.scans, found.stopped, found.converged) == (4, "scans", False)
     assert dense(D)[0] <= found.lowest.values[0]
-    with pytest.warns(DasrelWarning, match=r"4 scans were not enough; raise max_scans") as told:
+    with pytest.warns(DasrelWarning, match=r"4 scans were not enough; .*; raise max_scans") as told:
         result = spectrum(D, kind="squared-distance", max_scans=4)
     assert "\n" not in str(told[0].message)
     assert told[0].filename == __file__
@@ -236,7 +236,7 @@ def test_memory_is_a_budget_too():
     with pytest.raises(MemoryLimitError, match=r"eigenvalues of 400 objects need .* raise memory"):
         search_of(symmetric(400), memory="100kB")
     work, one, _ = search_memory(Search(), 400, 399, False)
-    with pytest.warns(DasrelWarning, match="memory for the basis ended after"):
+    with pytest.warns(DasrelWarning, match="memory for the basis was full"):
         spectrum(symmetric(400), kind="squared-distance", memory=2 * (work + 5 * one), tol=1e-9)
 
 

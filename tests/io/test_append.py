@@ -180,7 +180,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("twice", lambda r: r, {"ids": [*"abcda", "f"]}, "not unique: a;"),
     ("empty", lambda r: r, {"ids": [*"abcde", ""]}, "new object 5 is empty"),
     ("few", lambda r: r, {"ids": ["a"]}, "1 id for the 6 new objects"),
-    ("unnamed", lambda r: r, {"ids": None}, r"has no names of its 6 new objects.*such as bird 0; give them with ids"),
+    ("unnamed", lambda r: r, {"ids": None}, r"has no names of its 6 new objects.*such as bird 0; give them: ids=FILE"),
     ("nan", lambda r: at(r, 2, 3, np.nan), {}, r"missing values \(NaN\): .*bird 3 \(object 3\) and c \(object 16\)"),
     ("negative", lambda r: at(r, 2, 3, -1.0), {}, r"negative values in a distance"),
     ("asymmetric", lambda r: at(r, 2, 15, 9.0), {}, r"asymmetric: 1 pair .*b \(object 15\) and c \(object 16\)"),
@@ -288,13 +288,17 @@ def test_features_that_cannot_be_appended(tmp_path: Path) -> None:
     dasrel.pairwise(old, made, metric="cityblock", writing=Writing(tile=16))
     with pytest.raises(InputError, match=r"has crc32c: .*, and the features .* had crc32c: .*give those"):
         append(made, new, features=old + 1)
-    with pytest.raises(InputError, match=r"was made from the features in .*: give all 1, in this order .*there are 2"):
+    with pytest.raises(
+        InputError, match=r"was made from the features in .*; 2 are given, not 1; give them in this order"
+    ):
         append(made, new, features=[old, new])
     with pytest.raises(InputError, match="39 columns of numbers; the features that the store was made from have 40"):
         append(made, new[:, 1:], features=old)
     with pytest.raises(InputError, match=r"is in .* already; give ids"):
         append(made, old, features=old)
-    with pytest.raises(InputError, match=r"10 rows and 40 columns; 10 new .* are 10 x 30; for features say --features"):
+    with pytest.raises(
+        InputError, match=r"10 rows and 40 columns; 10 new .* are 10 x 30; for features say features=OLD"
+    ):
         append(made, new)
     with pytest.raises(InputError, match="missing or infinite values"):
         append(made, np.where(np.arange(40) == 3, np.nan, new), features=old)
@@ -344,7 +348,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     np.save("more.npy", more)
     (tmp_path / "ids.txt").write_text("owl\nrook\n")
     assert app.run(["append", "s.zarr", "more.npy"]) == 1
-    assert "give them with ids (--ids FILE)" in capsys.readouterr().err
+    assert "give them: --ids FILE" in capsys.readouterr().err
     assert app.run(["append", "s.zarr", "more.npy", "--ids", "ids.txt", "--missing", "max"]) == 2
     capsys.readouterr()
     done = run(capsys, "append s.zarr more.npy --ids ids.txt --missing fill=1 --symmetrize mean --json")

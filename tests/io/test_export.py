@@ -95,7 +95,7 @@ def test_one_scan_and_progress(tmp_path, store):
 def test_what_exists_is_kept_unless_forced(tmp_path, store, wanted):
     out = tmp_path / "out"
     out.write_text("precious")
-    with pytest.raises(InputError, match="exists; say --force"):
+    with pytest.raises(InputError, match="exists; say force=True"):
         export_matrix(store, out, format=wanted)
     assert out.read_text() == "precious"
     export_matrix(store, out, format=wanted, force=True)
@@ -111,7 +111,7 @@ def test_a_damaged_store_is_not_exported(tmp_path, store):
     data[100] ^= 1
     tile.write_bytes(data)
     for wanted in ("npy", "condensed", "zarr", "lsmat", "phylip"):
-        with pytest.raises(StoreError, match=r"tile \(0, 1\).*corrupt"):
+        with pytest.raises(StoreError, match=r"corrupt.*tile \(0, 1\)"):
             export_matrix(store, tmp_path / f"out-{wanted}", format=wanted)
     assert not list(tmp_path.glob("out*"))
     assert not list(tmp_path.glob(".*"))
@@ -125,7 +125,7 @@ def test_refusals(tmp_path, store):
     with pytest.raises(InputError, match="no folder"):
         export_matrix(store, tmp_path / "no" / "out", format="npy")
     for wanted in EXPORTS:
-        with pytest.raises(MemoryLimitError, match="raise --memory"):
+        with pytest.raises(MemoryLimitError, match="raise memory"):
             export_matrix(store, tmp_path / "out", format=wanted, memory="1MB")
     assert not (tmp_path / "out").exists()
 

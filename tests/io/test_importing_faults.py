@@ -36,8 +36,8 @@ BAD = {
     "nan": (both(3, 70, np.nan), r"missing values \(NaN\): 3 \(object 3\) and 70 \(object 70\)"),
     "inf": (both(3, 70, np.inf), r"infinite values: 3 \(object 3\) and 70 \(object 70\) = inf"),
     "negative": (both(3, 70, -0.5), r"negative values in a distance: 3 .* and 70 .* = -0.5"),
-    "diagonal": (changed((40, 40, 0.5)), r"diagonal is not zero .* 40 \(object 40\): 0.5.*--diagonal zero"),
-    "asymmetric": (changed((3, 70, 5.0)), r"asymmetric: .* 3 .* and 70 .*: 5 one way, .* --symmetrize"),
+    "diagonal": (changed((40, 40, 0.5)), r"diagonal is not zero: .* 40 \(object 40\): 0.5.*Policy\(diagonal='zero'\)"),
+    "asymmetric": (changed((3, 70, 5.0)), r"asymmetric: .* 3 .* and 70 .*: 5 one way, .* Policy\(symmetrize='mean'\)"),
     "similarity": (
         1 - line_distances(N),
         r"largest value of its row: this looks like a similarity; say --kind similarity",
@@ -196,7 +196,7 @@ def test_no_condensed_similarity(tmp_path):
 def test_an_existing_store_is_never_touched_without_a_word(tmp_path):
     import_matrix(line_distances(N), tmp_path / "s.zarr", kind="distance", writing=WRITING)
     before = files(tmp_path / "s.zarr")
-    with pytest.raises(StoreError, match=r"exists \(state complete\); say --force to replace it"):
+    with pytest.raises(StoreError, match=r"exists \(state complete\); say force=True to replace it"):
         import_matrix(2 * line_distances(N), tmp_path / "s.zarr", kind="distance", writing=WRITING)
     with pytest.raises(StoreError, match="complete already"):
         import_matrix(
@@ -272,7 +272,9 @@ def test_a_changed_source_is_not_resumed(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             import_matrix(tmp_path / "a.npy", tmp_path / "s.zarr", kind="distance", writing=WRITING)
     np.save(tmp_path / "a.npy", 2 * line_distances(N))
-    with pytest.raises(StoreError, match=r"begun with modified \d+, now it is \d+; use the same again, or --force"):
+    with pytest.raises(
+        StoreError, match=r"begun with modified \d+, now it is \d+; use the same again, or say force=True"
+    ):
         import_matrix(tmp_path / "a.npy", tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE, resume=True))
 
 

@@ -204,7 +204,7 @@ def test_euclidean_at_the_ends_of_the_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole(tiny), cdist(x, x) * 1e-150, rtol=1e-12)
     huge = pairwise(x * 1e150, tmp_path / "huge", metric="euclidean", writing=DOUBLE)
     np.testing.assert_allclose(whole(huge), cdist(x, x) * 1e150, rtol=1e-12)
-    with pytest.raises(InputError, match="too large for float32; use --dtype float64"):
+    with pytest.raises(InputError, match=r"too large for float32; use Writing\(dtype='float64'\)"):
         pairwise(x * 1e150, tmp_path / "single", metric="euclidean", writing=SINGLE)
     assert not (tmp_path / "single").exists()
 

@@ -99,7 +99,9 @@ def test_repeated_pairs(tmp_path: Path, duplicates: str) -> None:
     expected = reference(rows, ["a", "b", "c"], duplicates)
     np.fill_diagonal(expected, 0)
     np.testing.assert_array_equal(whole(opened(path, duplicates=duplicates)), expected)
-    with pytest.raises(InputError, match=r"pairs\.tsv: 1 pair .* e\.g\. a and b \(4, 1, 2\.5\); say --duplicates mean"):
+    with pytest.raises(
+        InputError, match=r"pairs\.tsv: 1 pair .*: such as a and b \(4, 1, 2\.5\); say Policy\(duplicates='mean'\)"
+    ):
         whole(opened(path))
 
 

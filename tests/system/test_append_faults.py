@@ -163,7 +163,7 @@ def test_an_unfinished_append_of_something_else(tmp_path: Path) -> None:
     ):
         raise RuntimeError("stop")
     assert open_matrix(store).n_objects == 20
-    with pytest.raises(StoreError, match=r"was begun and not finished, with objects 40; now it is 30: .*--force"):
+    with pytest.raises(StoreError, match=r"was begun and not finished, with objects 40; now it is 30; .*force=True"):
         append(store, square[20:30, :30])
     done = append(store, square[20:30, :30], force=True)
     assert not done.resumed
@@ -204,7 +204,7 @@ def test_where_folders_cannot_be_locked(tmp_path: Path) -> None:
     about = {"as": "rows", "source": "array of float32", "size": source.nbytes, "checksum": checksum(source)}
     about |= {"policy": Policy().record()}
     begun_by({"host": "elsewhere", "process": 1, "token": "x"})
-    with pytest.raises(StoreError, match="is under way, by process 1 on elsewhere; wait for it, or say --resume"):
+    with pytest.raises(StoreError, match="is under way, by process 1 on elsewhere; wait for it, or say resume=True"):
         append(store, source)
     done = append(store, source, resume=True)
     assert done.resumed

@@ -152,7 +152,7 @@ def test_tls_from_end_to_end(store: str, tmp_path: Path, capfd: pytest.CaptureFi
         assert err.startswith("dasrel: scheduler tls://127.0.0.1:")
 
         where = ["spectrum", store, "--scheduler", address(file), "--wait", "1"]
-        assert "asks for TLS: give --tls-ca" in refused(where, capfd)
+        assert "asks for TLS; give --tls-ca" in refused(where, capfd)
         # We do not trust them; they do not trust us.
         assert "check --tls-ca" in refused([*where, *foreign], capfd)
         assert "cannot reach the scheduler" in refused([*where, "--tls-ca", right.file, *foreign[2:]], capfd)

@@ -52,7 +52,7 @@ def test_killed_and_resumed_is_the_same_to_the_last_byte(tmp_path, place, after,
         assert read_manifest(store)[0]["state"] in ("begun", "writing")
         with pytest.raises(StoreError, match="unfinished"):
             open_matrix(store)
-        with pytest.raises(StoreError, match=r"exists.*or --resume to go on"):
+        with pytest.raises(StoreError, match=r"exists.*or resume=True to go on"):
             import_matrix(tmp_path / "a.npz", store, kind="distance", policy=policy, writing=WRITING)
         with pytest.raises(StoreError, match="begun with symmetrize mean, now it is max"):
             import_matrix(
@@ -70,7 +70,7 @@ def test_full_disk(tmp_path):
     writing, store = Writing(tile=100), tmp_path / "disk" / "s.zarr"
     import_matrix(tmp_path / "a.npy", tmp_path / "good.zarr", kind="distance", writing=writing)
     with small_disk(tmp_path / "disk", "size=600k") as disk:
-        with pytest.raises(StoreError, match=r"the disk is full.*nothing was lost.*--resume"):
+        with pytest.raises(StoreError, match=r"the disk is full.*nothing was lost.*resume=True"):
             import_matrix(tmp_path / "a.npy", store, kind="distance", writing=writing)
         assert list(store.rglob("values/c/*/*"))
         disk.remount("size=8m")

@@ -56,8 +56,8 @@ def test_sigterm_and_then_resume(tmp_path, grouped_store, capfd):
     told = capfd.readouterr()
     file = tmp_path / "kept" / "cluster-00000004.npz"
     assert re.fullmatch(
-        f"dasrel: stopped by SIGTERM after 4 scans; the state is in {file}: the same again with resume"
-        r" \(--resume\) goes on from there\n", told.err.split("warning")[-1].split("\n", 1)[-1]
+        f"dasrel: stopped by SIGTERM after 4 scans; the state is in {file}; run the same again with"
+        r" --resume to go on from there\n", told.err.split("warning")[-1].split("\n", 1)[-1]
     )  # fmt: skip
     said = json.loads(told.out)
     assert (said["stopped"], said["scans"], said["checkpoint"]) == (True, 4, str(file))
@@ -173,7 +173,9 @@ def test_stores_stop_between_two_tiles_and_go_on(tmp_path, capfd):
             assert ran(command, source, store, *options) == 75
         told = capfd.readouterr()
         assert json.loads(told.out)["stopped"] is True
-        done = int(re.search(r"stopped by SIGTERM after (\d+) of 21 tiles; the same again with resume", told.err)[1])
+        done = int(
+            re.search(r"stopped by SIGTERM after (\d+) of 21 tiles; run the same again with --resume", told.err)[1]
+        )
         assert 3 <= done < 21
         with watch() as counted:
             assert ran(command, source, store, *options, "--resume", "--time-limit", "0s") == 75  # one in any case
@@ -182,7 +184,7 @@ def test_stores_stop_between_two_tiles_and_go_on(tmp_path, capfd):
         assert ran(command, source, store, *options, "--resume") == 0
         assert tiles(store) == tiles(whole)
         assert ran(command, source, store, *options, "--force", "--time-limit", "1h") == 1
-        assert "cannot be gone on with after a time limit" in capfd.readouterr().err
+        assert "cannot be resumed after a time limit" in capfd.readouterr().err
         with sigterm(name, tiles=3):
             assert ran(command, source, store, *options, "--force") == 143
         assert tiles(store) == tiles(whole)

@@ -150,7 +150,7 @@ def test_a_function_that_kills_its_workers(client: Any, tmp_path: Path) -> None:
 def test_a_function_that_always_takes_too_much(tmp_path: Path) -> None:
     tokens = Tokens.made(tmp_path / "tokens", "memory-always")
     blocks = Blocks(tokens, os.getpid())
-    told = r"2 workers died over the same piece of work, .*lack memory: give them more.* --resume"
+    told = r"2 workers died over the same piece of work, .*lack memory: give them more.* resume=True"
     once_more = dask.config.set({"distributed.scheduler.allowed-failures": 1})
     with once_more, pytest.raises(ClusterError, match=told), connect(Runtime(dask="local:workers=3,memory=400MB")):
         dasrel.from_blocks(blocks, N, tmp_path / "s", kind="distance", writing=DOUBLE)
