@@ -66,7 +66,7 @@ def export_matrix(
     given = as_numbers(matrix)
     given.check(format)
     write = {"npy": _npy, "condensed": _condensed, "lsmat": _lsmat, "phylip": _phylip, "zarr": _zarr}[format]
-    full = f"{named(target)} was not written; free some space and try again"
+    full = f"{named(target)} was not written"
     is_folder = format == "zarr" or target.is_dir()
     with (
         disk_errors(target, full=full, name=named(target)),

@@ -312,10 +312,10 @@ def checked_names(names: Names, old: Matrix) -> Array:
 def _writable(store: StoreLike) -> Iterator[bool]:
     """Lock a local store and translate disk errors; yield whether the file system enforces the lock."""
     local, where = local_path(store), shown(location(store), limit=400)
-    full = f"{where} is as it was before and nothing was lost; free some space and run the same append again"
+    full, retry = f"{where} is as it was before and nothing was lost", "free some space and run the same append again"
     denied = "an append needs a store that is not read-only"
     place = None if local is None else Path(lasting(local))
-    with disk_errors(place, full=full, denied=denied, name=where), contextlib.ExitStack() as held:
+    with disk_errors(place, full=full, retry=retry, denied=denied, name=where), contextlib.ExitStack() as held:
         locked = False
         if place is not None and place.is_dir():
             locked = held.enter_context(store_lock(place))

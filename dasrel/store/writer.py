@@ -424,10 +424,10 @@ def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
     place = Path(lasting(local))
     where = shown(place, limit=400)
     if writing.force and not writing.resume and place.exists():
-        full = f"the old {where} is as it was; free some space and run again"
+        full, retry = f"the old {where} is as it was", "free some space and run again"
     else:
-        full = f"{where} is unfinished and nothing was lost; free some space and run again with --resume"
-    with disk_errors(place, full=full), contextlib.nullcontext() if writing.part else store_lock(place):
+        full, retry = f"{where} is unfinished and nothing was lost", "free some space and run again with {resume=True}"
+    with disk_errors(place, full=full, retry=retry), contextlib.nullcontext() if writing.part else store_lock(place):
         yield
 
 

@@ -113,7 +113,12 @@ def disk_error_text(error: BaseException) -> str | None:
 
 @contextmanager
 def disk_errors(
-    place: Path | None, *, full: str, denied: str = "choose another place, or one that is not read-only", name: str = ""
+    place: Path | None,
+    *,
+    full: str,
+    retry: str = "free some space and run again",
+    denied: str = "choose another place, or one that is not read-only",
+    name: str = "",
 ) -> Iterator[None]:
     """Raise a `StoreError` of one line when the disk is full, or when a file or folder cannot be written.
 
@@ -123,7 +128,9 @@ def disk_errors(
         What is being written. Refusals that name a file elsewhere, such as the source, are raised as they are. None
         for remote storage, where all of them count.
     full
-        What follows "the disk is full: ".
+        What follows "the disk is full: ", such as what is left of the work.
+    retry
+        What to do then, as the remedy of the error.
     denied
         What to do where writing is not allowed, the file system is read-only, or there is no such folder.
     name
@@ -133,10 +140,10 @@ def disk_errors(
         yield
     except Exception as error:
         if full_disk(error):
-            raise StoreError(f"the disk is full: {full}") from error
+            raise StoreError(f"the disk is full: {full}", remedy=retry) from error
         if isinstance(error, OSError) and _refuses(error, place):
             where = name or shown(place, limit=400)
-            raise StoreError(f"{where} cannot be written ({error.strerror}); {denied}") from error
+            raise StoreError(f"{where} cannot be written ({error.strerror})", remedy=denied) from error
         raise
 
 

@@ -245,7 +245,7 @@ CASES = [
     ("cluster far.zarr out --rule fcm1 --clusters 3 --n-init 1 --fuzzifier 1.2", "--on-negative heal"),
     ("cluster store.zarr out --rule fcm1 --clusters 2 --memory 1kB", "--memory"),
     ("cluster store.zarr out --rule fcm1 --clusters 2 --tls-ca ca.pem", "--tls-ca, --tls-cert and --tls-key"),
-    ("spectrum store.zarr --wait 3", "--scheduler, --scheduler-file or --cluster"),
+    ("spectrum store.zarr --wait 3", "--scheduler, --scheduler-file or --dask"),
 ]
 
 
@@ -281,7 +281,7 @@ def test_arrays_are_told_of_import_matrix() -> None:
     with pytest.raises(InputError) as caught:
         dasrel.relation(SOURCES["asymmetric"], kind="distance")
     assert str(caught.value) == (
-        "asymmetric: 1 pairs in this block, the worst 1 (object 1) and 2 (object 2): 9 one way, 1 the other;"
+        "asymmetric: 1 pair in this block, the worst 1 (object 1) and 2 (object 2): 9 one way, 1 the other;"
         " `dasrel.import_matrix` can repair and record it: say Policy(symmetrize='mean') or Policy(symmetrize='max')"
     )
     assert isinstance(caught.value, DasrelError)
