@@ -252,13 +252,13 @@ def test_disk_errors_in_one_line(tmp_path: Path) -> None:
     store, source = tmp_path / "s.zarr", tmp_path / "source.csv"
 
     def said(error: Exception, place: Path | None = store) -> str:
-        with pytest.raises(StoreError) as found, disk_errors(place, full="free some", denied="go away", name="s"):
+        with pytest.raises(StoreError) as found, disk_errors(place, full="nothing is lost", retry="free some", denied="go away", name="s"):
             raise error
         return str(found.value)
 
     for number in (errno.ENOSPC, errno.EDQUOT):
-        assert said(refusal(number, source)) == "the disk is full: free some"
-    assert said(OSError("1000 requested and 12 written")) == "the disk is full: free some"
+        assert said(refusal(number, source)) == "the disk is full: nothing is lost; free some"
+    assert said(OSError("1000 requested and 12 written")) == "the disk is full: nothing is lost; free some"
     for number, text in ((errno.EACCES, "Permission denied"), (errno.EROFS, "Read-only file system")):
         for path in (store, store / "values" / "c", tmp_path / ".s.zarr.lock", tmp_path):
             assert said(refusal(number, path)) == f"s cannot be written ({text}); go away"
