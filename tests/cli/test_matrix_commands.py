@@ -18,7 +18,7 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel.cli import app, matrix_commands
+from dasrel.cli import app
 from dasrel.demo import build_digits
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.io.array_files import Reading
@@ -62,9 +62,9 @@ def test_the_installed_command_runs_this_code(tmp_path: Path) -> None:
     """Tests that start `dasrel` in a process of its own would else judge an older copy: install again if this fails."""
     where = "import dasrel; print(dasrel.__file__)"
     done = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
-    installed, here = Path(done.stdout.strip()).parent, Path(matrix_commands.__file__).parent
-    sources = sorted(path.name for path in here.glob("*.py"))
-    assert sources == sorted(path.name for path in installed.glob("*.py"))
+    installed, here = Path(done.stdout.strip()).parent, Path(app.__file__).parents[1]
+    sources = sorted(path.relative_to(here) for path in here.rglob("*.py"))
+    assert sources == sorted(path.relative_to(installed) for path in installed.rglob("*.py"))
     assert [name for name in sources if (here / name).read_bytes() != (installed / name).read_bytes()] == []
     script = Path(sys.executable).with_name("dasrel")
     done = subprocess.run([script, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -99,7 +99,7 @@ def test_no_credentials_anywhere(tmp_path: Path, here: Callable[..., Any]) -> No
 def test_nothing_heavy_is_loaded_when_nothing_is_to_do(done_workflow: Path) -> None:
     run(done_workflow / "w.toml")
     code = (
-        "import sys; from dasrel.cli.app.app import app; assert app.run(['run', sys.argv[1], '-q']) == 0;"
+        "import sys; from dasrel.cli import app; assert app.run(['run', sys.argv[1], '-q']) == 0;"
         "print([name for name in ('zarr', 'scipy', 'sklearn', 'distributed', 'matplotlib') if name in sys.modules])"
     )
     words = [sys.executable, "-c", code, str(done_workflow / "w.toml")]

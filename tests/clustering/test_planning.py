@@ -86,7 +86,7 @@ def test_scans_lie_in_the_range(rule, more) -> None:
     assert plan.scans.least <= plan.scans.typical <= plan.scans.most
     assert plan.first_scans.least <= found.first_scans <= plan.first_scans.most
     if more.get("tol") == 0:
-        assert found.scans - found.first_scans == plan.iterations.least == plan.iterations.most
+        assert found.scans - found.first_scans == plan.n_iter.least == plan.n_iter.most
     assert plan.columns == max(found.columns)
     assert plan.bundles == found.bundles
 
@@ -98,7 +98,7 @@ def test_scans_for_a_euclideanisation(tmp_path, store, method) -> None:
     with watch() as counted:
         found = dasrel.euclideanize(store, method=method)
     assert plan.euclideanize_scans.least <= counted.scans <= plan.euclideanize_scans.most
-    assert plan.scans == plan.iterations + plan.euclideanize_scans
+    assert plan.scans == plan.n_iter + plan.euclideanize_scans
     found.save(tmp_path / "r.npz")
     for known in (tmp_path / "r.npz", str(tmp_path / "r.npz"), found):
         assert plan_clustering(store, runs, euclideanize=known, probe_seconds=0.02).scans == Range(3, 3, 3)

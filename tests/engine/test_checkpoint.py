@@ -124,7 +124,7 @@ def test_several_bundles(tmp_path, grouped_store):
         assert bits(wider) == bits(whole)
     with pytest.raises(Killed), killed_after(2):
         cluster(grouped_store, grid("fcm1", 3, n_init=4, max_iter=5, tol=0.0), checkpoint=Checkpoint(tmp_path / "wide"))
-    with pytest.raises(MemoryLimitError, match="the checkpoint has 1 bundles"):
+    with pytest.raises(MemoryLimitError, match="the checkpoint has 1 bundle"):
         quiet(cluster, grouped_store, grid("fcm1", 3, n_init=4, max_iter=5, tol=0.0), memory=memory,
               checkpoint=Checkpoint(tmp_path / "wide", resume=True))  # fmt: skip
 

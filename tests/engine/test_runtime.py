@@ -82,7 +82,7 @@ def test_the_command_line_goes_before_the_environment_and_that_before_a_file() -
     assert Runtime().over(file) == file
     with pytest.raises(InputError, match="DASREL_WAIT is 'soon', which is no number"):
         environment({"DASREL_WAIT": "soon"})
-    with pytest.raises(InputError, match=r"in the environment .*none of local"):
+    with pytest.raises(InputError, match=r"in the environment .*known: local"):
         environment({"DASREL_DASK": "cloud"})
     with pytest.raises(InputError, match="did you mean DASREL_DASK"):
         environment({"DASREL_CLUSTER": "local:workers=2"})
@@ -105,7 +105,7 @@ def test_without_a_cluster_no_socket_is_made(store: str, tmp_path: Path) -> None
         "    if event.startswith('socket.') and (event != 'socket.__new__' or arguments[1] != socket.AF_UNIX):\n"
         "        print(event, arguments, file=sys.stderr)\n"
         "sys.addaudithook(hook)\n"
-        "from dasrel.cli.app.app import run\n"
+        "from dasrel.cli.app import run\n"
         "if sys.argv[1] == 'try': socket.socket().bind(('127.0.0.1', 0))\n"
         "else: raise SystemExit(run(sys.argv[1:]))\n"
     )
@@ -161,7 +161,7 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
     asked = ["--rule", "hard", "--clusters", "20", "--dask", "local:workers=2,memory=100010kB"]
     line = refused(["cluster", store, str(tmp_path / "out"), *asked], capfd)
     assert re.search(
-        r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 1 B for them; give workers more memory", line
+        r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 1 byte for them; give workers more memory", line
     )
     assert not (tmp_path / "out").exists()
     line = refused(["spectrum", store, "--dask", "local:workers=1,memory=2MB"], capfd)

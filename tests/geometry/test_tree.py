@@ -280,7 +280,7 @@ def test_networkx_sees_the_same_tree():
     assert ours.size("weight") == pytest.approx(theirs.size("weight"))
     named = tree.to_networkx([f"x{k}" for k in range(40)])
     assert sorted(named) == sorted(f"x{k}" for k in range(40))
-    with pytest.raises(InputError, match="2 ids do not fit"):
+    with pytest.raises(InputError, match="2 ids for a tree of 40 objects"):
         tree.to_networkx(["a", "b"])
 
 

@@ -124,7 +124,7 @@ def measured(script: str, *arguments: object) -> tuple[int, int]:
 
 KILLED = """
     label, scans, tiles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    from dasrel import watch; from dasrel.cli.app.app import app
+    from dasrel import watch; from dasrel.cli import app
 
     def look(progress):
         if progress.label == label and (progress.scans, progress.tiles) >= (scans, tiles):

@@ -352,7 +352,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert app.run(["append", "s.zarr", "more.npy", "--ids", "ids.txt", "--missing", "max"]) == 2
     capsys.readouterr()
     done = run(capsys, "append s.zarr more.npy --ids ids.txt --missing fill=1 --symmetrize mean --json")
-    wanted = {"n_objects": 22, "objects": 2, "tiles_written": 0, "tiles_grown": 3, "resumed": False}
+    wanted = {"n_objects": 22, "new_objects": 2, "tiles_written": 0, "tiles_grown": 3, "resumed": False}
     assert {name: done[name] for name in wanted} == wanted
     matrix = open_matrix("s.zarr")
     row = matrix.rows(["owl"])[0]

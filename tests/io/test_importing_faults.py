@@ -137,7 +137,7 @@ def not_npy(path):
 
 
 FILES = {
-    "t.npy": (truncated_npy, r"t.npy is truncated: \d+ bytes, but its header asks for \d+"),
+    "t.npy": (truncated_npy, r"t.npy is truncated: [\d,]+ bytes, but its header asks for [\d,]+"),
     "h.npy": (truncated_header, r"h.npy is no whole .npy file"),
     "t.npz": (truncated_npz, r"t.npz is no whole .npz file"),
     "t.h5": (truncated_hdf5, r"t.h5 cannot be read as HDF5"),

@@ -43,7 +43,7 @@ SINGLE = Writing(tile=TILE)
     ({"metric": "wminkowski"}, "use minkowski"),
     ({"metric": "canberra", "kind": "kernel"}, "canberra gives distances"),
     ({"metric": "rfb", "kind": "kernel"}, "did you mean rbf"),
-    ({"metric": "euclidean", "kind": "squared"}, "kind must be distance"),
+    ({"metric": "euclidean", "kind": "squared"}, "kind must be one of distance"),
     ({"metric": "euclidean", "metric_options": {"q": 3}}, "no option q; it takes w"),
     ({"metric": "simpson", "metric_options": {"w": 3}}, "no option w; it takes none"),
     ({"metric": "haversine"}, "needs 2 columns"),

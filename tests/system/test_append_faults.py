@@ -44,7 +44,7 @@ PLACES = {
 }
 KILLING = """
     import json
-    import dasrel.store, zarr
+    import dasrel.store.tile_files, zarr
     from dasrel.io.append import append
 
     rows, cases = sys.argv[1], json.loads(sys.argv[2])

@@ -1,6 +1,7 @@
 """Clusters that run already or are started by MPI or a batch system: with TLS, with other versions, and lost."""
 
 import datetime
+import importlib.util
 import ipaddress
 import json
 import os
@@ -304,7 +305,7 @@ def test_jobs_of_slurm_itself(store: str, tmp_path: Path, capfd: pytest.CaptureF
 
 def test_a_cluster_that_is_not_here(store: str, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     """The package is missing, or the batch system is, or a setting that it needs."""
-    found = dasrel.clusters.importlib.util.find_spec
+    found = importlib.util.find_spec
     hidden = ("dask_kubernetes",)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in hidden else found(name))
     line = refused(["spectrum", store, "--dask", "kubernetes:image=lab/dasrel"], capfd)

@@ -74,7 +74,8 @@ def test_memory_does_not_grow_with_the_matrix(tmp_path):
 ACTIONS = """
 import warnings
 import numpy as np, dasrel
-from dasrel.geometry import euclidean; from dasrel.io import export
+from dasrel.geometry import euclidean
+from dasrel.io import export
 from dasrel.clustering.planning import plan_clustering
 from dasrel.store.writer import Writing
 
@@ -95,10 +96,10 @@ def actions(path, folder):
             lambda: euclidean.estimate_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
             lambda: dasrel.euclideanize(path, method="ultrametric", max_scans=12)),
         "export": (
-            lambda: export.estimate_export(path, folder + "/1.npy", format="npy", relation=store + ".npz"),
+            lambda: export.estimate_export(euclidean.named_relation(path, store + ".npz"), folder + "/1.npy", format="npy"),
             lambda: dasrel.export_matrix(relation, folder + "/2.npy", format="npy", force=True)),
         "lsmat": (
-            lambda: export.estimate_export(path, folder + "/1.tsv", format="lsmat", relation=store + ".npz"),
+            lambda: export.estimate_export(euclidean.named_relation(path, store + ".npz"), folder + "/1.tsv", format="lsmat"),
             lambda: dasrel.export_matrix(relation, folder + "/2.tsv", format="lsmat", force=True)),
     }[what]
 

@@ -1,7 +1,5 @@
 """SIGTERM for real processes: at every moment of a command one clear line and exit code 143, and nothing is broken."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -149,7 +147,7 @@ def test_sigterm_in_a_long_call_of_a_library(tmp_path: Path, distances: Path) ->
     """The main thread is in C code and sees no signal; the process ends in one line all the same."""
     stuck = (
         "import ctypes, sys\n"
-        "import dasrel.audit\n"
+        "import dasrel.store.audit\n"
         "def stuck(*given, **named):\n"
         "    print('stuck', file=sys.stderr, flush=True)\n"
         "    libc = ctypes.CDLL(None)\n"
@@ -169,7 +167,7 @@ def test_sigterm_in_a_long_call_of_a_library(tmp_path: Path, distances: Path) ->
 def test_a_second_sigterm_in_a_long_call_of_a_library(distances: Path) -> None:
     stuck = (
         "import ctypes, sys\n"
-        "import dasrel.audit, dasrel.stopping\n"
+        "import dasrel.store.audit, dasrel.util.limits\n"
         "dasrel.util.limits.GRACE = 600\n"
         "def stuck(*given, **named):\n"
         "    print('stuck', file=sys.stderr, flush=True)\n"
@@ -195,7 +193,7 @@ def test_sigterm_while_a_text_is_read(tmp_path: Path) -> None:
     table.write_text("\t".join(["", *(f"object{k}" for k in range(n))]) + "\n" + "\n".join(rows) + "\n")
     slow = (
         "import sys, time\n"
-        "import dasrel.spool as spool\n"
+        "import dasrel.io.text_stream as spool\n"
         "plain = spool.Stream.read\n"
         "def slowly(self, size):\n"
         "    print('reads', file=sys.stderr, flush=True)\n"

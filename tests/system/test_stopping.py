@@ -94,7 +94,7 @@ def test_sigterm_without_a_checkpoint_ends_at_once(tmp_path, grouped_store, capf
 def test_a_second_sigterm_ends_the_process(tmp_path, grouped_store):
     code = """
 import os, signal, sys
-from dasrel import watch; from dasrel.cli.app.app import app
+from dasrel import watch; from dasrel.cli import app
 def look(progress):
     if progress.label == "scan" and progress.scans >= 3:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -252,7 +252,10 @@ def test_disk_errors_in_one_line(tmp_path: Path) -> None:
     store, source = tmp_path / "s.zarr", tmp_path / "source.csv"
 
     def said(error: Exception, place: Path | None = store) -> str:
-        with pytest.raises(StoreError) as found, disk_errors(place, full="nothing is lost", retry="free some", denied="go away", name="s"):
+        with (
+            pytest.raises(StoreError) as found,
+            disk_errors(place, full="nothing is lost", retry="free some", denied="go away", name="s"),
+        ):
             raise error
         return str(found.value)
 
