@@ -84,6 +84,7 @@ store, out, what = sys.argv[1:]
 
 def actions(path, folder):
     relation = dasrel.Euclideanized.load(store + ".npz", path).relation if path == store else dasrel.relation(path)
+    named = lambda path: euclidean.named_relation(path, store + ".npz")
     runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5)
     auto = dasrel.grid("fcm2", 2, max_iter=3)
     return {
@@ -96,10 +97,10 @@ def actions(path, folder):
             lambda: euclidean.estimate_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
             lambda: dasrel.euclideanize(path, method="ultrametric", max_scans=12)),
         "export": (
-            lambda: export.estimate_export(euclidean.named_relation(path, store + ".npz"), folder + "/1.npy", format="npy"),
+            lambda: export.estimate_export(named(path), folder + "/1.npy", format="npy"),
             lambda: dasrel.export_matrix(relation, folder + "/2.npy", format="npy", force=True)),
         "lsmat": (
-            lambda: export.estimate_export(euclidean.named_relation(path, store + ".npz"), folder + "/1.tsv", format="lsmat"),
+            lambda: export.estimate_export(named(path), folder + "/1.tsv", format="lsmat"),
             lambda: dasrel.export_matrix(relation, folder + "/2.tsv", format="lsmat", force=True)),
     }[what]
 
