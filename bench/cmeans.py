@@ -1,10 +1,11 @@
-"""How fast bundles of c-means runs are, next to NumPy in memory, to what the machine can do, and to peers.
+"""Measure bundles of c-means runs against NumPy in memory, the roofline of the machine, and other programs.
 
-    python bench/cmeans.py [--n 16384] [--dir FOLDER]      against NumPy; the roofline; restarts; the update's share
-    python bench/cmeans.py --peers [--n 8192]              next to k-medoids, spectral clustering and fanny
+    python bench/cmeans.py [--n 16384] [--dir FOLDER]      NumPy; the roofline; restarts; the share of updates
+    python bench/cmeans.py --peers [--n 8192]              k-medoids, spectral clustering and fanny
 
 One JSON line per measurement, ratios from the same run. Cold means that no tile is in the page cache before any scan,
-and that it is read past it, as of a matrix that is larger than memory. What is scaled up from fewer runs says so.
+and that tiles are read past it, as those of a matrix that is larger than memory. Lines say so where a number is
+extrapolated from fewer runs.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ def line(**found: Any) -> None:
 
 
 def features(n: int) -> tuple[Any, Any]:
-    """Points in 8 dimensions around 5 centres that overlap a little, and the centre of each."""
+    """Return points in 8 dimensions in 5 groups that overlap a little, and the group of each."""
     rng = np.random.default_rng(0)
     labels = rng.integers(GROUPS, size=n)
     return rng.normal(size=(n, 8)) + rng.normal(scale=2.0, size=(GROUPS, 8))[labels], labels
 
 
 def make_store(path: Path, n: int) -> Matrix:
-    """Squared Euclidean distances as float32 tiles; written without the checks of an import."""
+    """Write squared Euclidean distances as float32 tiles, without the checks of an import."""
     X, _ = features(n)
     writer = create_store(path, n_objects=n, kind="squared-distance", writing=Writing(force=True))
     norms = (X * X).sum(axis=1)
@@ -85,7 +86,7 @@ def quiet(matrix: Matrix, runs: Any) -> Clustering:
 
 
 def numpy_rfcm(D: Any, U: Any, m: float, steps: int) -> Any:
-    """RFCM as one would write it: D in memory, float64, BLAS on all cores."""
+    """Run RFCM in plain NumPy: D in memory, float64, BLAS on all cores."""
     for _ in range(steps):
         V = U**m
         V /= V.sum(axis=1, keepdims=True)
@@ -123,14 +124,14 @@ def against_numpy(matrix: Matrix, n: int) -> None:
 
 
 def gemm_rate() -> float:
-    """Floating-point operations per second of a large float32 product on all cores."""
+    """Return the floating-point operations per second of a large float32 product on all cores."""
     side = 4096
     a = np.random.default_rng(0).random((side, side), dtype=np.float32)
     return 2 * side**3 / best(np.matmul, a, a, times=5)
 
 
 def memory_rate(matrix: Matrix) -> float:
-    """Bytes per second at which all cores can look at tiles that are in the page cache."""
+    """Return the bytes per second at which all cores can read tiles that are in the page cache."""
     tiles = [matrix.read_tile(i, j) for i, j in matrix.layout.tiles()]
 
     def look() -> None:
@@ -142,7 +143,7 @@ def memory_rate(matrix: Matrix) -> float:
 
 
 class ScanClock:
-    """Notes when each scan begins."""
+    """Record when each scan begins."""
 
     def __init__(self) -> None:
         self._begins: list[float] = []
@@ -154,12 +155,12 @@ class ScanClock:
                 self._begins.append(time.perf_counter())
 
     def iterations(self) -> list[float]:
-        """From the beginning of each scan to that of the next: scan and update."""
+        """Return the seconds from the beginning of each scan to that of the next: scan and update."""
         return [later - this for this, later in itertools.pairwise(self._begins)]
 
 
 def timed(matrix: Matrix, runs: list[Run], *, cold: bool) -> tuple[float, ScanClock]:
-    """Seconds of a bundle, and its clock."""
+    """Return the seconds of a bundle, and its clock."""
     if cold:
         matrix.files.maps.clear()  # what is mapped stays in the page cache
         drop(tile_files(matrix))
@@ -173,7 +174,7 @@ def timed(matrix: Matrix, runs: list[Run], *, cold: bool) -> tuple[float, ScanCl
 
 
 def roofline(matrix: Matrix, n: int) -> None:
-    """The best of ten iterations, over the best of several measurements of what the machine can do.
+    """Print the best of ten iterations over the best of several measurements of what the machine can do.
 
     A ratio below 1 says that the rates were measured while something else kept the machine busy.
     """
@@ -201,7 +202,7 @@ def roofline(matrix: Matrix, n: int) -> None:
 
 
 def raw_rate(matrix: Matrix) -> float:
-    """Bytes per second of reading the tile files from disk and doing nothing with them."""
+    """Return the bytes per second of reading the tile files from disk and doing nothing with them."""
     matrix.files.maps.clear()  # what is mapped stays in the page cache
     files = tile_files(matrix)
     return matrix.layout.total_bytes / best(raw_read, files, times=3, cold=files)
@@ -221,7 +222,7 @@ def restarts(matrix: Matrix, n: int) -> None:
 
 
 def fanny(D: Any, c: int, *, r: float, steps: int) -> Any:
-    """Kaufman and Rousseeuw's fuzzy analysis on distances, float64, all memberships at once."""
+    """Run Kaufman and Rousseeuw's fuzzy analysis on distances, float64, all memberships at once."""
     U = np.random.default_rng(0).dirichlet(np.ones(c), size=len(D)).T
     for _ in range(steps):
         P = U**r
@@ -237,7 +238,7 @@ def fanny(D: Any, c: int, *, r: float, steps: int) -> Any:
 
 
 def peer_labels(name: str, path: str) -> Any:
-    """What one method finds; loading the matrix is part of it."""
+    """Cluster by one method; loading the matrix is part of it."""
     matrix = open_matrix(path)
     if name == "dasrel fcm2":
         return quiet(matrix, grid("fcm2", GROUPS, n_init=10)).best.labels
@@ -279,7 +280,7 @@ def one_peer(name: str, path: str) -> None:
 
 
 def peers(path: Path) -> None:
-    """Each in a process of its own, which holds nothing else."""
+    """Run each method in a process of its own, which holds nothing else."""
     for name in ("dasrel fcm1", "dasrel fcm2", "kmedoids fasterpam", "sklearn SpectralClustering", "fanny in NumPy"):
         subprocess.run([sys.executable, __file__, "--one-peer", name, "--store", str(path)], check=True)
 

@@ -1,9 +1,9 @@
-"""What it costs to know how far a matrix is from Euclidean: scans and seconds, next to dense and other solvers.
+"""Measure the cost of spectrum and euclideanize in scans and seconds, against dense and other solvers.
 
     python bench/euclidean.py [--n 20480] [--only lanczos_scans lanczos_seconds] [--dir FOLDER]
 
 One JSON line per measurement, all from the same run. Each part is a function in PARTS; it gets a folder for its stores
-and n, and prints its lines. Stores are uniform noise, the hardest case for Lanczos, unless a line says otherwise.
+and n, and prints its lines. Stores are uniform noise, the hardest case for Lanczos, unless a line names another.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dasrel.store.matrix import Matrix
 from dasrel.store.writer import Writing, create_store
 
 DENSE = 4096
-"""Objects at which NumPy's dense eigenvalues are timed; beyond that its time is scaled by the cube."""
+"""Largest n at which NumPy's dense eigenvalues are timed; beyond it the time is scaled by the cube."""
 REFERENCE_SCANS = {"digits Simpson": (5, 6, 8), "uniform noise": (25, 36, 61)}
-"""What a dense block Lanczos with block 8 needs to residuals of 1e-2, 1e-3 and 1e-6: on Simpson dissimilarities of
+"""Scans of a dense block Lanczos with block 8 to residuals of 1e-2, 1e-3 and 1e-6: on Simpson dissimilarities of
 handwritten digits (n = 1839), and on uniform noise of n = 4000. Two more are allowed."""
 
 
@@ -43,7 +43,7 @@ def line(**found: Any) -> None:
 
 
 def store_of(path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], Any]) -> Matrix:
-    """A store written tile by tile, without the checks of an import."""
+    """Write a store tile by tile, without the checks of an import."""
     writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True))
     for i, j in writer.layout.tiles():
         tile = tile_of(writer.layout.span(i), writer.layout.span(j)).astype(np.float32)
@@ -60,7 +60,7 @@ def store_of(path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], An
 
 
 def noise_store(path: Path, n: int) -> Matrix:
-    """Uniform noise as squared dissimilarities: far from any metric."""
+    """Write uniform noise as squared dissimilarities: far from any metric."""
     rng = np.random.default_rng(0)
 
     def tile_of(rows: slice, columns: slice) -> Any:
@@ -71,14 +71,14 @@ def noise_store(path: Path, n: int) -> Matrix:
 
 
 def points_store(path: Path, n: int) -> Matrix:
-    """The largest coordinate difference between points in ten clouds: a metric, but not a Euclidean one."""
+    """Write the largest coordinate difference between points in ten groups: a metric, but not a Euclidean one."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(n, 8)) + 4 * rng.normal(size=(10, 8))[rng.integers(0, 10, n)]
     return store_of(path, n, "distance", lambda r, c: cdist(points[r], points[c], "chebyshev"))
 
 
 def digits_store(path: Path) -> Matrix:
-    """Simpson similarities of scikit-learn's digits: common ink over the smaller ink."""
+    """Write Simpson similarities of scikit-learn's digits: common pixels over the smaller number of pixels."""
     ink = (load_digits().data > 7.5).astype(np.float32)
     size = ink.sum(axis=1)
     return store_of(
@@ -87,7 +87,7 @@ def digits_store(path: Path) -> Matrix:
 
 
 def lanczos_scans(folder: Path, n: int) -> None:
-    """Scans to the lowest eigenvalue on structured data and on noise."""
+    """Print the scans to the lowest eigenvalue on structured data and on noise."""
     some = min(n, 4000)
     for data, matrix in (
         ("digits Simpson", digits_store(folder / "digits.zarr")),
@@ -105,7 +105,7 @@ def lanczos_scans(folder: Path, n: int) -> None:
 
 
 def lanczos_seconds(folder: Path, n: int) -> None:
-    """Seconds to the lowest eigenvalue at a residual of 1e-3, next to ARPACK on the same relation and dense NumPy.
+    """Print the seconds to the lowest eigenvalue at a residual of 1e-3, of ARPACK on the same relation and of NumPy.
 
     With all tiles in the page cache, and with all of them read from disk at every scan, as of a larger matrix.
     """
@@ -135,7 +135,7 @@ def lanczos_seconds(folder: Path, n: int) -> None:
     scaled = measured * (n / small) ** 3
     for tiles, seen, times in (("in the page cache", cached, 3), ("from disk", from_disk, 1)):
         best: dict[str, float] = {}
-        told: dict[str, dict[str, Any]] = {}
+        results: dict[str, dict[str, Any]] = {}
         for _ in range(times):  # in turns, so that whatever else the machine does falls on both
             for name, run in (("lanczos", ours), ("eigsh", arpack)):
                 with watch() as meter:
@@ -143,23 +143,23 @@ def lanczos_seconds(folder: Path, n: int) -> None:
                     value, vectors = run(seen)
                     best[name] = min(best.get(name, np.inf), time.perf_counter() - began)
                 residual = float(np.linalg.norm(cached.gram(vectors) - value * vectors))
-                told[name] = {"scans": meter.scans, "lowest": value, "relative_residual": residual / abs(value)}
+                results[name] = {"scans": meter.scans, "lowest": value, "relative_residual": residual / abs(value)}
         for name in best:
             line(
                 bench="lowest eigenvalue, residual 1e-3", solver=name, n=n, tiles=tiles, seconds=best[name],
-                **told[name],
+                **results[name],
             )  # fmt: skip
         line(
             bench="lowest eigenvalue, ratios", n=n, tiles=tiles, eigvalsh_measured_at=small,
             eigvalsh_measured_seconds=measured, eigvalsh_seconds_scaled_by_the_cube=scaled,
             times_faster_than_eigvalsh=scaled / best["lanczos"],
             times_faster_than_eigsh=best["eigsh"] / best["lanczos"],
-            times_fewer_scans_than_eigsh=told["eigsh"]["scans"] / told["lanczos"]["scans"],
+            times_fewer_scans_than_eigsh=results["eigsh"]["scans"] / results["lanczos"]["scans"],
         )  # fmt: skip
 
 
 def ultrametric_gamma(folder: Path, n: int) -> None:
-    """Scans and seconds to the gamma of the ultrametric; the tree and the stress are a scan each."""
+    """Print scans and seconds to the gamma of the ultrametric; the tree and the stress take a scan each."""
     matrix = noise_store(folder / "gamma.zarr", n)
     for tol in (1e-2, 1e-3, 1e-4):
         gamma_line(matrix, "uniform noise", "ultrametric", tol=tol, floor_zeros=0.01)
@@ -171,7 +171,7 @@ def ultrametric_gamma(folder: Path, n: int) -> None:
 
 
 def fit_gamma(folder: Path, n: int) -> None:
-    """Scans and seconds to alpha and gamma of the elementwise methods."""
+    """Print scans and seconds to alpha and gamma of the elementwise methods."""
     matrix = noise_store(folder / "fit.zarr", min(n, 4000))
     digits = digits_store(folder / "digits.zarr")
     for method in ("power", "exponential", "log"):
@@ -179,13 +179,13 @@ def fit_gamma(folder: Path, n: int) -> None:
         gamma_line(digits, "digits Simpson", method, tol=1e-3, floor_zeros=0.01, max_scans=400)
 
 
-def gamma_line(matrix: Matrix, data: str, method: str, **asked: Any) -> None:
+def gamma_line(matrix: Matrix, data: str, method: str, **options: Any) -> None:
     with watch() as meter:
         began = time.perf_counter()
-        found = euclideanize(matrix, method=method, **asked)
+        found = euclideanize(matrix, method=method, **options)
         seconds = time.perf_counter() - began
     line(
-        bench="gamma", method=method, data=data, n=matrix.n_objects, **asked, scans=meter.scans, seconds=seconds,
+        bench="gamma", method=method, data=data, n=matrix.n_objects, **options, scans=meter.scans, seconds=seconds,
         gamma=found.gamma, alpha=found.alpha, relative_residual=found.residual / max(abs(found.lambda_min), 1e-300),
         converged=found.converged, ratio=found.ratio,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Import of a square float32 .npy against `cp` of the same file to the same disk, and the memory that it takes.
+"""Measure the import of a square float32 .npy against `cp` of the same file to the same disk, and its memory.
 
 Prints JSON lines: one per round, and one with the best of each and their ratio (cp seconds / import seconds; the goal
 is 0.6 and more at n = 20,480, with less than 1024 MB of anonymous memory). The source is in the page cache for both,
-and neither is followed by fsync: what is compared is the work, not how much the kernel writes behind.
+and neither is followed by fsync: the work is compared, not the speed at which the kernel writes later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dasrel.io.importing import import_matrix
 
 
 class AnonymousMemory:
-    """The largest anonymous memory of this process inside a `with` block, in MB, sampled every few milliseconds."""
+    """Sample the largest anonymous memory of this process inside a `with` block, in MB, every few milliseconds."""
 
     def __enter__(self) -> AnonymousMemory:
         self.peak = 0.0
@@ -43,7 +43,7 @@ class AnonymousMemory:
 
 
 def make_source(path: Path, n: int) -> None:
-    """Absolute differences of random numbers: symmetric to the last bit."""
+    """Write absolute differences of random numbers: symmetric to the last bit."""
     x = np.random.default_rng(0).random(n, dtype=np.float32)
     square = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n, n))
     for start in range(0, n, 1024):
@@ -57,14 +57,14 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=20_480, help="number of objects")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of cp and import, one after the other")
     parser.add_argument("--folder", type=Path, default=None, help="where to work: the disk that is measured")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="dasrel-bench-", dir=asked.folder) as name:
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dasrel-bench-", dir=options.folder) as name:
         folder = Path(name)
         source = folder / "matrix.npy"
-        make_source(source, asked.n)
+        make_source(source, options.n)
         copies, imports, cpu, peaks = [], [], [], []
-        for number in range(asked.rounds):
-            os.sync()  # nobody pays for what the one before has left to be written
+        for number in range(options.rounds):
+            os.sync()  # no round pays for writes that the one before has left
             began = time.perf_counter()
             subprocess.run(["cp", str(source), str(folder / "copy.npy")], check=True)
             copies.append(time.perf_counter() - began)
@@ -80,7 +80,7 @@ def main() -> None:
             print(json.dumps({"round": number, "cp_seconds": copies[-1], "import_seconds": imports[-1]}), flush=True)
         result = {
             "bench": "importing",
-            "n": asked.n,
+            "n": options.n,
             "source_gb": source.stat().st_size / 1e9,
             "fsync": False,
             "cp_seconds": min(copies),

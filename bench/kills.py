@@ -1,10 +1,11 @@
-"""A workflow that is killed again and again: does it end with the same bits as one that is left alone?
+"""Kill a workflow again and again, and compare its results with those of an undisturbed run, bit by bit.
 
     python bench/kills.py [--kills 20] [--seed 0] [--n 1200]
 
-One JSON line for each kill (seconds after the start, the step that was under way) and one at the end. The workflow
-computes a matrix, appends to it, and goes on to pictures; the process group gets SIGKILL at moments drawn evenly from
-the time that an undisturbed run takes. When it comes to its end in between, it is compared, and all begins anew.
+One JSON line for each kill (seconds after the start, the step that was running) and one at the end. The workflow
+computes a matrix, appends to it, analyses it and draws images; the process group gets SIGKILL at moments drawn
+uniformly from the time that an undisturbed run takes. A run that finishes before its kill is compared, and the next one
+starts from nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ format = "npy"
 relation = "ultra"
 """
 TIMES = ("result.json", "run.state.json", "run.lock")
-"""Files that tell times."""
+"""Files that contain times."""
 
 
 def main() -> None:
@@ -84,9 +85,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--n", type=int, default=1200, help="objects")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dasrel-kills-") as folder:
-        measure(Path(folder), asked.kills, random.Random(asked.seed), asked.n)
+        measure(Path(folder), options.kills, random.Random(options.seed), options.n)
 
 
 def measure(home: Path, kills: int, chance: random.Random, n: int) -> None:
@@ -142,7 +143,7 @@ def start(home: Path) -> subprocess.Popen[bytes]:
 
 
 def under_way(out: Path) -> str:
-    """The step that was being done, as far as the state says."""
+    """Return the step that was running, according to the state file."""
     try:
         steps = json.loads((out / "run.state.json").read_text())["steps"]
     except FileNotFoundError:
@@ -151,7 +152,7 @@ def under_way(out: Path) -> str:
 
 
 def bits(out: Path) -> dict[str, bytes]:
-    """All that a run has written, but for times."""
+    """Return all that a run has written, except times."""
     files = (file for file in out.rglob("*") if file.is_file() and file.name not in TIMES)
     return {str(file.relative_to(out)): file.read_bytes() for file in files}
 

@@ -1,11 +1,11 @@
-"""How fast the minimum spanning tree and the ultrametric are, next to NumPy's Prim and to SciPy, all in the same run.
+"""Measure the minimum spanning tree and the ultrametric against Prim in NumPy and against SciPy, in one run.
 
     python bench/mst.py [--n 20480] [--scipy-n 8192] [--tree-n 1000000] [--dir FOLDER]
 
 One JSON line per measurement. The matrix is float32, in the page cache; the peers have it in memory. It is uniform
-noise, or the Euclidean distances of points in ten dimensions, of which a tenth are far out ("points"), or such
+noise, or the Euclidean distances of points in ten dimensions, of which a tenth are outliers ("points"), or such
 distances rounded to whole numbers ("ties"): harder for us, the same for NumPy. Prim in NumPy is the textbook loop: the
-nearest object, then one row. Times are the best of several, taken in turns.
+nearest object, then one row. Times are the best of several, measured alternately.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dasrel.store.writer import Writing, create_store
 
 
 def numpy_prim(D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Prim's algorithm on a matrix in memory, as one writes it with NumPy; ties as they come."""
+    """Run Prim's algorithm on a matrix in memory, in plain NumPy; ties in any order."""
     n = len(D)
     near, end = D[0].copy(), np.zeros(n, dtype=np.int64)
     outside = np.ones(n, dtype=bool)
@@ -58,7 +58,7 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def best_in_turns(functions: list[Callable[[], Any]], times: int) -> list[tuple[float, Any]]:
-    """The shortest time of each, measured one after the other so that a busy moment hits all of them alike."""
+    """Return the shortest time of each, measured alternately so that other work on the machine slows all of them."""
     best: list[tuple[float, Any]] = [(float("inf"), None)] * len(functions)
     for _ in range(times):
         for k, function in enumerate(functions):
@@ -76,7 +76,7 @@ def in_memory(matrix: Matrix) -> np.ndarray:
 
 
 def random_tree(n: int) -> Tree:
-    """Each object hangs from a random earlier one, by an edge of random weight."""
+    """Return a tree in which each object is joined to a random earlier one by an edge of random weight."""
     rng = np.random.default_rng(0)
     edges = np.column_stack([(rng.random(n - 1) * np.arange(1, n)).astype(np.int64), np.arange(1, n)])
     return Tree(edges[rng.permutation(n - 1)], np.sort(rng.random(n - 1)), (2.0, 0, 1), "squared-distance")
@@ -88,7 +88,7 @@ def tell(**measured: Any) -> None:
 
 
 def points_store(path: Path, n: int, whole_numbers: bool) -> Matrix:
-    """Euclidean distances of points, written without the checks of an import."""
+    """Write Euclidean distances of points, without the checks of an import."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 10)) + 8 * rng.integers(0, 2, (n, 10))
     X[rng.random(n) < 0.1] *= 4

@@ -1,10 +1,10 @@
-"""How fast features become a store, against the same work in memory: one JSON line per claim, ratios of one run.
+"""Measure pairwise to a store against the same work in memory: one JSON line per claim, ratios of one run.
 
     python bench/pairwise.py [--n 20480] [--features 64] [--pixels 256] [--repeats 3] [--folder DIR]
 
 `euclidean`: seconds of scikit-learn's full matrix in memory over ours to a store on disk; the goal is 1 or more.
 `simpson`: seconds of the plain float64 product over ours on packed bits, both on one thread and for one tile.
-`peak_anonymous_mb` is what our run adds to this process at its highest, sampled every 10 ms.
+`peak_anonymous_mb` is the peak of the memory that our run adds to this process, sampled every 10 ms.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def anonymous_mb() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this system does not tell the anonymous memory of a process")
+    raise RuntimeError("this system does not report the anonymous memory of a process")
 
 
 @contextmanager
 def peak_memory() -> Iterator[list[float]]:
-    """The most anonymous memory, in MB, above what was there at the start."""
+    """Sample the peak of anonymous memory, in MB, above that at the start."""
     start = anonymous_mb()
     peak = [0.0]
     stop = threading.Event()

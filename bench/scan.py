@@ -1,11 +1,11 @@
-"""How fast one scan is, next to NumPy in memory, plain dask.array and the raw disk, all in the same run.
+"""Measure one scan against NumPy in memory, plain dask.array and reading the raw files, in one run.
 
     python bench/scan.py [--n 20480] [--columns 4 16 64 256] [--kind squared-distance] [--dir FOLDER]
     python bench/scan.py --table          seconds per tile for 5k, 10k, 20k and 40k objects
 
-One JSON line per measurement; ratios are ours over theirs, save ratio_dask_array (theirs over ours) and
-fraction_of_raw_read (their seconds over ours). ratio_threads compares a cluster with local threads. Peers that hold
-the matrix in memory are left out (null) above 24,576 objects. Cold means that the tile files were dropped from the page
+One JSON line per measurement; ratios are ours over theirs, except ratio_dask_array (theirs over ours) and
+fraction_of_raw_read (their seconds over ours). ratio_threads compares a cluster with local threads. Programs that hold
+the matrix in memory are skipped (null) above 24,576 objects. Cold means that the tile files were dropped from the page
 cache by posix_fadvise just before: "cold" is the first scan of a matrix that will stay in the cache, "cold, past the
 cache" any scan of one that is larger than memory. Times are the best of several.
 """
@@ -45,7 +45,7 @@ TABLE_TILE = 1280
 
 
 def random_store(path: Path, n: int, kind: str, tile: int | None = None) -> Matrix:
-    """A store of uniform noise, symmetric, zero diagonal; written without the checks of an import."""
+    """Write a store of uniform noise, symmetric, zero diagonal, without the checks of an import."""
     writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True, tile=tile))
     rng = np.random.default_rng(0)
     for i, j in writer.layout.tiles():
@@ -62,7 +62,7 @@ def random_store(path: Path, n: int, kind: str, tile: int | None = None) -> Matr
 
 
 def best(function: Callable[..., Any], *arguments: Any, times: int, cold: list[str] | None = None) -> float:
-    """Shortest of several runs, in seconds; with these files dropped from the page cache before each."""
+    """Return the shortest of several runs, in seconds; these files are dropped from the page cache before each."""
     shortest = float("inf")
     for _ in range(times):
         drop(cold or [])
@@ -77,7 +77,7 @@ def tile_files(matrix: Matrix) -> list[str]:
 
 
 def drop(files: list[str]) -> None:
-    """Take the files out of the page cache."""
+    """Drop the files from the page cache."""
     for name in files:
         descriptor = os.open(name, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -85,7 +85,7 @@ def drop(files: list[str]) -> None:
 
 
 def past_the_cache(path: Path) -> Matrix:
-    """The matrix as it is read when it is larger than memory: nothing of it is left to the page cache."""
+    """Return the matrix as it is read when it is larger than memory: past the page cache."""
     matrix = open_matrix(path)
     matrix.files = replace(matrix.files, cached=0)
     return matrix
@@ -107,14 +107,14 @@ def raw_read(files: list[str]) -> None:
 
 
 def anonymous() -> float:
-    """Anonymous resident memory of this process in MB."""
+    """Return the anonymous resident memory of this process in MB."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
 
 
 @contextlib.contextmanager
 def peak_anonymous() -> Iterator[dict[str, float]]:
-    """Largest anonymous memory above the start, sampled every 2 ms."""
+    """Sample the largest anonymous memory above that at the start, every 2 ms."""
     result = {"mb": 0.0}
     base = anonymous()
     done = threading.Event()
@@ -133,7 +133,7 @@ def peak_anonymous() -> Iterator[dict[str, float]]:
 
 
 def memory_of_a_scan(path: Path, columns: int) -> float:
-    """In a process of its own, which holds nothing else."""
+    """Measure in a process of its own, which holds nothing else."""
     out = subprocess.run(
         [sys.executable, __file__, "--memory-of", str(path), "--columns", str(columns)],
         check=True, capture_output=True, text=True,
@@ -240,7 +240,7 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
 
 
 def plain_dask(path: Path, U: np.ndarray[Any, Any]) -> float:
-    """`dask.array.from_zarr` on the same store; without symmetry the lower triangle is NaN, and costs it little."""
+    """Multiply by `dask.array.from_zarr` of the same store; its lower triangle is NaN, which costs it little."""
     import dask.array as da
 
     array = da.from_zarr(str(path), component="values")
@@ -249,7 +249,7 @@ def plain_dask(path: Path, U: np.ndarray[Any, Any]) -> float:
 
 
 def table(folder: Path, kind: str) -> None:
-    """Time a tile against n, the tiles being the same; what a scan costs besides its tiles shows in the first lines."""
+    """Print the time per tile against n, for equal tiles; the fixed cost of a scan shows in the first lines."""
     for n in (5_120, 10_240, 20_480, 40_960):
         matrix = random_store(folder / "table.zarr", n, kind, tile=TABLE_TILE)
         seen = relation(matrix)

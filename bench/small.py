@@ -1,12 +1,12 @@
-"""What a scan of a small matrix costs beyond its product, in milliseconds.
+"""Measure what a scan of a small matrix costs beyond its product, in milliseconds.
 
     python bench/small.py [--n 2000] [--runs 10] [--clusters 3] [--times 200] [--dir FOLDER]
 
-One JSON line for a store on disk, one for an array in memory. The product alone is taken by the kernel of a scan on the
-tiles in memory, on as many threads as there are cores; the rest is a scan less its product: planning, reading,
-scheduling, combining. Single scans and products alternate, and the best of each counts. Updates are what a bundle of
-fcm1 runs measures of itself, a mean over its iterations, the best of several bundles. Processor times (cpu) are those
-of all threads of the process; they suffer less from other work on the machine.
+One JSON line for a store on disk, one for an array in memory. The product alone is computed by the kernel of a scan on
+the tiles in memory, on as many threads as there are cores; the overhead is a scan minus its product: planning, reading,
+scheduling, combining. Single scans and products alternate, and the best of each counts. The time of updates is measured
+by a bundle of fcm1 runs itself, a mean over its iterations, the best of several bundles. Processor times (cpu) are
+those of all threads of the process; they depend less on other work on the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ITERATIONS = 40
 
 
 def product(D: Relation, columns: Any, pool: ThreadPoolExecutor) -> None:
-    """The products of every tile with these columns, and nothing else: no sums of tiles, no planning."""
+    """Compute the products of every tile with these columns, and nothing else: no sums of tiles, no planning."""
     layout = D.matrix.layout
 
     def multiply(place: tuple[int, int]) -> None:
@@ -46,7 +46,7 @@ def product(D: Relation, columns: Any, pool: ThreadPoolExecutor) -> None:
 
 
 def bundle(D: Relation, runs: list[Run]) -> BundleStats:
-    """What exactly ITERATIONS iterations of the runs take."""
+    """Measure exactly ITERATIONS iterations of the runs."""
     work = BundleStats()
     begun = first_bundle(D, list(enumerate(runs)), {})
     run_bundle(D, begun, deliver=lambda outcome: None, on_step=lambda bundle: None, work=work, memory=2**30)
@@ -55,12 +55,12 @@ def bundle(D: Relation, runs: list[Run]) -> BundleStats:
 
 
 def clocks() -> Any:
-    """Seconds of the wall and of all threads' processors."""
+    """Return the wall time and the processor time of all threads, in seconds."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def measure(source: str, D: Relation, runs: list[Run], times: int) -> None:
-    """Print the line of one matrix."""
+    """Print the JSON line of one matrix."""
     width = sum(run.n_clusters for run in runs)
     columns = np.random.default_rng(0).random((width, D.n_objects)).astype(D.matrix.dtype)
     bundle(D, runs)  # checksums, maps, and what is made once in a process

@@ -1,8 +1,8 @@
-"""How fast text is taken in, against `pandas.read_csv` of the same file in the same run.
+"""Measure reading of text against `pandas.read_csv` of the same file in the same run.
 
-Ours ends with the numbers on disk, ready to be cut into tiles; pandas ends with a table in memory. The goal is a ratio
-(pandas seconds / our seconds) of 1 and more. For pairs, pandas is also timed with the step that any use of the table as
-a matrix needs next: numbers in place of names.
+Ours ends with the numbers on disk, ready to be written as tiles; pandas ends with a table in memory. The goal is a
+ratio (pandas seconds / our seconds) of 1 or more. For pairs, pandas is also timed together with the step that a matrix
+needs next: replacing names by numbers.
 
     python bench/text.py [--n 4000] [--rows 10000000] [--repeat 3] [--folder DIR]
 """
@@ -27,7 +27,7 @@ from dasrel.kernels.checks import Policy
 
 
 def best(function: Callable[[], object], repeat: int) -> tuple[float, float]:
-    """The smallest wall and processor seconds."""
+    """Return the smallest wall time and processor time, in seconds."""
     walls, works = [], []
     for _ in range(repeat):
         wall, work = time.perf_counter(), time.process_time()
@@ -54,7 +54,7 @@ def write_square(path: Path, n: int, digits: str) -> None:
 
 
 def write_pairs(path: Path, rows: int, shuffled: bool) -> int:
-    """All against all, in order as a search tool writes them, or in any order."""
+    """Write all pairs, in the order in which a search tool writes them, or shuffled."""
     n = max(2, round(rows**0.5))
     random = np.random.default_rng(1)
     cells = random.permutation(n * n) if shuffled else np.arange(n * n)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One node: make the store (or go on with it), cluster it, and be requeued when the time is up. See README.md.
+# One node: write the store (or resume writing), cluster it, requeue at the time limit. See README.md.
 #
 #     sbatch one-node.sh FOLDER import distances.npy --kind distance
 #     sbatch one-node.sh FOLDER pairwise features.npy --metric euclidean
