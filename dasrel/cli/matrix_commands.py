@@ -13,6 +13,7 @@ The command `dasrel append`. As in `cli`: parse, one library call, print.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -298,9 +299,14 @@ def audit_command(
 ) -> None:
     """Show what is in a STORE and how it came there."""
     if dry_run:
-        from dasrel.geometry.euclidean import estimate_audit
+        from dasrel.geometry.euclidean import estimate_spectrum
+        from dasrel.store.audit import estimate_audit
 
-        talk.forecast(estimate_audit(store, verify=verify, spectrum=spectrum, memory=memory))
+        cost = estimate_audit(store, verify=verify, memory=memory)
+        if spectrum:
+            ends = estimate_spectrum(store, memory=memory)
+            cost = replace(cost, scans=cost.scans + ends.scans, memory=max(cost.memory, ends.memory))
+        talk.forecast(cost)
         return
 
     from dasrel.store.audit import audit_lines, audit_store

@@ -36,7 +36,7 @@ from dasrel.engine.relation import Relation, product_consumer, relation as as_re
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import PINNED_SHARE, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.geometry.euclidean import FITS, Euclideanized, _is_method, euclidean_scans
+from dasrel.geometry.euclidean import FITS, Euclideanized, euclidean_scans, is_method
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
 from dasrel.util import Array, Float, limits, parallel
@@ -183,7 +183,7 @@ def plan_clustering(
     iterations = _iterations(bundles)
     automatic = any(run.entropy_weight == "auto" for run in listed)
     first = Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS) if automatic else Range(0, 0, 0)
-    changing = euclidean_scans(euclideanize) if _is_method(euclideanize) else Range(0, 0, 0)
+    changing = euclidean_scans(euclideanize) if is_method(euclideanize) else Range(0, 0, 0)
     scans = iterations + first + changing
     starts = _start_reads(listed)
 
@@ -220,7 +220,7 @@ def _seen(matrix: Any, euclideanize: Any, kind: str | None) -> Relation:
         return plain
     if isinstance(euclideanize, Euclideanized):
         return euclideanize.on(plain.matrix).relation
-    if _is_method(euclideanize):
+    if is_method(euclideanize):
         if euclideanize == "spread":
             return plain.spread(1.0)
         return (

@@ -1,13 +1,11 @@
-"""Block Davidson for a pencil of matrices, and the boundary of a parameter.
+"""Block Davidson: the lowest eigenvalue of a pencil W(A) x = theta W(B) x, and the boundary of a parameter.
 
-Lowest eigenvalues of W(A) x = theta W(B) x where B has no quick solve; several searches share each scan.
+For a B without a fast solve. A search keeps a basis V with its products W(A) V and W(B) V, computes the lowest values
+of the small pencil (V'W(A)V, V'W(B)V), and extends the basis by their residuals W(A) x - theta W(B) x. Only products
+are needed, so that both matrices, two views of the same tiles, cost one scan per step. Without B the basis is that of
+block Lanczos. A search does not multiply by itself: `advance` collects the vectors of several searches and scans once.
 
-Block Davidson: a search keeps a basis V with its products W(A) V and W(B) V, takes the lowest values of the small
-pencil (V'W(A)V, V'W(B)V), and widens the basis by their residuals W(A) x - theta W(B) x. Only products are needed, so
-that both matrices, seen through two views of the same tile, cost one scan a step. Without B the basis is that of block
-Lanczos. A search never asks for a product by itself: whoever holds several gathers what they want and scans once.
-
-Every value is an upper bound of the lowest eigenvalue: a negative one settles that a matrix is not Euclidean.
+Every value is an upper bound of the lowest eigenvalue: a negative one proves that a matrix is not Euclidean.
 """
 
 from __future__ import annotations
@@ -29,33 +27,33 @@ BLOCK = 8
 POINTS = 6
 """Parameters tried in the same scans."""
 NEAR = 0.02
-"""The boundary of a parameter is found to within this fraction."""
+"""The boundary of a parameter is located to within this fraction."""
 NOTHING_NEW = 1e-11
 _STATE = (
     *("value", "residual", "steps", "indefinite", "below", "history", "V", "AV", "BV", "lowest_vectors", "wanted"),
 )
-"""What a search consists of between two scans."""
+"""Fields of a search that a checkpoint saves."""
 
 
 @dataclass(eq=False)
 class DavidsonSearch:
-    """One search. `wanted` holds the vectors whose products `take` expects next; it has no rows when all is found."""
+    """One search. `wanted` holds the vectors whose products `take` expects next; it is empty at the end."""
 
     A: Relation
     B: Relation | None
     """None: the identity."""
     groups: Index | None
-    """Labels of exact duplicates: the search goes on among vectors that are equal on them."""
+    """Labels of exact duplicates: vectors of the search are equal on them."""
     dimension: int
     most: int
-    """Rows that the basis may have; it is cut back to the best when it would have more."""
+    """Maximum number of rows of the basis; before it would have more, it is reduced to the best."""
     start: Float | None = None
     value: float = math.inf
     residual: float = math.inf
-    """Of x with x'x = 1, divided by x'W(B)x: an eigenvalue lies about this near."""
+    """Of x with x'x = 1, divided by x'W(B)x: an eigenvalue lies within about this distance."""
     steps: int = 0
     indefinite: bool = False
-    """Whether W(B) was seen not to be positive; there is no lowest eigenvalue then, and `lowest_vectors` are W(B)'s."""
+    """Whether W(B) is not positive; then there is no lowest eigenvalue, and `lowest_vectors` are those of W(B)."""
     below: Float = field(default_factory=lambda: np.empty(0))
     """x'W(A)x / x'x of all vectors of the basis that solve the small pencil."""
     history: list[float] = field(default_factory=list)
@@ -67,34 +65,34 @@ class DavidsonSearch:
             first = np.vstack([self.start, first[: max(2, BLOCK - len(self.start))]])
         self.V = self.AV = self.BV = np.empty((0, n))
         self.lowest_vectors = np.empty((0, n))
-        self.wanted = self._fresh(np.ascontiguousarray(first))
+        self.wanted = self._new_rows(np.ascontiguousarray(first))
 
     def packed(self) -> dict[str, Any]:
-        """For a checkpoint. Cost: none; arrays are not copied."""
+        """Return the state for a checkpoint. Cost: none; arrays are not copied."""
         return {name: getattr(self, name) for name in _STATE}
 
-    def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from what `packed` made of the same search."""
-        for name, value in kept.items():
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `packed` returned."""
+        for name, value in state.items():
             setattr(self, name, value)
 
     @property
     def exhausted(self) -> bool:
-        """Whether the basis holds all there is."""
+        """Whether the basis spans the whole space."""
         return len(self.wanted) == 0
 
     @property
-    def to_come(self) -> float:
-        """How far the value may still fall.
+    def possible_decrease(self) -> float:
+        """How much the value may still decrease.
 
-        A residual says that some eigenvalue is near, not which: the value must have come to rest as well.
+        A residual bounds the distance to some eigenvalue, not to the lowest: the value must be stable too.
         """
         if self.exhausted:
             return 0.0
         return math.inf if self.steps < 4 else max(self.residual, 5 * (self.history[-3] - self.value))
 
     def take(self, AW: Float, BW: Float | None) -> None:
-        """The products with what was wanted, U D as `left_products` has them."""
+        """Take the products U D of the vectors `wanted`, as `left_products` returns them, and compute the next ones."""
         self.steps += 1
         self.V = np.vstack([self.V, self.wanted])
         self.AV = np.vstack([self.AV, self._gram(AW)])
@@ -120,11 +118,11 @@ class DavidsonSearch:
         self.history.append(self.value)
         self.lowest_vectors = X / np.linalg.norm(X, axis=1, keepdims=True)
         if len(self.V) + BLOCK > self.most:
-            self._cut(Y)
-        self.wanted = self._fresh(R / np.maximum(np.linalg.norm(R, axis=1, keepdims=True), 1e-300), R)
+            self._reduce_basis(Y)
+        self.wanted = self._new_rows(R / np.maximum(np.linalg.norm(R, axis=1, keepdims=True), 1e-300), R)
 
-    def _cut(self, Y: Float) -> None:
-        """Keep the lowest vectors, and those of the last step to go on in its direction."""
+    def _reduce_basis(self, Y: Float) -> None:
+        """Keep the lowest vectors, and those of the last step to continue in its direction."""
         recent = np.zeros((len(Y), BLOCK))
         recent[-BLOCK:] = np.eye(BLOCK)[-len(recent[-BLOCK:]) :]
         Q = np.linalg.qr(np.hstack([Y, recent]))[0]
@@ -132,8 +130,8 @@ class DavidsonSearch:
         if self.B is not None:
             self.BV = Q.T @ self.BV
 
-    def _fresh(self, W: Float, sizes: Float | None = None) -> Float:
-        """Orthonormal rows: what is new in W; rows that are rounding are left out."""
+    def _new_rows(self, W: Float, sizes: Float | None = None) -> Float:
+        """Return orthonormal rows that span the part of W outside the basis, without rows that are only rounding."""
         room = self.dimension - len(self.V)
         if sizes is not None:
             scale = max(float(np.linalg.norm(self.AV, axis=1).max()), 1e-300)
@@ -141,7 +139,7 @@ class DavidsonSearch:
         if room <= 0 or len(W) == 0:
             return np.empty((0, W.shape[1]))
         for least in (1e-6, 1e-2):
-            W = self._allowed(W)
+            W = self._projected(W)
             W = W - (W @ self.V.T) @ self.V
             Q, R, _ = scipy.linalg.qr(W.T, mode="economic", pivoting=True)
             size = np.abs(np.diagonal(R))
@@ -150,8 +148,8 @@ class DavidsonSearch:
                 return W[:0]
         return W
 
-    def _allowed(self, W: Float) -> Float:
-        """Rows made centred and equal on duplicates."""
+    def _projected(self, W: Float) -> Float:
+        """Return rows made centred and equal on duplicates."""
         if self.groups is not None:
             members = np.bincount(self.groups)
             means = np.vstack([np.bincount(self.groups, weights=row) / members for row in W])
@@ -160,34 +158,34 @@ class DavidsonSearch:
         return centred
 
     def _gram(self, product: Float) -> Float:
-        return self._allowed(-0.5 * product)
+        return self._projected(-0.5 * product)
 
 
 def advance(searches: Sequence[DavidsonSearch], memory: int | str | None) -> None:
-    """One scan: the next step of all of them."""
+    """Take the next step of all searches, with one scan."""
     wanted = []
     for search in searches:
         wanted.append((search.A, search.wanted))
         if search.B is not None:
             wanted.append((search.B, search.wanted))
-    found = iter(left_products(wanted, memory=memory))
+    results = iter(left_products(wanted, memory=memory))
     with parallel.single_threaded_blas():  # the same bits however many cores
         for search in searches:
-            search.take(next(found), None if search.B is None else next(found))
+            search.take(next(results), None if search.B is None else next(results))
 
 
 def is_positive(search: DavidsonSearch, rounding: float) -> bool | None:
-    """Whether the lowest eigenvalue is above 0, not just by rounding; None while that is open."""
+    """Return whether the lowest eigenvalue is above 0 by more than rounding; None while that is not known."""
     if search.value < -rounding:
         return False
-    if search.to_come <= rounding and search.value <= rounding:
+    if search.possible_decrease <= rounding and search.value <= rounding:
         return False
-    return True if search.value - search.to_come > rounding else None
+    return True if search.value - search.possible_decrease > rounding else None
 
 
 @dataclass(frozen=True)
-class Range:
-    """How a parameter is looked for: what makes Delta of it, and how much of an eigenvalue is rounding."""
+class Family:
+    """Delta as a function of a parameter, and the rounding of the eigenvalues of each Delta."""
 
     view: Callable[[float], Relation]
     rounding: Callable[[Relation], float]
@@ -195,60 +193,60 @@ class Range:
 
 @dataclass
 class Bracket:
-    """Where the search for a boundary stands, between two scans of one round."""
+    """State of the search for a boundary, between two scans of one round."""
 
     inside: float
     """A parameter that makes Delta Euclidean."""
     outside: float
-    """One that need not."""
+    """One that may not."""
     start: Float | None
-    """Vectors to begin with: those that refuted another parameter, if there are any."""
+    """First vectors: those that refuted another parameter, if any."""
     left: int
-    """Scans of the budget that are left, before this round."""
+    """Scans that are left before this round."""
     known: bool = False
     met: bool = False
     whole: bool = True
-    """Whether the outer end is not known yet."""
+    """Whether the outer end is still to be tried."""
     good: int = -1
     """The farthest parameter of this round that is confirmed..."""
     bad: int | None = None
     """... and the first that is refuted; None at the beginning of a round."""
     spent: int = 0
     searches: dict[str, Any] = field(default_factory=dict)
-    """By the parameter's number: what is still needed of the searches, for a checkpoint."""
+    """States of the searches that are still needed, by the number of the parameter."""
 
 
 def boundary(
-    between: Range,
+    family: Family,
     make: Callable[..., DavidsonSearch],
-    at: Bracket,
+    bracket: Bracket,
     memory: int | str | None,
     on_step: Callable[[Callable[[], dict[str, Any]]], None],
 ) -> tuple[float, bool]:
-    """The parameter farthest out for which Delta was seen to be Euclidean, and whether the boundary was met.
+    """Return the outermost parameter for which Delta is known to be Euclidean, and whether the boundary was met.
 
-    Parameters in a row are tried in the same scans. One that is refuted refutes all farther out, one that is confirmed
-    confirms all farther in; one that is not settled within its scans counts as refuted, which is safe. After every
-    scan `on_step` is given a function that makes `Bracket`'s fields.
+    Several parameters are tried in the same scans. A refuted one refutes all farther out, a confirmed one confirms all
+    farther in; one that is still open after its scans counts as refuted, which is safe. After every scan `on_step` gets
+    a function that returns the fields of `Bracket`.
     """
-    while abs(math.log(at.outside / at.inside)) > NEAR and at.left > 0:
-        points = np.geomspace(at.inside, at.outside, POINTS + 2)[1 : None if at.whole else -1]
-        searches = [make(between.view(float(a)), start=at.start) for a in points]
-        rounding = [between.rounding(search.A) for search in searches]
-        for number, kept in at.searches.items():
-            searches[int(number)].restore(kept)
-        good, bad, spent = at.good, len(points) if at.bad is None else at.bad, at.spent
-        allowance = max(4, min(at.left, 40))
+    while abs(math.log(bracket.outside / bracket.inside)) > NEAR and bracket.left > 0:
+        points = np.geomspace(bracket.inside, bracket.outside, POINTS + 2)[1 : None if bracket.whole else -1]
+        searches = [make(family.view(float(a)), start=bracket.start) for a in points]
+        rounding = [family.rounding(search.A) for search in searches]
+        for number, state in bracket.searches.items():
+            searches[int(number)].restore(state)
+        good, bad, spent = bracket.good, len(points) if bracket.bad is None else bracket.bad, bracket.spent
+        allowance = max(4, min(bracket.left, 40))
 
         def packed() -> dict[str, Any]:
             needed = {str(k): searches[k].packed() for k in range(good + 1, bad)}  # noqa: B023 - used at once
             if bad < len(points):  # noqa: B023
                 needed[str(bad)] = {"lowest_vectors": searches[bad].lowest_vectors}  # noqa: B023
-            return {**vars(at), "good": good, "bad": bad, "spent": spent, "searches": needed}  # noqa: B023
+            return {**vars(bracket), "good": good, "bad": bad, "spent": spent, "searches": needed}  # noqa: B023
 
         while good + 1 < bad and spent < allowance:
             active = searches[good + 1 : bad]
-            progress.current().say(f"parameter between {at.inside:.4g} and {at.outside:.4g}")
+            progress.current().say(f"parameter between {bracket.inside:.4g} and {bracket.outside:.4g}")
             advance(active, memory)
             spent += 1
             for k in range(good + 1, bad):
@@ -259,18 +257,18 @@ def boundary(
                 if verdict is True:
                     good = k
             on_step(packed)
-        at.left -= spent
+        bracket.left -= spent
         if good >= 0:
-            at.inside, at.known = float(points[good]), True
+            bracket.inside, bracket.known = float(points[good]), True
         if bad < len(points):
-            at.start = searches[bad].lowest_vectors[:4]
-        if good + 1 < len(points):  # the next one is refuted, or was not settled
-            at.outside, at.met = float(points[good + 1]), True
-        elif at.whole:
-            return at.inside, False
-        at.whole = False
-        at.good, at.bad, at.spent, at.searches = -1, None, 0, {}
-    return (at.inside if at.known else math.nan), at.met
+            bracket.start = searches[bad].lowest_vectors[:4]
+        if good + 1 < len(points):  # the next one is refuted, or still open
+            bracket.outside, bracket.met = float(points[good + 1]), True
+        elif bracket.whole:
+            return bracket.inside, False
+        bracket.whole = False
+        bracket.good, bracket.bad, bracket.spent, bracket.searches = -1, None, 0, {}
+    return (bracket.inside if bracket.known else math.nan), bracket.met
 
 
 def _symmetric(small: Float) -> Float:

@@ -1,8 +1,8 @@
-"""Is the matrix Euclidean, and how to make it so: `spectrum`, `euclideanize`.
+"""Is a matrix Euclidean, and what makes it so: `spectrum` and `euclideanize`.
 
-The ends of the spectrum of W(D) = -1/2 P D P: is the matrix Euclidean, and if not, what shift makes it so.
-
-Euclideanisation: D + gamma Delta, with the smallest gamma that makes a matrix Euclidean (K14). No matrix is written.
+D is Euclidean if and only if W(D) = -1/2 P D P, P the centring projection, has no negative eigenvalue. `spectrum`
+computes the eigenvalues at both ends. `euclideanize` computes D + gamma Delta with the smallest gamma that makes it
+Euclidean (K14), as a relation; no matrix is written.
 
     method         Delta                                            parameter
     spread         1 off the diagonal                               none; gamma = beta = -2 lambda_1
@@ -15,8 +15,8 @@ gamma = -theta, theta the lowest eigenvalue of W(D) x = theta W(Delta) x among c
 and a residual, and gamma is -(theta - residual): a little more than needed, never less.
 
 The ultrametric has an exact solve, so its theta comes from Lanczos in the inner product of W(Delta). The elementwise
-Deltas have none; there `pencil` needs products only. Objects that are exact duplicates stay where they are, in D and in
-Delta: they count as one. Objects at dissimilarity 0 with different rows make every gamma too small, and are refused.
+Deltas have none; block Davidson needs only products with them. Exact duplicates have the same rows in D and in Delta
+and count as one object. Objects at dissimilarity 0 with different rows make every gamma too small, and are refused.
 """
 
 from __future__ import annotations
@@ -30,58 +30,68 @@ from typing import Any
 import numpy as np
 
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
-from dasrel.engine.relation import Relation, relation, relation as as_relation
+from dasrel.engine.relation import Relation, product_shape, relation
 from dasrel.engine.scan import scan_memory
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry import gamma_search
-from dasrel.geometry.gamma_search import Result, SearchContext, n_eps, shift
+from dasrel.geometry.gamma_search import SearchContext, n_eps, search_shift
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Search, estimate_search, lanczos
 from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
+from dasrel.util import PathLike
 from dasrel.util.files import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
-from dasrel.util.text import shown, some
+from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import METHODS
 
-
-def named_relation(store: StoreLike, name: str) -> Relation:
-    """What `--relation` means: a file that `dasrel euclideanize` wrote, or the word plain. Cost: no scan."""
-    matrix = open_matrix(store)
-    return as_relation(matrix) if name == "plain" else Euclideanized.load(name, matrix).relation
+FITS = ("power", "exponential", "log")
+"""Methods with a parameter."""
+FORMAT = ArchiveFormat(
+    "Euclideanisation", "euclidean_version", 1, (), ("edges", "weights", "largest"),
+    source="; `dasrel euclideanize` makes one", remedy="make it again",
+)  # fmt: skip
+TYPICAL_EUCLIDEAN = {"spread": 11, "ultrametric": 13, "power": 61, "exponential": 62, "log": 46}
+"""Scans of `euclideanize`, medians over iris and digits (largest coordinate difference), wine (city block), digits
+(Bray-Curtis), cat cortex and proteins: 7 to 20 for spread, 9 to 17 for ultrametric, 28 to 145 for the others. Noise
+takes more: 36 for an eigenvalue alone."""
+SPECTRUM_SCANS = 9
+"""Scans of `spectrum`, the median over the same data: 5 to 17; noise takes 40."""
+EUCLIDEAN_BUDGET = 200
+"""Default limit of the scans of `euclideanize`."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of W(D) on centred vectors, and what follows from them. Made by `spectrum`."""
+    """Eigenvalues of W(D) on centred vectors, and what follows from them; returned by `spectrum`."""
 
     n_objects: int
     lowest: tuple[float, ...]
-    """The lowest eigenvalues, ascending. The first is as near as was asked for, the others as far as they have come."""
+    """The lowest eigenvalues, ascending. Only the first has converged to `tol`."""
     lowest_residuals: tuple[float, ...]
-    """Some eigenvalue lies this near to each of them."""
+    """An eigenvalue lies within this distance of each of them."""
     highest: tuple[float, ...]
-    """The highest, descending."""
+    """The highest eigenvalues, descending."""
     highest_residuals: tuple[float, ...]
     rounding: float
-    """n eps max|D|: eigenvalues above minus this count as not negative; eps is that of the stored numbers."""
+    """n eps max|D|, eps of the stored numbers: eigenvalues above minus this count as not negative."""
     is_euclidean: bool | None
-    """Whether D can be squared distances between points; None where the scans did not suffice to tell."""
+    """Whether D is a matrix of squared distances between points; None if that is not known after the last scan."""
     spread: float
-    """A safe beta: D + beta off the diagonal is Euclidean. -2 (lowest - residual), 0 where D is Euclidean already."""
+    """A safe beta: D + beta off the diagonal is Euclidean. -2 (lowest - residual), or 0 if D is Euclidean."""
     entropy_threshold: float
-    """lambda_c = 2 lambda_max / n, after the spread: fcm2 with an entropy weight above it ends with U = 1/c."""
+    """lambda_c = 2 lambda_max / n, after the spread: fcm2 with a larger entropy weight converges to U = 1/c."""
     n_negative: int
-    """Negative eigenvalues seen; there may be more, not fewer."""
+    """Negative eigenvalues found; there may be more, not fewer."""
     scans: int
     converged: bool
     stopped: str
-    """Why the search ended: "converged", "exhausted" (all there is), "rounding", "scans" or "memory"."""
+    """Why the search ended: "converged", "exhausted" (values are exact), "rounding", "scans" or "memory"."""
     history: tuple[tuple[float, ...], ...]
     """After each scan: the lowest value and its residual, the highest and its residual."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all fields, for JSON."""
         return asdict(self)
 
 
@@ -96,138 +106,198 @@ def spectrum(
     memory: int | str | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Spectrum:
-    """The lowest and highest eigenvalues of W(D), for a matrix or a relation.
+    """Compute the lowest and highest eigenvalues of W(D), for a matrix or a relation.
 
     Parameters
     ----------
     matrix
         An open matrix, a store's path or URL, an array with its `kind`, or a relation.
     n_values
-        How many eigenvalues are reported at each end.
+        Number of eigenvalues reported at each end.
     tol
-        The search ends when the residuals of the lowest and of the highest are below this fraction of them, or
-        below rounding, and both have come to rest.
+        The search ends when the residuals of the lowest and of the highest eigenvalue are below this fraction of them,
+        or below rounding, and both values are stable.
     block, max_scans
-        Vectors multiplied in each scan, and the budget. When it is spent there is a warning, and what is returned is
-        the best so far: the lowest eigenvalue is at most `lowest[0]`, and the spread allows for its residual.
+        Vectors multiplied in each scan, and the limit of scans. A search that reaches the limit warns and returns its
+        best values: the lowest eigenvalue is at most `lowest[0]`, and the spread allows for its residual.
     memory
         Such as "2GiB", by default half of the machine's: half for the basis, half for a scan.
     checkpoint
-        Writes down the basis between scans, to go on from to the same bits.
+        Where to save the basis between scans, and to resume from to the same bits.
 
-    Cost: a scan per step; 5 to 15 for matrices with structure, 40 and more for noise. Memory: 8 n block bytes a step.
+    Cost: a scan per step; 5 to 15 for matrices with structure, 40 and more for noise. Memory: 8 n block bytes per step.
     """
-    seen = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
-    n = seen.n_objects
+    return _prepared_spectrum(matrix, kind, n_values, tol, block, max_scans, memory).run(checkpoint)
+
+
+def estimate_spectrum(
+    matrix: Any,
+    *,
+    n_values: int = 8,
+    tol: float = 1e-3,
+    block: int = 8,
+    max_scans: int = 100,
+    kind: str | None = None,
+    memory: int | str | None = None,
+    picture: PathLike | None = None,
+) -> Cost:
+    """Estimate what `spectrum` would do with the same arguments, and writing its figure. Cost: no scan."""
+    return _prepared_spectrum(matrix, kind, n_values, tol, block, max_scans, memory).cost(picture)
+
+
+def _prepared_spectrum(
+    matrix: Any, kind: str | None, n_values: int, tol: float, block: int, max_scans: int, memory: int | str | None
+) -> _SpectrumJob:
+    given = _as_relation(matrix, kind)
     if n_values < 1:
         raise InputError(f"n_values is at least 1, not {n_values}")
-    if seen.diagonal().any():
+    if given.diagonal().any():
         raise InputError("the relation has a diagonal that is not zero, as kernels do: it is no dissimilarity")
-    limit = memory_limit(memory)
-    rounding = n * float(np.finfo(seen.matrix.dtype).eps) * seen.largest()
-
-    search = Search(lowest=1, highest=1, tol=tol, floor=rounding, block=block, max_scans=max_scans, memory=limit // 2)
-    asked = {"tol": tol, "block": block, "max_scans": max_scans}
-    with checkpoint_writer(checkpoint, "spectrum", lambda: {"relation": seen.identity(), **asked}) as keep:
-        found = lanczos(
-            lambda V: seen.gram(V, memory=limit // 2),
-            n,
-            search=search,
-            state=LanczosState.unpacked(keep.state("lanczos")),
-            on_step=lambda state: keep.step("lanczos", state.packed),
-        )
-
-    return _described(found, n, rounding, min(n_values, len(found.ritz)), max_scans)
+    limit = memory_limit(memory) // 2
+    rounding = n_eps(given) * given.largest()
+    search = Search(lowest=1, highest=1, tol=tol, floor=rounding, block=block, max_scans=max_scans, memory=limit)
+    return _SpectrumJob(given, n_values, search, limit)
 
 
-def _described(found: LanczosResult, n: int, rounding: float, count: int, max_scans: int) -> Spectrum:
-    value, residual = float(found.ritz[0]), float(found.ritz_residuals[0])
+@dataclass(frozen=True)
+class _SpectrumJob:
+    """A spectrum with its arguments checked."""
+
+    given: Relation
+    n_values: int
+    search: Search
+    memory: int
+    """Limit of a scan; the search has the same limit for its basis."""
+
+    def run(self, checkpoint: Checkpoint | None) -> Spectrum:
+        """Search the eigenvalues, and save the search between scans."""
+        search = self.search
+
+        def options() -> dict[str, Any]:
+            named = {"tol": search.tol, "block": search.block, "max_scans": search.max_scans}
+            return {"relation": self.given.identity(), **named}
+
+        with checkpoint_writer(checkpoint, "spectrum", options) as writer:
+            result = lanczos(
+                lambda V: self.given.gram(V, memory=self.memory),
+                self.given.n_objects,
+                search=search,
+                state=LanczosState.unpacked(writer.state("lanczos")),
+                on_step=lambda state: writer.step("lanczos", state.packed),
+            )
+        return _described(result, self.given.n_objects, search, min(self.n_values, len(result.ritz)))
+
+    def cost(self, picture: PathLike | None) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
+        basis, most = estimate_search(self.search, self.given.n_objects, metric=False)
+        outputs = () if picture is None else (Output(str(picture), 100_000),)
+        scans = Range(min(2, most), min(SPECTRUM_SCANS, most), most)
+        needed = basis + _product_memory(self.given, self.search.block, self.memory)
+        total = self.given.matrix.layout.total_bytes
+        return Cost("spectrum", self.given.n_objects, scans, total, needed, outputs)
+
+
+def _described(result: LanczosResult, n: int, search: Search, count: int) -> Spectrum:
+    """Return what follows from the eigenvalues; warn if they did not converge."""
+    value, residual, rounding = float(result.ritz[0]), float(result.ritz_residuals[0]), search.floor
     is_euclidean: bool | None = None
     if value < -rounding:
-        is_euclidean = False  # an eigenvalue is at least as low as the lowest value
-    elif found.converged or residual <= rounding:
+        is_euclidean = False  # the lowest eigenvalue is at most the lowest Ritz value
+    elif result.converged or residual <= rounding:
         is_euclidean = True
     spread = 0.0 if is_euclidean else max(0.0, -2 * (value - residual))
-    if not found.converged:
-        told, remedy = _why_not_nearer(found.stopped, found.scans)
+    if not result.converged:
+        why, remedy = _why_stopped(result.stopped, result.scans)
         problem = (
-            f"the spectrum's ends are less near than asked for, lowest {value:.6g} +- {residual:.2g} and highest"
-            f" {found.ritz[-1]:.6g} +- {found.ritz_residuals[-1]:.2g}, because {told}; a spread of {spread:.6g} covers"
-            " it"
+            f"the spectrum did not converge to tol because {why}: lowest {value:.6g} +- {residual:.2g}, highest"
+            f" {result.ritz[-1]:.6g} +- {result.ritz_residuals[-1]:.2g}; a spread of {spread:.6g} allows for that"
         )
-        warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=3)
-    values, residuals = tuple(found.ritz.tolist()), tuple(found.ritz_residuals.tolist())
+        warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=4)
+    values, residuals = tuple(result.ritz.tolist()), tuple(result.ritz_residuals.tolist())
     return Spectrum(
         n_objects=n, lowest=values[:count], lowest_residuals=residuals[:count], highest=values[::-1][:count],
         highest_residuals=residuals[::-1][:count], rounding=rounding, is_euclidean=is_euclidean, spread=spread,
-        entropy_threshold=(2 * values[-1] + spread) / n, n_negative=int((found.ritz < -rounding).sum()),
-        scans=found.scans, converged=found.converged, stopped=found.stopped,
-        history=tuple(tuple(row) for row in found.history.tolist()),
+        entropy_threshold=(2 * values[-1] + spread) / n, n_negative=int((result.ritz < -rounding).sum()),
+        scans=result.scans, converged=result.converged, stopped=result.stopped,
+        history=tuple(tuple(row) for row in result.history.tolist()),
     )  # fmt: skip
 
 
-FITS = ("power", "exponential", "log")
-FILE_VERSION = 1
-FORMAT = ArchiveFormat(
-    "Euclideanisation", "euclidean_version", FILE_VERSION, (), ("edges", "weights", "largest"),
-    source="; `dasrel euclideanize` makes one", remedy="make it again",
-)  # fmt: skip
+def _why_stopped(stopped: str, scans: int) -> tuple[str, str]:
+    """Return why a search ended before it converged, and what to do about it."""
+    return {
+        "scans": (f"{count_text(scans, 'scan was', 'scans were')} not enough", "raise {max_scans} or {tol}"),
+        "memory": ("the memory for the basis was full", "raise {memory} or {tol}"),
+        "rounding": (
+            "the rounding of the stored numbers allows no more",
+            "store them with {Writing.dtype=float64}, or raise {tol}",
+        ),
+    }[stopped]
+
+
+def _as_relation(matrix: Any, kind: str | None) -> Relation:
+    return matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
+
+
+def _product_memory(given: Relation, columns: int, limit: int) -> int:
+    """Return the bytes of a scan that multiplies this many columns; raise `MemoryLimitError` above the limit."""
+    return scan_memory(given.matrix, [product_shape(given.matrix, [(given.view, columns)])], limit)
 
 
 @dataclass(frozen=True, eq=False)
 class Euclideanized:
-    """D + gamma Delta as a relation, and how it came about. Made by `euclideanize`."""
+    """D + gamma Delta as a relation, and how it was computed; returned by `euclideanize`."""
 
     relation: Relation
-    """Give it to `cluster`, an estimator, or anything that takes a relation; products with it are single scans."""
+    """For `cluster`, the estimators, and everything else that takes a relation; products with it are single scans."""
     method: str
     gamma: float
-    """0 where the matrix is Euclidean already."""
+    """0 if the matrix is Euclidean itself."""
     alpha: float | None
     """The parameter of power, exponential and log."""
     beta: float
-    """What is added to all pairs: gamma of the method spread, else 0."""
+    """The constant added to all pairs: gamma of the method spread, else 0."""
     lambda_min: float
-    """The lowest eigenvalue that gamma comes from: of W(D) for spread, of the pencil (W(D), W(Delta)) else."""
+    """The lowest eigenvalue, from which gamma follows: of W(D) for spread, else of the pencil (W(D), W(Delta))."""
     residual: float
-    """Of that eigenvalue; gamma allows for it."""
+    """Residual of that eigenvalue; gamma allows for it."""
     scans: int
     stress: float
-    """Kruskal's, between D and the result up to scale."""
+    """Kruskal's stress between D and the result up to scale."""
     ratio: float
-    """Sum of gamma Delta over the sum of D: far above 1, what is clustered is mostly Delta."""
+    """Sum of gamma Delta over the sum of D: far above 1, the result is mostly Delta."""
     n_negative: int
-    """Negative eigenvalues of W(D) seen; there may be more, not fewer."""
+    """Negative eigenvalues of W(D) found; there may be more, not fewer."""
     merged: int
-    """Objects that are exact duplicates of another; not counted for the method spread, which needs not know."""
+    """Objects that are exact duplicates of another; 0 for the method spread, for which they are not searched."""
     floored: int
     """Pairs raised to `floor_zeros`."""
     floor_zeros: float | None
     boundary: float | None
-    """The parameter up to which Delta was seen to be Euclidean, where it was looked for."""
+    """The parameter up to which Delta is Euclidean, where it was searched."""
     converged: bool
     tree: Tree | None = None
     """The spanning tree behind the ultrametric."""
     given: Relation | None = None
-    """What it was made from."""
+    """The relation that it was made from."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Euclideanized:
-        return self  # it never changes, and scikit-learn copies what an estimator is given
+        return self  # immutable, and scikit-learn copies the parameters of estimators
 
     @property
     def was_euclidean(self) -> bool:
-        """Whether there was nothing to do."""
+        """Whether the matrix is Euclidean itself, so that gamma is 0."""
         return self.gamma == 0
 
     def report(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the numbers, for JSON."""
         names = (
             *("method", "gamma", "alpha", "beta", "lambda_min", "residual", "scans", "stress", "ratio", "n_negative"),
             *("merged", "floored", "floor_zeros", "boundary", "converged", "was_euclidean"),
         )
         return {name: getattr(self, name) for name in names}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write a small .npz file, atomically: the report, and the tree of an ultrametric. No pickle."""
         assert self.given is not None
         if self.given.terms:
@@ -243,8 +313,8 @@ class Euclideanized:
         save_archive(path, FORMAT, arrays, about)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], matrix: Any, *, kind: str | None = None) -> Euclideanized:
-        """Read what `save` wrote, for the matrix that it was made from; another one is refused. Cost: no scan."""
+    def load(path: PathLike, matrix: Any, *, kind: str | None = None) -> Euclideanized:
+        """Read a file of `save` for the matrix that it was made from; another one is refused. Cost: no scan."""
         where = shown(path, limit=200)
         parts, about = load_archive(path, FORMAT)
         try:
@@ -252,7 +322,7 @@ class Euclideanized:
             values = {name: about[name] for name in _KEPT}
             wrong = [name for name, kinds in _KEPT.items() if not isinstance(values[name], kinds)]
             if wrong or values["method"] not in METHODS:
-                raise ValueError(f"{some(wrong or ['method'])} cannot be")
+                raise ValueError(f"invalid {some(wrong or ['method'])}")
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{where} is not a dasrel Euclideanisation: {shown(error, limit=200)}") from None
         plain = relation(matrix, kind=kind)
@@ -273,7 +343,7 @@ class Euclideanized:
         return Euclideanized(relation=given, tree=tree, given=given, **values)._composed()
 
     def on(self, matrix: Any, *, kind: str | None = None) -> Euclideanized:
-        """The same for a matrix opened anew; one that it was not made from is refused. Cost: no scan."""
+        """Return the same for the matrix opened again; another matrix is refused. Cost: no scan."""
         assert self.given is not None
         plain = relation(matrix, kind=kind)
         _check_fingerprint(self.given.matrix.fingerprint(), plain.matrix.fingerprint(), "the Euclideanisation given")
@@ -293,7 +363,7 @@ _KEPT: dict[str, Any] = {
     "method": str,
     "converged": bool,
 }
-"""What a file holds, and of which types."""
+"""The values in a file, and their types."""
 
 
 def euclideanize(
@@ -308,7 +378,7 @@ def euclideanize(
     kind: str | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Euclideanized:
-    """The smallest change of one of five kinds that makes a matrix Euclidean.
+    """Compute the smallest change, of one of five kinds, that makes a matrix Euclidean.
 
     Parameters
     ----------
@@ -318,107 +388,57 @@ def euclideanize(
         "spread", "ultrametric", "power", "exponential" or "log".
     alpha
         Parameter of the last three; if not given, the one for which Delta is nearest to D and still Euclidean, less a
-        margin of 10 %. One for which Delta is not Euclidean is refused, and the boundary named.
+        margin of 10 %. One for which Delta is not Euclidean is refused, and the message names the boundary.
     tol
-        The residual of the eigenvalue as a fraction of it; gamma is that much larger than needed.
+        Residual of the eigenvalue as a fraction of it; gamma is larger than needed by this fraction.
     floor_zeros
         Squared dissimilarities below this number (above 0) are raised to it first. Without it, objects at
-        dissimilarity 0 that are no duplicates are an error, because no gamma is large enough then.
+        dissimilarity 0 that are no duplicates are an error, because then no gamma is large enough.
     max_scans
-        The budget. When it is spent there is a warning, and gamma is safe as far as is known.
+        Limit of scans. A search that reaches it warns, and gamma allows for the residual.
     memory
         Such as "2GiB", by default half of the machine's: half for the basis, half for a scan.
     checkpoint
-        Writes down the searches between scans, to go on from to the same bits.
+        Where to save the searches between scans, and to resume from to the same bits.
 
     Cost: one scan per step of the eigenvalue search, 5 to 40; one for the spanning tree (not for spread), one for the
-    stress; for power, exponential and log 20 to 100 more to find alpha. Memory: 8 n block bytes a step, or three times
-    that.
+    stress; for power, exponential and log 20 to 100 more to find alpha. Memory: 8 n block bytes per step, or three
+    times that.
     """
-    given = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
-    check_arguments(given, method, alpha, tol, floor_zeros, max_scans)
-    limit = memory_limit(memory)
-    base = given if floor_zeros is None else given.floor(floor_zeros)
-
-    def about() -> dict[str, Any]:
-        asked = {"method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans}
-        return {"relation": given.identity(), **asked}
-
-    with checkpoint_writer(checkpoint, "euclideanize", about) as keep:
-        work = SearchContext(base, method, tol, max_scans, limit // 2, n_eps(base) * base.largest(), keep)
-        found = shift(work, alpha)
-        made = _compose(base, method, found.gamma, found.alpha, found.delta if method == "ultrametric" else None)
-        kept = keep.result("sums")
-        if kept is None:
-            sums = gamma_search.compare(base, found.delta, bound=_below(floor_zeros), memory=limit // 2)
-            keep.finish("sums", asdict(sums), last=True)
-        else:
-            sums = gamma_search.Sums(**kept)
-        scans = keep.scans
-    if not found.converged:
-        _warn(found, work)
-    return Euclideanized(
-        made, method, found.gamma, found.alpha, found.gamma if method == "spread" else 0.0, found.value,
-        found.residual, scans, sums.stress(found.gamma), sums.ratio(found.gamma), found.n_negative,
-        found.merged, 0 if floor_zeros is None else sums.low, floor_zeros, found.boundary, found.converged,
-        found.tree, given,
-    )  # fmt: skip
+    return _prepared(matrix, kind, method, alpha, tol, floor_zeros, max_scans, memory).run(checkpoint)
 
 
-def as_euclidean(
+def estimate_euclideanize(
     matrix: Any,
-    wanted: Any,
+    out: PathLike,
     *,
-    kind: str | None = None,
+    method: str = "ultrametric",
+    alpha: float | None = None,
+    tol: float = 1e-4,
+    floor_zeros: float | None = None,
+    max_scans: int = 200,
     memory: int | str | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Euclideanized | None:
-    """What a word of `euclideanize=` means for a matrix.
-
-    Parameters
-    ----------
-    wanted
-        One of the methods, the path of a file that `Euclideanized.save` wrote, a `Euclideanized`, or None.
-
-    Cost: that of `euclideanize` for a method, else no scan.
-    """
-    if wanted is None:
-        return None
-    if isinstance(wanted, Euclideanized):
-        return wanted.on(matrix, kind=kind)
-    if isinstance(wanted, str) and wanted in METHODS:
-        return euclideanize(matrix, method=wanted, memory=memory, kind=kind, checkpoint=checkpoint)
-    if isinstance(wanted, os.PathLike) or (isinstance(wanted, str) and wanted.endswith(".npz")):
-        return Euclideanized.load(wanted, matrix, kind=kind)
-    raise InputError(
-        f"euclideanize is {shown(wanted)!r}: use one of {', '.join(METHODS)}, or a file (.npz) that"
-        " `dasrel euclideanize` wrote"
-    )
+    kind: str | None = None,
+) -> Cost:
+    """Estimate what `euclideanize` with the same arguments would do, and saving its result. Cost: no scan."""
+    return _prepared(matrix, kind, method, alpha, tol, floor_zeros, max_scans, memory).cost(out)
 
 
-def _check_fingerprint(made_from: Any, now: dict[str, Any], where: str) -> None:
-    known = made_from if isinstance(made_from, dict) else {}
-    words = {"n_objects": "number of objects", "ids": "ids of the objects (their checksum)", "mean": "mean value"}
-    for name, value in now.items():
-        if name == "mean" and value is not None and known.get(name) is not None:
-            same = math.isclose(value, known[name], rel_tol=1e-9)  # tiles of another size add up in another order
-        else:
-            same = known.get(name) == value
-        if not same:
-            raise InputError(
-                f"{where} was made from another matrix: {words.get(name, name)} {shown(known.get(name))} there and"
-                f" {shown(value)} here; run `dasrel euclideanize` on this one"
-            )
-
-
-def check_arguments(
-    given: Relation, method: str, alpha: float | None, tol: float, floor_zeros: float | None, max_scans: int
-) -> None:
-    """Refuse what `euclideanize` cannot do, before anything is read."""
+def _prepared(
+    matrix: Any,
+    kind: str | None,
+    method: str,
+    alpha: float | None,
+    tol: float,
+    floor_zeros: float | None,
+    max_scans: int,
+    memory: int | str | None,
+) -> _EuclideanizeJob:
+    given = _as_relation(matrix, kind)
     if method not in METHODS:
         raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
     if given.terms or given.diagonal().any():
-        raise InputError("give the matrix itself: a relation with an added term, or a kernel view, cannot be mended")
+        raise InputError("a relation with an added term, or a kernel view, cannot be Euclideanised: give the matrix")
     if alpha is not None:
         if method not in FITS:
             raise InputError(f"alpha is for {', '.join(FITS)}; the method {method} has no parameter")
@@ -429,11 +449,122 @@ def check_arguments(
         raise InputError(f"floor_zeros is a squared dissimilarity above 0, not {floor_zeros}")
     if not 0 < tol < 1 or max_scans < 1:
         raise InputError(f"tol lies between 0 and 1 and max_scans is at least 1, not {tol} and {max_scans}")
+    return _EuclideanizeJob(given, method, alpha, tol, floor_zeros, max_scans, memory_limit(memory) // 2)
 
 
-def _below(floor_zeros: float | None) -> float:
-    """Pairs at or below this are raised."""
-    return -1.0 if floor_zeros is None else math.nextafter(floor_zeros, 0.0)
+@dataclass(frozen=True)
+class _EuclideanizeJob:
+    """A Euclideanisation with its arguments checked."""
+
+    given: Relation
+    method: str
+    alpha: float | None
+    tol: float
+    floor_zeros: float | None
+    max_scans: int
+    memory: int
+    """Limit of a scan; the searches have the same limit for their bases."""
+
+    def run(self, checkpoint: Checkpoint | None) -> Euclideanized:
+        """Search gamma, and alpha where it is not given, and save the searches between scans."""
+        given, method, floor_zeros = self.given, self.method, self.floor_zeros
+        base = given if floor_zeros is None else given.floor(floor_zeros)
+        with checkpoint_writer(checkpoint, "euclideanize", self._options) as writer:
+            rounding = n_eps(base) * base.largest()
+            context = SearchContext(base, method, self.tol, self.max_scans, self.memory, rounding, writer)
+            shift = search_shift(context, self.alpha)
+            delta = shift.delta if method == "ultrametric" else None
+            composed = _compose(base, method, shift.gamma, shift.alpha, delta)
+            saved = writer.result("sums")
+            if saved is None:
+                bound = -1.0 if floor_zeros is None else math.nextafter(floor_zeros, 0.0)
+                sums = gamma_search.compare(base, shift.delta, bound=bound, memory=self.memory)
+                writer.finish("sums", asdict(sums), last=True)
+            else:
+                sums = gamma_search.Sums(**saved)
+            scans = writer.scans
+        if not shift.converged:
+            why, remedy = _why_stopped(shift.stopped, self.max_scans)
+            problem = (
+                f"gamma of the method {method} did not converge to tol because {why}: eigenvalue {shift.value:.6g} +-"
+                f" {shift.residual:.2g}; gamma {shift.gamma:.6g} allows for that"
+            )
+            warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=3)
+        return Euclideanized(
+            composed, method, shift.gamma, shift.alpha, shift.gamma if method == "spread" else 0.0, shift.value,
+            shift.residual, scans, sums.stress(shift.gamma), sums.ratio(shift.gamma), shift.n_negative,
+            shift.merged, 0 if floor_zeros is None else sums.low, floor_zeros, shift.boundary, shift.converged,
+            shift.tree, given,
+        )  # fmt: skip
+
+    def _options(self) -> dict[str, Any]:
+        """Return what a checkpoint must agree with."""
+        names = ("method", "alpha", "tol", "floor_zeros", "max_scans")
+        return {"relation": self.given.identity(), **{name: getattr(self, name) for name in names}}
+
+    def cost(self, out: PathLike) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
+        given, fits = self.given, self.method != "spread"
+        search = Search(tol=self.tol, max_scans=self.max_scans, vectors=fits, memory=self.memory)
+        basis, _ = estimate_search(search, given.n_objects, metric=fits)
+        needed = basis + _product_memory(given, search.block, self.memory)
+        if fits:
+            needed = max(needed, scan_memory(given.matrix, [forest_consumer(given.matrix)], self.memory))
+        output = Output(str(out), 24 * given.n_objects if self.method == "ultrametric" else 2_000)
+        scans, total = euclidean_scans(self.method, self.max_scans), given.matrix.layout.total_bytes
+        return Cost("euclideanize", given.n_objects, scans, total, needed, (output,), {"method": self.method})
+
+
+def named_relation(store: StoreLike, name: str) -> Relation:
+    """Return the relation that `--relation` names: "plain", or a file of `dasrel euclideanize`. Cost: no scan."""
+    matrix = open_matrix(store)
+    return relation(matrix) if name == "plain" else Euclideanized.load(name, matrix).relation
+
+
+def as_euclidean(
+    matrix: Any,
+    named: Any,
+    *,
+    kind: str | None = None,
+    memory: int | str | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Euclideanized | None:
+    """Return the Euclideanisation that `euclideanize=` names for a matrix.
+
+    Parameters
+    ----------
+    named
+        One of the methods, the path of a file that `Euclideanized.save` wrote, a `Euclideanized`, or None.
+
+    Cost: that of `euclideanize` for a method, else no scan.
+    """
+    if named is None:
+        return None
+    if isinstance(named, Euclideanized):
+        return named.on(matrix, kind=kind)
+    if is_method(named):
+        return euclideanize(matrix, method=named, memory=memory, kind=kind, checkpoint=checkpoint)
+    if isinstance(named, os.PathLike) or (isinstance(named, str) and named.endswith(".npz")):
+        return Euclideanized.load(named, matrix, kind=kind)
+    raise InputError(
+        f"euclideanize is {shown(named)!r}: use one of {', '.join(METHODS)}, or a file (.npz) that"
+        " `dasrel euclideanize` wrote"
+    )
+
+
+def _check_fingerprint(made_from: Any, now: dict[str, Any], where: str) -> None:
+    known = made_from if isinstance(made_from, dict) else {}
+    names = {"n_objects": "number of objects", "ids": "ids of the objects (their checksum)", "mean": "mean value"}
+    for name, value in now.items():
+        if name == "mean" and value is not None and known.get(name) is not None:
+            same = math.isclose(value, known[name], rel_tol=1e-9)  # tiles of another size add up in another order
+        else:
+            same = known.get(name) == value
+        if not same:
+            raise InputError(
+                f"{where} was made from another matrix: {names.get(name, name)} {shown(known.get(name))} there and"
+                f" {shown(value)} here; run `dasrel euclideanize` on this one"
+            )
 
 
 def _compose(base: Relation, method: str, gamma: float, alpha: float | None, delta: Any) -> Relation:
@@ -447,103 +578,13 @@ def _compose(base: Relation, method: str, gamma: float, alpha: float | None, del
     return base.plus_fit(method, gamma, alpha)
 
 
-def _warn(found: Result, work: SearchContext) -> None:
-    told, remedy = _why_not_nearer(found.stopped, work.max_scans)
-    problem = (
-        f"gamma of the method {work.method} is less near than asked for: the eigenvalue is {found.value:.6g} +-"
-        f" {found.residual:.2g}, because {told}; gamma {found.gamma:.6g} covers it"
-    )
-    warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=3)
-
-
-def _why_not_nearer(stopped: str, scans: int) -> tuple[str, str]:
-    """Why a search ended before its tolerance was met, and what to do about it."""
-    return {
-        "scans": (f"{scans} scans were not enough", "raise {max_scans} or {tol}"),
-        "memory": ("the memory for the basis was full", "raise {memory} or {tol}"),
-        "rounding": (
-            "the rounding of the stored numbers allows no more",
-            "store them with {Writing.dtype=float64}, or raise {tol}",
-        ),
-    }[stopped]
-
-
-TYPICAL_EUCLIDEAN = {"spread": 11, "ultrametric": 13, "power": 61, "exponential": 62, "log": 46}
-"""Scans of euclideanize, the median over iris and digits (largest coordinate difference), wine (city block), digits
-(Bray-Curtis), cat cortex and proteins: 7 to 20 for spread, 9 to 17 for ultrametric, 28 to 145 for the fits. Noise takes
-more: 36 for an eigenvalue alone."""
-EUCLIDEAN_BUDGET = 200
-"""`euclideanize` stops its searches after so many scans."""
-
-
 def euclidean_scans(method: str, max_scans: int = EUCLIDEAN_BUDGET) -> Range:
-    """Scans of `euclideanize`: the searches, and besides them the tree, the duplicates and the stress."""
+    """Estimate the scans of `euclideanize`: the searches, the tree, the duplicates and the stress."""
     beside = {"spread": 1, "ultrametric": 4}.get(method, 15)
     least = 2 if method == "spread" else 3
     return Range(least, min(TYPICAL_EUCLIDEAN[method], max_scans), max_scans + beside)
 
 
-def _is_method(euclideanize: Any) -> bool:
+def is_method(euclideanize: Any) -> bool:
+    """Return whether `euclideanize=` names a method, not a file or a result."""
     return isinstance(euclideanize, str) and euclideanize in METHODS
-
-
-SPECTRUM_SCANS = 9
-"""Typical scans of `spectrum`, on the data of `planning.TYPICAL_EUCLIDEAN`: 5 to 17; noise takes 40."""
-
-
-def estimate_audit(store: Any, *, verify: bool, spectrum: bool, memory: int | str) -> Cost:
-    """What `dasrel audit` would do. Cost: none."""
-    matrix = open_matrix(store)
-    scans = Range(1, 1, 1) if verify else Range(0, 0, 0)
-    needed = memory_limit(memory) if verify else 0
-    if spectrum:
-        ends = estimate_spectrum(store, memory=memory)
-        scans, needed = scans + ends.scans, max(needed, ends.memory)
-    return Cost("audit", matrix.n_objects, scans, matrix.layout.total_bytes, needed)
-
-
-def estimate_spectrum(
-    store: Any,
-    *,
-    n_values: int = 8,
-    tol: float = 1e-3,
-    max_scans: int = 100,
-    memory: int | str | None = None,
-    picture: str | os.PathLike[str] | None = None,
-) -> Cost:
-    """What `spectrum` would do with the same arguments, and its picture. Cost: none."""
-    seen = relation(store)
-    if n_values < 1:
-        raise InputError(f"n_values is at least 1, not {n_values}")
-    limit = memory_limit(memory)
-    search = Search(lowest=1, highest=1, tol=tol, max_scans=max_scans, memory=limit // 2)
-    needed, most = estimate_search(seen, search, limit, metric=False)
-    outputs = () if picture is None else (Output(str(picture), 100_000),)
-    scans = Range(min(2, most), min(SPECTRUM_SCANS, most), most)
-    return Cost("spectrum", seen.n_objects, scans, seen.matrix.layout.total_bytes, needed, outputs)
-
-
-def estimate_euclideanize(
-    store: Any,
-    out: str | os.PathLike[str],
-    *,
-    method: str,
-    alpha: float | None = None,
-    tol: float = 1e-4,
-    floor_zeros: float | None = None,
-    max_scans: int = 200,
-    memory: int | str | None = None,
-) -> Cost:
-    """What `euclideanize` and saving its result would do with the same arguments. Cost: none."""
-    given = relation(store)
-    check_arguments(given, method, alpha, tol, floor_zeros, max_scans)
-    limit = memory_limit(memory)
-    search = Search(tol=tol, max_scans=max_scans, vectors=method != "spread", memory=limit // 2)
-    needed, _ = estimate_search(given, search, limit, metric=method != "spread")
-    if method != "spread":
-        needed = max(needed, scan_memory(given.matrix, [forest_consumer(given.matrix)], limit // 2))
-    size = 24 * given.n_objects if method == "ultrametric" else 2_000
-    facts = {"method": method}
-    scans = euclidean_scans(method, max_scans)
-    total = given.matrix.layout.total_bytes
-    return Cost("euclideanize", given.n_objects, scans, total, needed, (Output(str(out), size),), facts)

@@ -1,8 +1,7 @@
-"""Search gamma and alpha of the five Euclideanisations; stress and duplicates.
+"""Search gamma and alpha of the five methods of `euclideanize`; compute stress and duplicates.
 
-gamma of each of the five methods of `euclidean`, and alpha where there is one. Nothing here is public.
-
-Questions about pairs that one scan answers: how far D + gamma Delta is from D, and which objects are duplicates.
+Each method has a function that returns its `Shift`. The second half of the file holds three reductions over all pairs
+of objects, each one scan: sums of D and Delta, row hashes, and pairs at dissimilarity 0.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import Consumer, Plan, TileSource, scan
 from dasrel.errors import InputError
-from dasrel.geometry.davidson import BLOCK, POINTS, Bracket, DavidsonSearch, Range, advance, boundary, is_positive
+from dasrel.geometry.davidson import BLOCK, POINTS, Bracket, DavidsonSearch, Family, advance, boundary, is_positive
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Metric, Search, lanczos
 from dasrel.geometry.tree import Paths, Tree, Ultrametric, minimum_spanning_tree, ultrametric
 from dasrel.kernels import products
 from dasrel.kernels.products import View
-from dasrel.util import Float, progress
+from dasrel.util import Array, Float, progress
 from dasrel.util.text import count_text, shown, some
 
 Index = NDArray[np.int64]
 MARGIN = 0.1
-"""A parameter that is looked for lies inside its boundary by this fraction: nearer to it, gamma grows beyond bounds."""
+"""A parameter that is searched stays inside its boundary by this fraction: closer to it, gamma is not bounded."""
 
 
 def n_eps(of: Relation) -> float:
-    """Number of objects times the rounding of the stored numbers."""
+    """Return the number of objects times the machine epsilon of the stored numbers."""
     return of.n_objects * float(np.finfo(of.matrix.dtype).eps)
 
 
 @dataclass(frozen=True)
 class SearchContext:
-    """What all methods are given."""
+    """Arguments that all methods share."""
 
     base: Relation
     method: str
@@ -50,14 +49,16 @@ class SearchContext:
     memory: int
     rounding: float
     """Eigenvalues of W(D) above minus this count as not negative."""
-    keep: CheckpointWriter
+    checkpoint: CheckpointWriter
 
 
 _NUMBERS = ("gamma", "value", "residual", "n_negative", "converged", "stopped", "alpha", "boundary")
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Shift:
+    """gamma of a method, the eigenvalue that it follows from, and Delta."""
+
     gamma: float
     value: float
     residual: float
@@ -71,318 +72,326 @@ class Result:
     tree: Tree | None = None
 
     def packed(self) -> dict[str, Any]:
-        """For a checkpoint: the numbers; Delta follows from them and from the tree."""
+        """Return the numbers for a checkpoint; Delta follows from them and from the tree."""
         return {**{name: getattr(self, name) for name in _NUMBERS}, "has_delta": self.delta is not None}
 
 
-def shift(work: SearchContext, alpha: float | None) -> Result:
-    """gamma of the method asked for, with all that goes with it."""
-    tree, groups, merged = (None, None, 0) if work.method == "spread" else leaves(work)
-    kept = work.keep.result("shift")
-    if kept is not None:
+def search_shift(context: SearchContext, alpha: float | None) -> Shift:
+    """Search gamma of the context's method, and alpha where the method has one and it is None."""
+    tree, groups, merged = (None, None, 0) if context.method == "spread" else distinct_objects(context)
+    saved = context.checkpoint.result("shift")
+    if saved is not None:
         delta: View | Ultrametric | None = None
-        if tree is not None and work.method == "ultrametric":
+        if tree is not None and context.method == "ultrametric":
             delta = ultrametric(tree)
-        elif kept["has_delta"]:
-            delta = _view(work)(kept["alpha"]).view
-        found = Result(**{name: kept[name] for name in _NUMBERS}, delta=delta)
+        elif saved["has_delta"]:
+            delta = _view(context)(saved["alpha"]).view
+        shift = Shift(**{name: saved[name] for name in _NUMBERS}, delta=delta)
     else:
         if tree is None:
-            found = spread_shift(work)
-        elif work.method == "ultrametric":
-            found = ultrametric_shift(work, tree, groups)
+            shift = spread_shift(context)
+        elif context.method == "ultrametric":
+            shift = ultrametric_shift(context, tree, groups)
         else:
-            found = fit_shift(work, tree, groups, alpha=alpha)
-        work.keep.finish("shift", found.packed())
-    return replace(found, merged=merged, tree=tree if work.method == "ultrametric" else None)
+            shift = fit_shift(context, tree, groups, alpha=alpha)
+        context.checkpoint.finish("shift", shift.packed())
+    return replace(shift, merged=merged, tree=tree if context.method == "ultrametric" else None)
 
 
-def _search(work: SearchContext, search: Search, metric: Metric | None = None) -> LanczosResult:
-    """A Lanczos search that is kept scan by scan."""
+def _search(context: SearchContext, search: Search, metric: Metric | None = None) -> LanczosResult:
+    """Run a Lanczos search, saved after every scan."""
     return lanczos(
-        partial(work.base.gram, memory=work.memory), work.base.n_objects, search=search, metric=metric,
-        state=LanczosState.unpacked(work.keep.state("lanczos")),
-        on_step=lambda at: work.keep.step("lanczos", at.packed),
+        partial(context.base.gram, memory=context.memory), context.base.n_objects, search=search, metric=metric,
+        state=LanczosState.unpacked(context.checkpoint.state("lanczos")),
+        on_step=lambda state: context.checkpoint.step("lanczos", state.packed),
     )  # fmt: skip
 
 
-def spread_shift(work: SearchContext) -> Result:
-    search = Search(tol=work.tol, floor=work.rounding, max_scans=work.max_scans, memory=work.memory)
-    found = _search(work, search)
-    value, residual = float(found.ritz[0]), float(found.ritz_residuals[0])
-    settled = found.converged or residual <= work.rounding
-    gamma = 0.0 if value >= -work.rounding and settled else max(0.0, -2 * (value - residual))
-    n_negative = int((found.ritz < -work.rounding).sum())
-    return Result(gamma, value, residual, n_negative, found.converged or settled, found.stopped)
+def spread_shift(context: SearchContext) -> Shift:
+    """Search gamma = -2 lambda_1 of the method spread."""
+    search = Search(tol=context.tol, floor=context.rounding, max_scans=context.max_scans, memory=context.memory)
+    result = _search(context, search)
+    value, residual = float(result.ritz[0]), float(result.ritz_residuals[0])
+    converged = result.converged or residual <= context.rounding
+    gamma = 0.0 if value >= -context.rounding and converged else max(0.0, -2 * (value - residual))
+    n_negative = int((result.ritz < -context.rounding).sum())
+    return Shift(gamma, value, residual, n_negative, converged, result.stopped)
 
 
-def leaves(work: SearchContext) -> tuple[Tree, Index | None, int]:
-    """The spanning tree of D, which objects are exact duplicates, and how many could go; other zeros are refused."""
-    base = work.base
-    seen = _tree(work)
+def distinct_objects(context: SearchContext) -> tuple[Tree, Index | None, int]:
+    """Return the spanning tree of D, groups of exact duplicates, and the number of superfluous objects.
+
+    Zeros between objects that are no duplicates are refused.
+    """
+    base = context.base
+    stored = _tree(context)
     steps = View("squared-distance", base.view.steps)
-    heights = steps.apply(seen.squared[None], np.empty((1, len(seen.weights))), row_self=None, column_self=None)[0]
-    top = np.full((1, 1), seen.largest[0] ** 2 if seen.kind == "distance" else seen.largest[0])
+    heights = steps.apply(stored.squared[None], np.empty((1, len(stored.weights))), row_self=None, column_self=None)[0]
+    top = np.full((1, 1), stored.largest[0] ** 2 if stored.kind == "distance" else stored.largest[0])
     largest = float(steps.apply(top, np.empty((1, 1)), row_self=None, column_self=None)[0, 0])
-    weights = _snapped(np.array(heights) + base.beta)
-    tree = Tree(seen.edges, weights, (max(largest + base.beta, weights[-1]), *seen.largest[1:]), "squared-distance")
+    weights = _with_ties(np.array(heights) + base.beta)
+    tree = Tree(stored.edges, weights, (max(largest + base.beta, weights[-1]), *stored.largest[1:]), "squared-distance")
     groups = tree.components(0.0)
     members = np.bincount(groups)
     if members.max() == 1:
         return tree, None, 0
-    marks = work.keep.result("marks")
-    if marks is None:
-        marks = row_marks(base, memory=work.memory)
-        work.keep.finish("marks", marks)
+    hashes = context.checkpoint.result("marks")
+    if hashes is None:
+        hashes = row_hashes(base, memory=context.memory)
+        context.checkpoint.finish("marks", hashes)
     first = np.zeros(len(members), dtype=np.int64)
     first[groups[::-1]] = np.arange(len(groups))[::-1]
-    if (marks != marks[first[groups]]).any():
-        count, pairs = unequal_zeros(base, marks, memory=work.memory)
+    if (hashes != hashes[first[groups]]).any():
+        count, pairs = unequal_zeros(base, hashes, memory=context.memory)
         ids = base.matrix.ids
         named = some([f"{shown(ids[i])} and {shown(ids[j])}" for i, j in pairs], total=count)
         raise InputError(
             f"{count_text(count, 'pair of objects has', 'pairs of objects have')} dissimilarity 0 but different rows,"
-            f" so no gamma is large enough for the method {work.method}",
+            f" so no gamma is large enough for the method {context.method}",
             where=named,
             remedy="say {floor_zeros=VALUE}, or {method=spread}",
         )
     return tree, groups, int(len(groups) - len(members))
 
 
-def _tree(work: SearchContext) -> Tree:
-    """The spanning tree of the stored values."""
-    matrix = work.base.matrix
-    kept = work.keep.result("tree")
-    if kept is not None:
-        top, i, j = kept["largest"]
-        return Tree(kept["edges"], kept["weights"], (top, i, j), matrix.kind)
-    tree = minimum_spanning_tree(matrix, memory=work.memory)
-    work.keep.finish("tree", {"edges": tree.edges, "weights": tree.weights, "largest": tree.largest})
+def _tree(context: SearchContext) -> Tree:
+    """Return the spanning tree of the stored values."""
+    matrix = context.base.matrix
+    saved = context.checkpoint.result("tree")
+    if saved is not None:
+        top, i, j = saved["largest"]
+        return Tree(saved["edges"], saved["weights"], (top, i, j), matrix.kind)
+    tree = minimum_spanning_tree(matrix, memory=context.memory)
+    context.checkpoint.finish("tree", {"edges": tree.edges, "weights": tree.weights, "largest": tree.largest})
     return tree
 
 
-def _snapped(heights: Float) -> Float:
-    """Ascending heights that differ by rounding only, made equal: ties that squaring or sums have broken.
+def _with_ties(heights: Float) -> Float:
+    """Return ascending heights with those that differ only by rounding made equal: ties that squaring has broken.
 
-    A solve divides by differences of heights, and 1e-17 of rounding would swamp all others.
+    A solve divides by differences of heights, and one of 1e-17 would dominate all others.
     """
     begins = np.flatnonzero(np.diff(heights, prepend=-1.0) > 1e-12 * heights)
     result: Float = np.repeat(heights[begins], np.diff(begins, append=len(heights)))
     return result
 
 
-def ultrametric_shift(work: SearchContext, tree: Tree, groups: Index | None) -> Result:
+def ultrametric_shift(context: SearchContext, tree: Tree, groups: Index | None) -> Shift:
+    """Search gamma of the ultrametric, by Lanczos in the inner product of W(Delta)."""
     delta = ultrametric(tree)
-    if groups is not None and groups.max() == 0:  # all objects are one
-        return Result(0.0, 0.0, 0.0, 0, True, delta=delta)
-    search = Search(tol=work.tol, floor=n_eps(work.base), max_scans=work.max_scans, vectors=True, memory=work.memory)
-    found = _search(work, search, Metric(delta.gram, delta.solve))
-    value, residual = float(found.ritz[0]), float(found.ritz_residuals[0])
-    # x'W(D)x / x'x at the lowest vector x may be zero but for rounding. Here x'W(Delta)x = 1.
-    allowed = work.rounding * _squared_length(found, groups)
-    settled = found.converged or residual <= allowed
-    gamma = 0.0 if value >= -allowed and settled else max(0.0, residual - value)
-    negative = int((found.ritz < -max(found.noise, allowed)).sum())
-    return Result(gamma, value, residual, negative, settled, found.stopped, delta)
+    if groups is not None and groups.max() == 0:  # all objects are duplicates
+        return Shift(0.0, 0.0, 0.0, 0, True, delta=delta)
+    search = Search(
+        tol=context.tol, floor=n_eps(context.base), max_scans=context.max_scans, vectors=True, memory=context.memory
+    )
+    result = _search(context, search, Metric(delta.gram, delta.solve))
+    value, residual = float(result.ritz[0]), float(result.ritz_residuals[0])
+    # x'W(D)x / x'x at the lowest vector x may be zero up to rounding. Here x'W(Delta)x = 1.
+    rounding = context.rounding * _squared_length(result, groups)
+    converged = result.converged or residual <= rounding
+    gamma = 0.0 if value >= -rounding and converged else max(0.0, residual - value)
+    negative = int((result.ritz < -max(result.noise, rounding)).sum())
+    return Shift(gamma, value, residual, negative, converged, result.stopped, delta)
 
 
-def _squared_length(found: LanczosResult, groups: Index | None) -> float:
-    """x'x of the lowest vector x; what it has in directions that only tell duplicates apart is left out."""
-    assert found.lowest.vectors is not None
-    x = found.lowest.vectors[:, 0]
+def _squared_length(result: LanczosResult, groups: Index | None) -> float:
+    """Return x'x of the lowest vector x, averaged over duplicates."""
+    assert result.lowest.vectors is not None
+    x = result.lowest.vectors[:, 0]
     if groups is not None:
         x = (np.bincount(groups, weights=x) / np.bincount(groups))[groups]
     x = x - x.mean()
     return float(x @ x)
 
 
-def _view(work: SearchContext) -> Callable[[float], Relation]:
-    """What makes Delta of a parameter."""
-    base = work.base
-    return {"power": base.power, "exponential": base.exponential, "log": base.log}[work.method]
+def _view(context: SearchContext) -> Callable[[float], Relation]:
+    """Return the function that maps a parameter to Delta."""
+    base = context.base
+    return {"power": base.power, "exponential": base.exponential, "log": base.log}[context.method]
 
 
-def fit_shift(work: SearchContext, tree: Tree, groups: Index | None, *, alpha: float | None) -> Result:
-    base, keep = work.base, work.keep
+def fit_shift(context: SearchContext, tree: Tree, groups: Index | None, *, alpha: float | None) -> Shift:
+    """Search gamma of power, exponential or log, and alpha where it is None, by block Davidson."""
+    base, checkpoint = context.base, context.checkpoint
     dimension = (base.n_objects if groups is None else int(groups.max()) + 1) - 1
-    view = _view(work)
-    nothing = Result(0.0, 0.0, 0.0, 0, True, alpha=alpha)
+    view = _view(context)
+    nothing = Shift(0.0, 0.0, 0.0, 0, True, alpha=alpha)
     if dimension < 1:
         return nothing
-    room = work.memory // (32 * base.n_objects)  # two or three vectors a row, and copies of some on the way
+    room = context.memory // (32 * base.n_objects)  # two or three vectors per row, and temporary copies of some
 
     def make(A: Relation, B: Relation | None = None, start: Float | None = None) -> DavidsonSearch:
         several = POINTS + 1 if B is None else 2
         return DavidsonSearch(A, B, groups, dimension, max(5 * BLOCK, room // several), start)
 
-    own = keep.result("own") or _own(work, make)
+    own = checkpoint.result("own") or _own(context, make)
     if own["verdict"]:
         return replace(nothing, value=own["value"], residual=own["residual"])
-    left = work.max_scans - own["steps"]
+    left = context.max_scans - own["steps"]
 
-    chosen = _Parameter(work, tree, view, make, alpha)
+    chosen = _Parameter(context, tree, view, make, alpha)
     refuting: Float | None = None
     for attempt in count():
-        scans = left if refuting is None else max(5, left - keep.scans + own["scans"])
-        chosen.look(f"alpha {attempt}", refuting, scans)
-        refuting = keep.result(f"gamma {attempt}")
+        scans = left if refuting is None else max(5, left - checkpoint.scans + own["scans"])
+        chosen.search(f"alpha {attempt}", refuting, scans)
+        refuting = checkpoint.result(f"gamma {attempt}")
         if refuting is not None:
             continue
         search = make(base, view(chosen.alpha), own["vectors"])
-        stopped = _lowest(search, work, max(5, left - keep.scans + own["scans"]), f"gamma {attempt}")
+        stopped = _search_lowest(search, context, max(5, left - checkpoint.scans + own["scans"]), f"gamma {attempt}")
         if not search.indefinite:
             break
         refuting = search.lowest_vectors
-        keep.finish(f"gamma {attempt}", refuting)
-    negative = int((search.below < -work.rounding).sum())
+        checkpoint.finish(f"gamma {attempt}", refuting)
+    negative = int((search.below < -context.rounding).sum())
     gamma = max(0.0, search.residual - search.value)
-    return Result(
+    return Shift(
         gamma, search.value, search.residual, negative, stopped == "converged", stopped, view(chosen.alpha).view,
         chosen.alpha, chosen.limit,
     )  # fmt: skip
 
 
-def _own(work: SearchContext, make: _Make) -> dict[str, Any]:
-    """Whether D itself is Euclidean, and the vectors that say so or not."""
-    own = make(work.base)
-    own.restore(work.keep.state("own") or {})
+def _own(context: SearchContext, make: _Make) -> dict[str, Any]:
+    """Search whether D itself is Euclidean; return the verdict, the eigenvalue and the lowest vectors."""
+    own = make(context.base)
+    own.restore(context.checkpoint.state("own") or {})
     verdict = None
-    while verdict is None and own.steps < work.max_scans:
-        advance([own], work.memory)
-        verdict = _not_negative(own, work.rounding)
+    while verdict is None and own.steps < context.max_scans:
+        advance([own], context.memory)
+        verdict = _not_negative(own, context.rounding)
         if verdict is None:
-            work.keep.step("own", own.packed)
-    found = {
+            context.checkpoint.step("own", own.packed)
+    result = {
         "verdict": verdict, "steps": own.steps, "value": own.value, "residual": own.residual,
-        "vectors": own.lowest_vectors[:4], "scans": work.keep.scans,
+        "vectors": own.lowest_vectors[:4], "scans": context.checkpoint.scans,
     }  # fmt: skip
-    work.keep.finish("own", found)
-    return found
+    context.checkpoint.finish("own", result)
+    return result
 
 
-def _lowest(search: DavidsonSearch, work: SearchContext, scans: int, phase: str) -> str:
-    """Go on with a search for gamma until it is near enough, or why not."""
-    kept = work.keep.state(phase)
-    if kept is not None:
-        search.restore(kept["search"])
-        scans = kept["scans"]
+def _search_lowest(search: DavidsonSearch, context: SearchContext, scans: int, phase: str) -> str:
+    """Run a search for gamma until it has converged, or to its limit; return why it stopped."""
+    saved = context.checkpoint.state(phase)
+    if saved is not None:
+        search.restore(saved["search"])
+        scans = saved["scans"]
     while search.steps < scans:
-        advance([search], work.memory)
+        advance([search], context.memory)
         progress.current().say(f"gamma {-search.value:.6g}")
-        if search.indefinite or search.exhausted or _settled(search, work.tol):
+        if search.indefinite or search.exhausted or _converged(search, context.tol):
             return "converged"
         if _stagnant(search):
             return "rounding"
         if search.steps < scans:
-            work.keep.step(phase, lambda: {"search": search.packed(), "scans": scans})
+            context.checkpoint.step(phase, lambda: {"search": search.packed(), "scans": scans})
     return "scans"
 
 
 def _not_negative(search: DavidsonSearch, rounding: float) -> bool | None:
-    """Whether the lowest eigenvalue is 0 or above but for rounding; None while that is open."""
+    """Return whether the lowest eigenvalue is at least 0 up to rounding; None while that is not known."""
     if search.value < -rounding:
         return False
-    return True if search.to_come <= rounding or search.value - search.to_come > -rounding else None
+    return True if search.possible_decrease <= rounding or search.value - search.possible_decrease > -rounding else None
 
 
-def _settled(search: DavidsonSearch, tol: float) -> bool:
-    """Small residual, and the value has come to rest."""
+def _converged(search: DavidsonSearch, tol: float) -> bool:
+    """Return whether the residual is small and the value is stable."""
     enough = tol * abs(search.value)
     return search.residual <= enough and len(search.history) > 1 and abs(np.diff(search.history[-2:])[0]) <= enough
 
 
 def _stagnant(search: DavidsonSearch) -> bool:
-    """No more is gained: the value has moved by rounding only in the last steps."""
+    """Return whether the value has changed only by rounding in the last steps."""
     past, eps = search.history[-6:], float(np.finfo(search.A.matrix.dtype).eps)
     return len(past) == 6 and abs(past[0] - past[-1]) <= max(1e-12, eps) * abs(past[-1])
 
 
 class _Make(Protocol):
-    """Begins a search."""
+    """Creates a search."""
 
     def __call__(self, A: Relation, B: Relation | None = None, start: Float | None = None) -> DavidsonSearch: ...
 
 
 @dataclass
 class _Parameter:
-    """Chooses the parameter of power, exponential and log."""
+    """Search for the parameter of power, exponential and log."""
 
-    work: SearchContext
+    context: SearchContext
     tree: Tree
     view: Callable[[float], Relation]
     make: _Make
     given: float | None
     alpha: float = math.nan
     limit: float | None = None
-    """The boundary, where it was looked for."""
+    """The boundary, where it was searched."""
 
-    def look(self, phase: str, refuting: Float | None, scans: int) -> None:
-        """The parameter given, if Delta is Euclidean there, or the one nearest to the boundary.
+    def search(self, phase: str, refuting: Float | None, scans: int) -> None:
+        """Set `alpha` to the given parameter, if Delta is Euclidean there, or to the one nearest to the boundary.
 
         Parameters
         ----------
         refuting
-            Vectors that show that Delta is not Euclidean at the parameter chosen before: take one farther inside.
+            Vectors that show that Delta is not Euclidean at the previous parameter: take one farther inside.
         """
-        keep = self.work.keep
-        kept = keep.result(phase)
-        if kept is not None:
-            self.alpha, self.limit = kept["alpha"], kept["limit"]
+        checkpoint = self.context.checkpoint
+        saved = checkpoint.result(phase)
+        if saved is not None:
+            self.alpha, self.limit = saved["alpha"], saved["limit"]
             return
         if self.given is None:
             ends = self._ends() if refuting is None else (self._ends()[0], self.alpha)
-            self._search(ends, refuting, scans, phase)
+            self._search_boundary(ends, refuting, scans, phase)
         else:
-            self._try(self.given, refuting, scans, phase)
-        keep.finish(phase, {"alpha": self.alpha, "limit": self.limit})
+            self._check_given(self.given, refuting, scans, phase)
+        checkpoint.finish(phase, {"alpha": self.alpha, "limit": self.limit})
 
-    def _try(self, given: float, refuting: Float | None, scans: int, phase: str) -> None:
-        state = self.work.keep.state(phase) or {}
+    def _check_given(self, given: float, refuting: Float | None, scans: int, phase: str) -> None:
+        state = self.context.checkpoint.state(phase) or {}
         if refuting is not None or "bracket" in state:
             self._refuse(given, refuting, scans, phase)
         search = self.make(self.view(given))
         search.restore(state.get("search", {}))
         verdict = None
         while verdict is None and search.steps < scans:
-            advance([search], self.work.memory)
+            advance([search], self.context.memory)
             verdict = is_positive(search, _rounding(search.A))
             if verdict is None:
-                self.work.keep.step(phase, lambda: {"search": search.packed()})
+                self.context.checkpoint.step(phase, lambda: {"search": search.packed()})
         if not verdict:
             self._refuse(given, search.lowest_vectors[:4], max(5, scans - search.steps), phase)
         self.alpha = given
 
     def _ends(self) -> tuple[float, float]:
-        """A parameter for which Delta is nearly the same for all pairs, and the one nearest to D."""
-        if self.work.method != "exponential":
+        """Return a parameter for which Delta is nearly equal for all pairs, and one for which it is nearest to D."""
+        if self.context.method != "exponential":
             return 1e-5, 1.0
         smallest = float(self.tree.weights[self.tree.weights > 0][0])
         return 20 / math.sqrt(smallest), 1e-3 / math.sqrt(self.tree.largest[0])
 
-    def _search(self, ends: tuple[float, float], vectors: Float | None, scans: int, phase: str) -> None:
-        state = self.work.keep.state(phase)
+    def _search_boundary(self, ends: tuple[float, float], vectors: Float | None, scans: int, phase: str) -> None:
+        state = self.context.checkpoint.state(phase)
         bracket = Bracket(*ends, vectors, scans) if state is None or "bracket" not in state else None
         if bracket is None:
             bracket, scans = Bracket(**state["bracket"]), state["scans"]
         limit, met = boundary(
-            Range(self.view, _rounding), self.make, bracket, self.work.memory,
-            lambda packed: self.work.keep.step(phase, lambda: {"bracket": packed(), "scans": scans}),
+            Family(self.view, _rounding), self.make, bracket, self.context.memory,
+            lambda packed: self.context.checkpoint.step(phase, lambda: {"bracket": packed(), "scans": scans}),
         )  # fmt: skip
         if math.isnan(limit):
             raise InputError(
-                f"no alpha was found for which Delta of the method {self.work.method} is Euclidean within {scans}"
+                f"no alpha was found for which Delta of the method {self.context.method} is Euclidean within {scans}"
                 " scans",
                 remedy="raise {max_scans}, raise the smallest dissimilarities ({floor_zeros=VALUE}), or say"
                 " {method=spread} or {method=ultrametric}",
             )
-        inside = 1 + MARGIN if self.work.method == "exponential" else 1 - MARGIN
+        inside = 1 + MARGIN if self.context.method == "exponential" else 1 - MARGIN
         self.limit, self.alpha = limit, limit * inside if met else limit
 
     def _refuse(self, given: float, vectors: Float | None, scans: int, phase: str) -> NoReturn:
-        self._search((self._ends()[0], given), vectors, scans, phase)
-        side = "at least" if self.work.method == "exponential" else "at most"
+        self._search_boundary((self._ends()[0], given), vectors, scans, phase)
+        side = "at least" if self.context.method == "exponential" else "at most"
         raise InputError(
-            f"Delta of the method {self.work.method} is not Euclidean at alpha {given:g}; the boundary is near"
+            f"Delta of the method {self.context.method} is not Euclidean at alpha {given:g}; the boundary is near"
             f" {self.limit:.4g}: take {side} {self.alpha:.4g}, or leave alpha out"
         )
 
@@ -391,13 +400,15 @@ def _rounding(delta: Relation) -> float:
     return n_eps(delta) * delta.largest()
 
 
-Array = NDArray[Any]
+# --------------------------------------------------------------------------------------------- one scan over all pairs
+
 MOST_NAMED = 3
+"""Pairs that a message names."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Over all pairs of objects: d is D, e is Delta."""
+    """Sums over all pairs of objects; d is D, e is Delta."""
 
     pairs: int
     d: float
@@ -409,47 +420,47 @@ class Sums:
     """Pairs with D at or below a bound."""
 
     def stress(self, gamma: float) -> float:
-        """Kruskal's sqrt(sum (d - s d~)^2 / sum d^2) of d~ = d + gamma e, with the best scale s."""
+        """Return Kruskal's sqrt(sum (d - s d~)^2 / sum d^2) of d~ = d + gamma e, with the best scale s."""
         both, new = self.dd + gamma * self.de, self.dd + 2 * gamma * self.de + gamma**2 * self.ee
         return math.sqrt(max(0.0, 1 - both**2 / (self.dd * new))) if self.dd > 0 and new > 0 else 0.0
 
     def ratio(self, gamma: float) -> float:
-        """Sum of gamma Delta over the sum of D."""
+        """Return the sum of gamma Delta over the sum of D."""
         return gamma * self.e / self.d if self.d > 0 else 0.0
 
 
 def compare(
     D: Relation, delta: View | Ultrametric | None, *, bound: float = 0.0, memory: int | str | None = None
 ) -> Sums:
-    """Sums over all pairs of D and Delta: a view of the same matrix, an ultrametric, or 1 for all pairs.
+    """Compute sums over all pairs of D and Delta: a view of the same matrix, an ultrametric, or 1 for all pairs.
 
-    `Sums.low` counts pairs of which the stored squared dissimilarity is at or below `bound`.
+    `Sums.low` counts pairs whose stored squared dissimilarity is at or below `bound`.
 
     Cost: one scan. Sums are float64.
     """
-    places: Array | None = None
+    positions: Array | None = None
     heights: Float | None = None
     if isinstance(delta, Ultrametric):
-        places, heights = delta.places, delta.heights
-    kernel = _Sums(D.view, D.beta, delta if isinstance(delta, View) else None, heights, bound)
+        positions, heights = delta.positions, delta.heights
+    kernel = _SumKernel(D.view, D.beta, delta if isinstance(delta, View) else None, heights, bound)
     tile = D.matrix.layout.tile
     task = 5 * 8 * products.panel_rows((tile, tile), 8) * tile + (0 if heights is None else heights.nbytes + 64 * tile)
-    consumer = Consumer(kernel, lambda parts: Sums(*parts[0]), _shares(D.matrix, places), task_memory=task)
+    consumer = Consumer(kernel, lambda parts: Sums(*parts[0]), _shares(D.matrix, positions), task_memory=task)
     result: Sums = scan(D.matrix, [consumer], memory=memory)[0]
     return result
 
 
-def _shares(source: TileSource, places: Array | None = None) -> Any:
+def _shares(source: TileSource, positions: Array | None = None) -> Any:
     own = source.diagonal
 
     def share(span: slice) -> tuple[Array | None, Array | None]:
-        return None if own is None else own[span], None if places is None else places[span]
+        return None if own is None else own[span], None if positions is None else positions[span]
 
     return share
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _SumKernel:
     view: View
     beta: float
     delta: View | None
@@ -493,10 +504,10 @@ class _Sums:
         return first + second
 
 
-def row_marks(D: Relation, *, memory: int | str | None = None) -> NDArray[np.uint64]:
-    """A number for each object; objects with equal rows have equal numbers, others have not (but once in 2^60).
+def row_hashes(D: Relation, *, memory: int | str | None = None) -> NDArray[np.uint64]:
+    """Compute a hash of each object's row; different rows have equal hashes with a probability of 2^-60.
 
-    Sums of the values' bits times random odd numbers, in whole numbers modulo 2^64: exact whatever the order.
+    Sums of the values' bits times random odd numbers, modulo 2^64: exact in any order.
 
     Cost: one scan.
     """
@@ -509,7 +520,7 @@ def row_marks(D: Relation, *, memory: int | str | None = None) -> NDArray[np.uin
 
     tile = source.layout.tile
     consumer = Consumer(
-        _Marks(D.view), finish, _shares(source, weights.view(np.int64)), in_strips=True,
+        _HashKernel(D.view), finish, _shares(source, weights.view(np.int64)), in_strips=True,
         part_bytes=16 * plan.group_side * tile, task_memory=5 * 8 * products.panel_rows((tile, tile), 8) * tile,
     )  # fmt: skip
     result: NDArray[np.uint64] = scan(source, [consumer], memory=memory)[0]
@@ -517,7 +528,7 @@ def row_marks(D: Relation, *, memory: int | str | None = None) -> NDArray[np.uin
 
 
 @dataclass(frozen=True)
-class _Marks:
+class _HashKernel:
     view: View
 
     def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
@@ -550,15 +561,15 @@ class _Marks:
 
 
 def unequal_zeros(
-    D: Relation, marks: NDArray[np.uint64], *, memory: int | str | None = None
+    D: Relation, hashes: NDArray[np.uint64], *, memory: int | str | None = None
 ) -> tuple[int, list[tuple[int, int]]]:
-    """How many pairs have D <= 0 but different rows, and the first of them.
+    """Return how many pairs have D <= 0 but different rows, and the first of them.
 
     Cost: one scan.
     """
-    kernel = _Zeros(D.view)
+    kernel = _ZeroKernel(D.view)
     consumer = Consumer(
-        kernel, lambda parts: parts[0], _shares(D.matrix, marks.view(np.int64)),
+        kernel, lambda parts: parts[0], _shares(D.matrix, hashes.view(np.int64)),
         task_memory=5 * 8 * products.panel_rows((D.matrix.layout.tile,) * 2, 8) * D.matrix.layout.tile,
     )  # fmt: skip
     count, pairs = scan(D.matrix, [consumer], memory=memory)[0]
@@ -566,7 +577,7 @@ def unequal_zeros(
 
 
 @dataclass(frozen=True)
-class _Zeros:
+class _ZeroKernel:
     view: View
 
     def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:

@@ -1,16 +1,12 @@
-"""Minimum spanning tree, single linkage, VAT order; products and solves with the ultrametric.
+"""Minimum spanning tree by one scan; single linkage, VAT order and the subdominant ultrametric from it.
 
-The minimum spanning tree by one scan, and what follows from it alone: single linkage, VAT order, components.
+Each tile is reduced to its own spanning forest by the task that reads it, and forests are merged pairwise: no more than
+n - 1 edges are sent between processes, and nothing of size n^2 is held.
 
-Each tile is reduced to its own spanning tree where it is read, and these are merged on the way back: no more than
-n - 1 edges travel together, and nothing of size n^2 is ever held.
-
-The subdominant ultrametric of a matrix, by its spanning tree: products and solves in O(n) a column.
-
-Delta_ij is the squared height at which single linkage joins i and j. With the objects in VAT order, the object at place
-m came in by an edge of height h_m, and Delta between places p < q is the largest of h_(p+1), ..., h_q. The gap before
-place m is thus the merge of two neighbouring ranges, [l, m) and [m, r), where l and r are the nearest gaps with a
-heavier edge. Nothing here needs recursion, and Delta is never formed.
+The ultrametric Delta_ij is the squared height at which single linkage joins i and j. With the objects in VAT order, the
+object at position m was added by an edge of height h_m, and Delta between positions p < q is the largest of h_(p+1),
+..., h_q. The gap before position m is thus the merge of two adjacent ranges, [l, m) and [m, r), where l and r are the
+nearest gaps with a heavier edge. Products and solves take O(n) per column and need no recursion; Delta is never formed.
 """
 
 from __future__ import annotations
@@ -28,13 +24,14 @@ from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from dasrel.engine.scan import Consumer, Plan, TileSource, scan
+from dasrel.engine.scan import Consumer, Plan, TileSource, scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import spanning_forest
 from dasrel.kernels.spanning_forest import Forest
-from dasrel.store.matrix import as_matrix
+from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
 from dasrel.util import Array, Float, Index
 from dasrel.util.files import ArchiveFormat, load_archive, save_archive
+from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import KINDS
 
@@ -69,25 +66,25 @@ class Tree:
 
     @property
     def units(self) -> str:
-        """What the weights are: `distance`, or `squared dissimilarity`."""
+        """Units of the weights: `distance` or `squared dissimilarity`."""
         return "distance" if self.kind == "distance" else "squared dissimilarity"
 
     @property
     def squared(self) -> Float:
-        """The weights as squared dissimilarities D, whatever the kind."""
+        """The weights as squared dissimilarities D, for any kind."""
         return self.weights**2 if self.kind == "distance" else self.weights
 
     def floored(self, value: float) -> Tree:
-        """The tree of the matrix whose weights below `value` (in `units`) are raised to it: the same edges."""
+        """Return the tree of the matrix with weights below `value` (in `units`) raised to it: the same edges."""
         if not (np.isfinite(value) and value >= 0):
             raise InputError(f"a floor is a finite number >= 0, not {value}")
         top, i, j = self.largest
         return replace(self, weights=np.maximum(self.weights, value), largest=(max(top, value), i, j))
 
     def linkage(self) -> Float:
-        """Single-linkage merges, (n - 1, 4), as `scipy.cluster.hierarchy` has them; heights in `units`.
+        """Return single-linkage merges, (n - 1, 4), as in `scipy.cluster.hierarchy`; heights in `units`.
 
-        Cost: no scan; a few microseconds an object.
+        Cost: no scan; a few microseconds per object.
         """
         n = self.n_objects
         order, came = self.prim
@@ -95,7 +92,7 @@ class Tree:
         parent = parents(came, before, after)
         name = np.concatenate([came + n, order])  # SciPy's number of each merge, by its gap, and of each object
         gap = np.concatenate([np.arange(n), np.arange(n) + 0.5])  # an object lies between two gaps
-        child = np.flatnonzero(parent != np.arange(2 * n))  # not the root, nor the place of no gap
+        child = np.flatnonzero(parent != np.arange(2 * n))  # not the root, nor the position of no gap
         first = gap[child] < parent[child]
         sides = np.empty((2, n - 1), dtype=np.int64)
         for side, of in zip(sides, (child[first], child[~first]), strict=True):
@@ -106,10 +103,10 @@ class Tree:
 
     @cached_property
     def prim(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Prim's order of the objects from an end of the largest dissimilarity, and the edge by which each came in.
+        """Prim's order of the objects from an end of the largest dissimilarity, and the edge that added each.
 
-        The first object came by no edge; its place holds -1. Between the objects at places p < q the minimax path has
-        as its heaviest edge the heaviest of those at places p + 1 to q.
+        The first object has no edge, but -1. The heaviest edge on the minimax path between the objects at positions
+        p < q is the heaviest of those at positions p + 1 to q.
         """
         n = self.n_objects
         ends = self.edges.T.ravel()
@@ -118,7 +115,7 @@ class Tree:
         touching = (by_object % (n - 1)).tolist()  # edges of each object, one object after the other
         low, high = self.edges.T.tolist()
         reached = bytearray(n)
-        # Edges are sorted, so their numbers stand for their weights, ties included.
+        # Edges are sorted, so that their numbers compare as their weights do, ties included.
         order, came = [self.largest[1]], [-1]
         waiting: list[int] = []
         while True:
@@ -136,15 +133,15 @@ class Tree:
 
     @cached_property
     def merges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The clusters of single linkage as ranges of the VAT order: first place and the one after the last.
+        """The clusters of single linkage as ranges of the VAT order: first position and the one after the last.
 
-        One for each gap 1 to n - 1 between neighbours: the cluster that is made when the edge of that gap joins. It
-        ends where the nearest heavier gaps are.
+        One for each gap 1 to n - 1 between neighbours: the cluster that is made when the edge of that gap is added. It
+        extends to the nearest heavier gaps.
         """
         n = self.n_objects
         ranks = self.prim[1].tolist()
         before, after = [0] * n, [n] * n
-        waiting: list[int] = []  # gaps that no heavier one has followed yet, heaviest first
+        waiting: list[int] = []  # gaps without a heavier one after them so far, heaviest first
         for gap in range(1, n):
             while waiting and ranks[waiting[-1]] < ranks[gap]:
                 after[waiting.pop()] = gap
@@ -153,23 +150,23 @@ class Tree:
         return np.array(before[1:], dtype=np.int64), np.array(after[1:], dtype=np.int64)
 
     def vat_order(self) -> NDArray[np.int64]:
-        """The order of the objects in a VAT picture (Bezdek and Hathaway): positions, first to last.
+        """Return the order of the objects in a VAT image (Bezdek and Hathaway).
 
-        Ties as everywhere: of several largest pairs the first, of several nearest objects the edge that sorts first.
+        Ties: of several largest pairs the first, of several nearest objects the edge that sorts first.
 
-        Cost: no scan; a few microseconds an object.
+        Cost: no scan; a few microseconds per object.
         """
         return self.prim[0].copy()
 
     def join_heights(self) -> Float:
-        """In VAT order, the weight of the edge by which each object came in, in `units`; 0 for the first."""
+        """Return the weight of the edge that added each object, in VAT order and in `units`; 0 for the first."""
         came = self.prim[1]
         return np.concatenate([[0.0], self.weights[came[1:]]])
 
     def components(self, height: float) -> NDArray[np.int64]:
-        """Labels of the groups that stay when edges heavier than `height` (in `units`) are cut; (n,).
+        """Return labels, (n,), of the components that remain when edges heavier than `height` (in `units`) are cut.
 
-        Groups are numbered by their first objects. Cost: no scan.
+        Components are numbered by their first objects. Cost: no scan.
         """
         if np.isnan(height):
             raise InputError("the height at which a tree is cut is a number, not NaN")
@@ -183,7 +180,7 @@ class Tree:
         return rank[inverse]
 
     def to_networkx(self, ids: Sequence[str] | Array | None = None) -> Any:
-        """The tree as a `networkx.Graph`, edges with `weight`; nodes are positions, or `ids` if given."""
+        """Return the tree as a `networkx.Graph`, edges with `weight`; nodes are positions, or `ids` if given."""
         import networkx
 
         names: list[Any] = list(range(self.n_objects)) if ids is None else [str(name) for name in ids]
@@ -217,23 +214,23 @@ class Tree:
 
 
 def parents(ranks: Array, before: Array, after: Array) -> NDArray[np.int64]:
-    """What each node of the dendrogram is merged into: the lighter of the heavier gaps beside it; (2 n,).
+    """Return the parent of each node of the dendrogram, (2 n,): the lighter of the heavier gaps beside it.
 
-    A merge is known by its gap, 1 to n - 1, an object by n plus its place in VAT order. The root, and 0, which is no
-    gap, are their own parents.
+    The number of a merge is its gap, 1 to n - 1; that of an object is n plus its position in VAT order. The root, and
+    0, which is no gap, are their own parents.
     """
     n = len(ranks)
     weight = np.append(ranks, n)  # both ends of the order count as heavier than any gap
     weight[0] = n
-    place = np.arange(n)
+    position = np.arange(n)
     above = np.where(weight[before] < weight[after], before, after)
     root = int(ranks.argmax())
     above[root - 1] = root
-    return np.concatenate([[0], above, np.where(weight[place] < weight[place + 1], place, place + 1)])
+    return np.concatenate([[0], above, np.where(weight[position] < weight[position + 1], position, position + 1)])
 
 
 def tree_fault(edges: Array, weights: Array, largest: Array, kind: Any) -> str:
-    """What keeps these arrays from being a tree; empty if nothing does."""
+    """Return what is wrong with the arrays of a tree; an empty string if nothing is."""
     n = len(edges) + 1 if edges.ndim == 2 else 0
     if n < 2 or edges.shape[1] != 2 or weights.shape != (n - 1,) or largest.shape != (3,) or kind not in KINDS:
         return f"shapes {edges.shape}, {weights.shape} and {largest.shape}, kind {shown(kind)}"
@@ -244,18 +241,18 @@ def tree_fault(edges: Array, weights: Array, largest: Array, kind: Any) -> str:
     if edges.min() < 0 or edges.max() >= n or not (edges[:, 0] < edges[:, 1]).all():
         return f"edges that are not pairs i < j of {count_text(n, 'object')}"
     if not (0 <= largest[1] < largest[2] < n) or largest[0] < weights[-1]:
-        return "a largest pair that is none"
+        return "an invalid largest pair"
     graph = csr_array((np.ones(n - 1, dtype=np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return "" if connected_components(graph, directed=False)[0] == 1 else "edges that do not join all objects"
+    return "" if connected_components(graph, directed=False)[0] == 1 else "edges that do not connect all objects"
 
 
 def minimum_spanning_tree(matrix: Any, *, kind: str | None = None, memory: int | str | None = None) -> Tree:
-    """The minimum spanning tree of the objects, by one scan. Zero dissimilarities are edges like any others.
+    """Compute the minimum spanning tree of the objects, by one scan. Zero dissimilarities are edges like any others.
 
     Parameters
     ----------
     matrix
-        An open matrix, a store's path or URL, or an array with its `kind`. Similarities and kernels are seen as
+        An open matrix, a store's path or URL, or an array with its `kind`. Similarities and kernels are transformed to
         D = max(s_ii + s_jj - 2 s_ij, 0).
     memory
         Limit of the scan, as for every scan.
@@ -263,17 +260,34 @@ def minimum_spanning_tree(matrix: Any, *, kind: str | None = None, memory: int |
     Returns
     -------
     Tree
-        The same to the last bit whatever the tiles, the threads or the cluster.
+        The same to the last bit for any tiles, threads or cluster.
 
-    Cost: one scan. A task takes two tiles of memory at most (three for similarities); the result has n - 1 edges.
+    Cost: one scan. A task needs at most two tiles of memory (three for similarities); the result has n - 1 edges.
     """
-    source = as_matrix(matrix, kind=kind)
-    found: Forest = scan(source, [forest_consumer(source)], memory=memory)[0]
-    return Tree(np.column_stack([found.i, found.j]), found.weights.astype(np.float64), found.largest, source.kind)
+    return TreeJob(as_matrix(matrix, kind=kind), memory).run()
+
+
+@dataclass(frozen=True)
+class TreeJob:
+    """A minimum spanning tree to be computed."""
+
+    matrix: Matrix | ArrayMatrix
+    memory: int | str | None
+
+    def run(self) -> Tree:
+        """Compute the tree."""
+        forest: Forest = scan(self.matrix, [forest_consumer(self.matrix)], memory=self.memory)[0]
+        edges = np.column_stack([forest.i, forest.j])
+        return Tree(edges, forest.weights.astype(np.float64), forest.largest, self.matrix.kind)
+
+    def cost(self) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
+        needed = scan_memory(self.matrix, [forest_consumer(self.matrix)], memory_limit(self.memory))
+        return Cost("tree", self.matrix.n_objects, Range(1, 1, 1), self.matrix.layout.total_bytes, needed)
 
 
 def forest_consumer(source: TileSource) -> Consumer:
-    """The consumer behind `minimum_spanning_tree`, for a scan that is shared with others; gives a `Forest`."""
+    """Return the consumer of `minimum_spanning_tree`, for a scan that others share; its result is a `Forest`."""
     layout, diagonal = source.layout, source.diagonal
 
     def share(span: slice) -> Array | None:
@@ -281,8 +295,8 @@ def forest_consumer(source: TileSource) -> Consumer:
 
     side = Plan(layout).group_side * layout.tile
     edge = layout.dtype.itemsize + 16
-    # The turned or shrunk tile, for similarities also their view; light edges while they are sorted; two forests while
-    # they are merged.
+    # The transposed or compacted tile, for similarities also their view; light edges while they are sorted; two forests
+    # while they are merged.
     copies = 2 if diagonal is None else 3
     task = copies * layout.tile_bytes + spanning_forest.edge_memory(layout.tile) + 8 * 2 * side * edge
     return Consumer(
@@ -315,23 +329,23 @@ class _ForestKernel:
         return spanning_forest.merged(first, second)
 
 
-_BLOCK_BYTES = 64 * 2**20  # columns are taken this many bytes at a time
+_BLOCK_BYTES = 64 * 2**20  # columns are processed in blocks of this size
 
 
 @dataclass(frozen=True, eq=False)
 class Ultrametric:
-    """The ultrametric Delta of a tree, a symmetric n x n matrix that needs no tiles. Get one with `ultrametric`."""
+    """The ultrametric Delta of a tree, a symmetric n x n matrix that needs no tiles; returned by `ultrametric`."""
 
     order: Index
-    """(n,) objects in VAT order; the rest is by place in this order."""
+    """(n,) objects in VAT order; the other arrays are by position in this order."""
     heights: Float
-    """(n,) squared height of the gap before each place; 0 for the first, which is no gap."""
+    """(n,) squared height of the gap before each position; 0 for the first, which is no gap."""
     ranks: Index
-    """(n,) rank of the gap's edge among all edges: heights with their ties ordered; -1 for the first."""
+    """(n,) rank of the gap's edge among all edges, ties included; -1 for the first."""
     first: Index
-    """(n - 1,) place where the range of each merge begins."""
+    """(n - 1,) first position of the range of each merge."""
     last: Index
-    """(n - 1,) place after the one where it ends."""
+    """(n - 1,) position after the last of this range."""
 
     @property
     def n_objects(self) -> int:
@@ -339,30 +353,31 @@ class Ultrametric:
         return len(self.order)
 
     @cached_property
-    def places(self) -> Index:
-        """(n,) place of each object in the order."""
-        places = np.empty(self.n_objects, dtype=np.int64)
-        places[self.order] = np.arange(self.n_objects)
-        return places
+    def positions(self) -> Index:
+        """(n,) position of each object in the order."""
+        positions = np.empty(self.n_objects, dtype=np.int64)
+        positions[self.order] = np.arange(self.n_objects)
+        return positions
 
     def diagonal(self) -> Float:
-        """The n diagonal values: zeros."""
+        """Return the n diagonal values, zeros."""
         return np.zeros(self.n_objects)
 
     def block(self, rows: slice, columns: slice) -> Float:
-        """Delta between two ranges of objects. Cost: no scan; O(n) and the block itself."""
-        path = Paths.of(self.heights, self.places[rows], self.places[columns])
+        """Return Delta between two ranges of objects. Cost: no scan; O(n) and the block itself."""
+        path = Paths.of(self.heights, self.positions[rows], self.positions[columns])
         return path.between(slice(0, rows.stop - rows.start))
 
     def largest(self) -> float:
-        """The largest value, the height of the root."""
+        """Return the largest value, the height of the root."""
         return float(self.heights.max())
 
     def left(self, U: ArrayLike) -> Float:
-        """U Delta for U of k x n; k x n float64.
+        """Return U Delta for U of k x n; k x n float64.
 
-        A merge of height h with ranges L and R gives h times the sum over R to all of L, and the other way round: sums
-        of ranges are differences of running sums, and what a range is given is put down at its two ends and summed up.
+        A merge of height h with ranges L and R adds h times the sum over R to all of L, and h times the sum over L to
+        all of R. Sums over ranges are differences of cumulative sums; additions to ranges are recorded at their two
+        ends and accumulated.
 
         Cost: no scan; O(n k), and six copies of at most 64 MiB of columns.
         """
@@ -392,26 +407,26 @@ class Ultrametric:
         return result
 
     def gram(self, V: ArrayLike) -> Float:
-        """W(Delta) V = -1/2 P Delta P V for V of n x k or n, P the centring projection. Cost: as `left`."""
+        """Return W(Delta) V = -1/2 P Delta P V for V of n x k or n, P the centring projection. Cost: as `left`."""
         columns = self._columns(V)
         product = self.left((columns - columns.mean(axis=0)).T).T
         result: Float = -0.5 * (product - product.mean(axis=0))
         return result.reshape(np.shape(V))
 
     def solve(self, B: ArrayLike) -> Float:
-        """W(Delta)^+ B for B of n x k or n: the pseudo-inverse of the centred Gram matrix of Delta, exactly.
+        """Return W(Delta)^+ B for B of n x k or n, with the exact pseudo-inverse of the centred Gram matrix of Delta.
 
-        With H the height of the root, G = H ee' - Delta says how far potentials at the leaves rise for currents into
-        them when the tree is a network of resistors, each as large as the height it climbs, and the root is earthed.
-        So G^-1 is the Schur complement of the network's Laplacian onto the leaves. Merges of equal height are one node
-        of it. Objects at height 0 of each other (exact duplicates, and chains of zeros) are one leaf: they have equal
-        rows in Delta, the pseudo-inverse takes their mean and gives each of them an equal share.
+        Take the tree as a network of resistors, the resistance of an edge being the difference of its heights, with
+        the root grounded. Then G = H ee' - Delta, H the height of the root, maps currents into the leaves to their
+        potentials, and G^-1 is the Schur complement of the network's Laplacian onto the leaves. Merges of equal height
+        are one node. Objects at height 0 of each other (exact duplicates, and chains of zeros) are one leaf: they have
+        equal rows in Delta, and the pseudo-inverse uses their mean and gives each of them an equal share.
 
         Cost: no scan; a sparse factor of n entries at the first call, then O(n k).
         """
         columns = self._columns(B)
         network = self._network
-        if network.inverse_of_ones is None:  # one leaf: Delta is 0, and so is its pseudo-inverse
+        if network.inverse_of_ones is None:  # one leaf: Delta and its pseudo-inverse are 0
             return np.zeros(np.shape(B))
         centred = columns - columns.mean(axis=0)
         solved = network.solve(network.join @ centred / network.members[:, None])
@@ -419,12 +434,12 @@ class Ultrametric:
         solved -= ones[:, None] * (solved.sum(axis=0) / ones.sum())
         solved *= 2 / network.members[:, None]
         result: Float = solved[self.groups]
-        result -= result.mean(axis=0)  # is zero already but for rounding
+        result -= result.mean(axis=0)  # zero up to rounding
         return result.reshape(np.shape(B))
 
     @property
     def groups(self) -> Index:
-        """(n,) labels of objects at height 0 of each other; objects without such a fellow have one of their own."""
+        """(n,) labels of the leaves: objects at height 0 of each other have the same."""
         return self._network.group
 
     def _columns(self, V: ArrayLike) -> Float:
@@ -436,7 +451,7 @@ class Ultrametric:
 
     @cached_property
     def _ends(self) -> tuple[Any, Any]:
-        """Matrices that sum over the merges that begin, and that end, at each place."""
+        """Matrices that sum over the merges that begin, and that end, at each position."""
         n = self.n_objects
         first, last = self.first, self.last
         merges = np.arange(n - 1)
@@ -451,7 +466,7 @@ class Ultrametric:
         n = self.n_objects
         parent = parents(self.ranks, self.first, self.last)
         height = np.concatenate([self.heights, np.zeros(n)])
-        # A node as high as its parent is the same node: follow such steps to their end, twice as far each time.
+        # A node of the height of its parent is the same node: follow such chains to their end by pointer doubling.
         same = np.where(height[parent] == height, parent, np.arange(2 * n))
         same[0] = 0
         while not np.array_equal(same[same], same):
@@ -466,12 +481,12 @@ class Ultrametric:
 class Paths:
     """The ultrametric between the objects of two strips, row by row.
 
-    Between places p < q of the VAT order it is the largest gap on the way. From a row's object the columns' objects
-    are met in the order of their places, to the right and to the left: a running maximum over the gaps between them.
+    Between positions p < q of the VAT order it is the largest gap on the path. From the object of a row, those of the
+    columns follow in the order of their positions, to the right and to the left: a cumulative maximum over the gaps.
     """
 
     order: Index
-    """Columns by place."""
+    """Columns by position."""
     gaps: Float
     """Largest gap between each column in this order and the one before."""
     at: Index
@@ -484,16 +499,16 @@ class Paths:
     @staticmethod
     def of(heights: Float, rows: Index, columns: Index) -> Paths:
         order = np.argsort(columns)
-        places = columns[order]
-        gaps = _largest(heights, places[:-1], places[1:])
-        at = np.searchsorted(places, rows)
-        last = len(places) - 1
-        after = _largest(heights, rows, places[np.minimum(at, last)])
-        before = _largest(heights, places[np.maximum(at - 1, 0)], rows)
+        positions = columns[order]
+        gaps = _largest(heights, positions[:-1], positions[1:])
+        at = np.searchsorted(positions, rows)
+        last = len(positions) - 1
+        after = _largest(heights, rows, positions[np.minimum(at, last)])
+        before = _largest(heights, positions[np.maximum(at - 1, 0)], rows)
         return Paths(order, np.concatenate([[0.0], gaps]), at, after, before)
 
     def between(self, band: slice) -> Float:
-        """Rows of the ultrametric."""
+        """Return these rows of the ultrametric."""
         result = np.empty((band.stop - band.start, len(self.order)))
         line = np.empty(len(self.order))
         for k, row in enumerate(range(band.start, band.stop)):
@@ -511,10 +526,10 @@ class Paths:
 
 
 def _largest(heights: Float, first: Index, last: Index) -> Float:
-    """The largest of heights[first + 1 : last + 1] for each pair; 0 where there is none."""
+    """Return the largest of heights[first + 1 : last + 1] for each pair; 0 for an empty range."""
     if len(first) == 0:
         return np.zeros(0)
-    by = np.argsort(first)  # in ascending order, else the way back from each pair to the next is gone over too
+    by = np.argsort(first)  # ascending, because reduceat also reduces the range between a pair and the next
     bounds = np.column_stack([first[by] + 1, np.maximum(last, first)[by] + 1]).ravel()
     largest = np.empty(len(first))
     largest[by] = np.maximum.reduceat(np.append(heights, 0.0), bounds)[::2]
@@ -523,7 +538,7 @@ def _largest(heights: Float, first: Index, last: Index) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class _Network:
-    """What a solve needs: leaves are groups of objects at height 0, inner nodes are merges above 0 but the root."""
+    """Arrays for a solve. Leaves are groups of objects at height 0, inner nodes are merges above 0 except the root."""
 
     group: Index
     members: Float
@@ -532,11 +547,11 @@ class _Network:
     conductance: Float
     """(leaves,) of the resistor above each leaf."""
     up: Any
-    """(inner, leaves): these conductances, at the inner node that the leaf hangs from."""
+    """(inner, leaves): these conductances, at the parent of each leaf."""
     factor: Any
-    """Of the Laplacian of the inner nodes; None where there is none."""
+    """Factorisation of the Laplacian of the inner nodes; None if there are none."""
     inverse_of_ones: Float | None
-    """G^-1 e; None where there is but one leaf."""
+    """G^-1 e; None if there is only one leaf."""
 
     @staticmethod
     def of(
@@ -549,8 +564,8 @@ class _Network:
         gaps = np.arange(1, n)
         top = int(same[gaps[ranks[1:].argmax()]])
         inner = gaps[(same[1:n] == gaps) & (height[1:n] > 0) & (gaps != top)]
-        inner = inner[np.argsort(ranks[inner])]  # children before parents: no entry is filled in
-        number = np.full(2 * n, -1, dtype=np.int64)  # the root stays -1: it is earthed, and drops out
+        inner = inner[np.argsort(ranks[inner])]  # children before parents: the factorisation has no fill-in
+        number = np.full(2 * n, -1, dtype=np.int64)  # the root stays -1: it is grounded, and not an unknown
         number[inner] = np.arange(len(inner))
         conductance = 1 / (height[parent[leaves]] - height[leaves])
         hang = number[parent[leaves]]
@@ -563,9 +578,9 @@ class _Network:
             linked = np.flatnonzero(to >= 0)
             diagonal = climb + np.asarray(up.sum(axis=1)).ravel()
             np.add.at(diagonal, to[linked], climb[linked])
-            everyone = np.arange(len(inner))
-            rows = np.concatenate([everyone, linked, to[linked]])
-            columns = np.concatenate([everyone, to[linked], linked])
+            own = np.arange(len(inner))
+            rows = np.concatenate([own, linked, to[linked]])
+            columns = np.concatenate([own, to[linked], linked])
             values = np.concatenate([diagonal, -climb[linked], -climb[linked]])
             laplacian = csc_array((values, (rows, columns)), shape=(len(inner), len(inner)))
             factor = splu(laplacian, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
@@ -574,7 +589,7 @@ class _Network:
         return _Network(group, members, join, conductance, up, factor, ones)
 
     def solve(self, B: Float) -> Float:
-        """G^-1 B for B of leaves x k."""
+        """Return G^-1 B for B of leaves x k."""
         result = self.conductance[:, None] * B
         if self.factor is not None:
             result -= self.up.T @ self.factor.solve(self.up @ B)
@@ -582,9 +597,9 @@ class _Network:
 
 
 def ultrametric(tree: Tree) -> Ultrametric:
-    """The subdominant ultrametric of D: for each pair the largest D on its minimax path, in squared dissimilarities.
+    """Return the subdominant ultrametric of D: for each pair the largest D on its minimax path.
 
-    Give it to `Relation.plus` as a term. Exact duplicates, and objects joined by a chain of zeros, are at height 0.
+    `Relation.plus` takes it as a term. Exact duplicates, and objects joined by a chain of zeros, are at height 0.
 
     Cost: no scan beyond the tree's.
     """
@@ -593,6 +608,6 @@ def ultrametric(tree: Tree) -> Ultrametric:
 
 
 def _blocks(count: int, n: int) -> list[slice]:
-    """Rows of U that are worked on at once."""
+    """Return ranges of rows of U that are processed together."""
     width = max(1, _BLOCK_BYTES // (8 * max(1, n)))
     return [slice(start, min(start + width, count)) for start in range(0, count, width)]

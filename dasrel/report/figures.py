@@ -1,39 +1,37 @@
-"""Figures of partitions and spectra.
-
-Pictures of a partition, for people: who belongs where, how surely, and what the clusters look like as a matrix.
-"""
+"""Figures of spectra (eigenvalues and residuals) and of partitions (memberships and the dissimilarity they induce)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from dasrel.errors import InputError
-from dasrel.geometry.euclidean import Spectrum
-from dasrel.report.matrix_image import induced_image
-from dasrel.util import Array
+from dasrel.report.downsample import cluster_order, induced_image, pixel_means
+from dasrel.util import Array, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text
 
+if TYPE_CHECKING:
+    from dasrel.geometry.euclidean import Spectrum
 
-def spectrum_picture(found: Spectrum, path: str | os.PathLike[str], *, title: str = "") -> Path:
-    """Draw both ends of a spectrum, with residuals, and how the ends came about scan by scan, as a PNG file.
+PIXELS = 800
+"""Maximum number of pixel rows of a partition; with more objects each row is the mean of neighbours in the order."""
+ROWS = "objects, by cluster; in each cluster by decreasing membership"
+
+
+def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Path:
+    """Draw both ends of a spectrum with residuals, and their convergence scan by scan, as a PNG file.
 
     Cost: no scan.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    verdict = {True: "Euclidean", False: "not Euclidean", None: "not settled whether Euclidean"}[found.is_euclidean]
+    verdict = {True: "Euclidean", False: "not Euclidean", None: "not known whether Euclidean"}[found.is_euclidean]
     figure = Figure(figsize=(12, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     low, high, steps = figure.subplots(1, 3, width_ratios=[1, 1, 1.2])
@@ -42,10 +40,10 @@ def spectrum_picture(found: Spectrum, path: str | os.PathLike[str], *, title: st
         (high, "highest", found.highest, found.highest_residuals),
     ):
         colours = ["tab:red" if value < -found.rounding else "tab:blue" for value in values]
-        places = np.arange(1, len(values) + 1)
-        axes.bar(places, values, yerr=residuals, color=colours, ecolor="black", capsize=2)
+        numbers = np.arange(1, len(values) + 1)
+        axes.bar(numbers, values, yerr=residuals, color=colours, ecolor="black", capsize=2)
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_xticks(places[:: max(1, len(places) // 10)])
+        axes.set_xticks(numbers[:: max(1, len(numbers) // 10)])
         axes.set_xlabel("number from the end; whiskers are residuals")
         axes.set_title(f"{name}: {values[0]:.5g}", fontsize=11)
     low.set_ylabel("eigenvalue of W(D); red is negative")
@@ -57,34 +55,16 @@ def spectrum_picture(found: Spectrum, path: str | os.PathLike[str], *, title: st
     steps.xaxis.get_major_locator().set_params(integer=True)
     steps.set_xlabel("scans")
     steps.set_ylabel("residual / eigenvalue")
-    steps.set_title("How near the ends are", fontsize=11)
+    steps.set_title("Convergence", fontsize=11)
     steps.legend(frameon=False)
     named = f"{title}, " if title else ""
     figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}", fontsize=12)
-    target = Path(path)
-    with replacing(target) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
-    return target
-
-
-PIXELS = 800
-"""Most rows of a picture; of more objects, neighbours in the order share a row, their mean."""
-ROWS = "objects, by cluster; in a cluster the surest first"
-
-
-def cluster_order(memberships: Array) -> NDArray[np.intp]:
-    """Objects by cluster, and within a cluster from the surest member to the least sure; clusters by number.
-
-    >>> cluster_order(np.array([[0.1, 0.9], [0.6, 0.4], [0.8, 0.2]])).tolist()
-    [2, 1, 0]
-    """
-    order: NDArray[np.intp] = np.lexsort((-memberships.max(axis=1), memberships.argmax(axis=1)))
-    return order
+    return _save(figure, Path(path), dpi=120)
 
 
 def partition_picture(
     memberships: Array,
-    path: str | os.PathLike[str],
+    path: PathLike,
     *,
     truth: Sequence[Any] | Array | None = None,
     truth_name: str = "class",
@@ -100,11 +80,11 @@ def partition_picture(
     truth
         Known classes of the n objects, shown as a strip of colours beside the clusters. At most 20.
     truth_name
-        What a class is, for the legend.
+        Name of the classes, for the legend.
     names
-        One name for each cluster; else their numbers.
+        One name for each cluster, by default their numbers.
 
-    Cost: no scan; O(c n), and a picture of at most 800 rows, each the mean of neighbours.
+    Cost: no scan; O(c n), and an image of at most 800 rows, each the mean of neighbours.
     """
     U = np.asarray(memberships, dtype=np.float64)
     if U.ndim != 2 or not np.isfinite(U).all():
@@ -118,11 +98,8 @@ def partition_picture(
         )
 
     order = cluster_order(U)
-    n, clusters = U.shape
-    # Rows of the picture: as many runs of neighbours in the order, of which memberships are averaged.
-    begin = np.flatnonzero(np.diff(np.arange(n) * min(PIXELS, n) // n, prepend=-1))
-    counts = np.diff(begin, append=n)
-    rows = np.add.reduceat(U[order], begin, axis=0) / counts[:, None]
+    clusters = U.shape[1]
+    rows, first, counts = pixel_means(U, order, PIXELS)
     labelled = [str(k) for k in range(clusters)] if names is None else [str(name) for name in names]
     sizes = np.bincount(U.argmax(axis=1), minlength=clusters)
     ends = np.cumsum(sizes)
@@ -137,13 +114,13 @@ def partition_picture(
     grid = figure.add_gridspec(1, 3, width_ratios=[0.001 if known is None else 0.05, 0.9, 1.3])
     left, right = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[0, 2])
     if known is not None and classes is not None:
-        _draw_truth(figure, figure.add_subplot(grid[0, 0]), known[order[begin + counts // 2]], classes, truth_name)
+        _draw_truth(figure, figure.add_subplot(grid[0, 0]), known[order[first + counts // 2]], classes, truth_name)
     else:
         left.set_ylabel(ROWS, fontsize=11)
     _draw_memberships(figure, left, rows, labelled, ends)
     _draw_induced(figure, right, induced_image(U.T, order, PIXELS), middles, ends)
     figure.suptitle(title, fontsize=14)
-    return _save(figure, Path(path))
+    return _save(figure, Path(path), dpi=110)
 
 
 def _draw_truth(figure: Any, axes: Any, values: Array, classes: Array, name: str) -> None:
@@ -171,7 +148,7 @@ def _draw_memberships(figure: Any, axes: Any, U: Array, names: Sequence[str], en
         axes.axhline(end, color="tab:red", linewidth=0.8)
     axes.set_xticks(range(c), names, fontsize=9, rotation=90 if max(map(len, names)) > 3 else 0)
     axes.set_yticks([])
-    axes.set_title("Memberships\nhow much each object belongs to each cluster", fontsize=11)
+    axes.set_title("Memberships\nof each object in each cluster", fontsize=11)
     axes.set_xlabel("cluster")
     figure.colorbar(shown, ax=axes, label="membership, 0 to 1", shrink=0.7, pad=0.02)
 
@@ -182,14 +159,15 @@ def _draw_induced(figure: Any, axes: Any, image: Array, middles: Sequence[tuple[
     for end in ends[:-1]:
         axes.axhline(end, color="white", linewidth=0.4)
         axes.axvline(end, color="white", linewidth=0.4)
-    names, places = [name for name, _ in middles], [place for _, place in middles]
-    axes.set_xticks(places, names, fontsize=9, rotation=90 if max(map(len, names)) > 3 else 0)
-    axes.set_yticks(places, names, fontsize=9)
-    axes.set_xlabel("cluster (objects in the same order both ways)")
+    names, positions = [name for name, _ in middles], [position for _, position in middles]
+    axes.set_xticks(positions, names, fontsize=9, rotation=90 if max(map(len, names)) > 3 else 0)
+    axes.set_yticks(positions, names, fontsize=9)
+    axes.set_xlabel("cluster (rows and columns in the same order)")
     axes.set_title(
-        "Induced dissimilarity D(U)\ndark blocks: clear clusters; dark off the diagonal: clusters that mix", fontsize=11
+        "Induced dissimilarity D(U)\ndark blocks: distinct clusters; dark off the diagonal: overlapping clusters",
+        fontsize=11,
     )
-    figure.colorbar(shown, ax=axes, label="0: the same memberships    1: nothing in common", shrink=0.7, pad=0.02)
+    figure.colorbar(shown, ax=axes, label="0: equal memberships    1: no common cluster", shrink=0.7, pad=0.02)
 
 
 def _colours(count: int) -> list[Any]:
@@ -199,9 +177,9 @@ def _colours(count: int) -> list[Any]:
     return [table(k) for k in range(count)]
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    """Write a figure, atomically, and make its folder if need be."""
+def _save(figure: Figure, path: Path, *, dpi: int) -> Path:
+    """Write a figure as PNG, atomically, and create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+        figure.savefig(temporary, format="png", dpi=dpi)
     return path

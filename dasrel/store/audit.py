@@ -17,6 +17,7 @@ from dasrel.kernels.checks import TileStatistics
 from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, parallel
+from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown, size_text
 from dasrel.vocabulary import KINDS
 
@@ -71,6 +72,13 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
     if verify:
         result["verified"] = {"tiles": total, "bad": _verify(store, memory)}
     return result
+
+
+def estimate_audit(store: StoreLike, *, verify: bool = False, memory: int | str = "1GiB") -> Cost:
+    """Estimate what `audit_store` would do with the same arguments. Cost: no scan."""
+    layout = open_matrix(store).layout
+    scans, needed = (1, memory_limit(memory)) if verify else (0, 0)
+    return Cost("audit", layout.n_objects, Range(scans, scans, scans), layout.total_bytes, needed)
 
 
 def _written(group: Any) -> int:

@@ -229,7 +229,7 @@ def test_a_parameter_that_is_refused_is_refused_after_a_stop_too(tmp_path, crook
 
 
 def test_a_parameter_that_proves_wrong_is_chosen_again(tmp_path, crooked_store, monkeypatch):
-    found_first = gamma_search._Parameter._search
+    found_first = gamma_search._Parameter._search_boundary
     phases = []
 
     def too_far(self, ends, vectors, scans, phase):
@@ -240,7 +240,7 @@ def test_a_parameter_that_proves_wrong_is_chosen_again(tmp_path, crooked_store, 
     def work(checkpoint):
         return euclideanize(crooked_store, method="power", checkpoint=checkpoint)
 
-    monkeypatch.setattr(gamma_search._Parameter, "_search", too_far)
+    monkeypatch.setattr(gamma_search._Parameter, "_search_boundary", too_far)
     whole = quiet(work, None)
     assert phases == ["alpha 0", "alpha 1"]
     found = pieces(work, Checkpoint(tmp_path), killed_after, cuts=[9] * whole.scans)

@@ -337,7 +337,7 @@ def test_kernels_and_added_terms_are_refused() -> None:
     seen = relation(K14, kind="squared-distance")
     made = euclideanize(seen, method="ultrametric").relation
     for wrong in (seen.gaussian(1.0), made):
-        with pytest.raises(InputError, match="give the matrix itself"):
+        with pytest.raises(InputError, match="cannot be Euclideanised"):
             euclideanize(wrong, method="spread")
 
 

@@ -310,7 +310,7 @@ def _changed(path, **parts):
 @pytest.mark.parametrize(
     ("parts", "told"),
     [
-        ({"edges": np.array([[0, 1], [0, 1], [2, 3]])}, "do not join all"),
+        ({"edges": np.array([[0, 1], [0, 1], [2, 3]])}, "do not connect all"),
         ({"edges": np.array([[0, 1], [1, 2], [2, 9]])}, "pairs i < j of 4"),
         ({"weights": np.array([3.0, 2, 1])}, "ascending"),
         ({"weights": np.array([1.0, 2])}, "shapes"),

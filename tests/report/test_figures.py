@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dasrel.errors import InputError
-from dasrel.report.figures import PIXELS, cluster_order, partition_picture
+from dasrel.report.downsample import cluster_order
+from dasrel.report.figures import PIXELS, partition_picture
 
 
 def colours(path: Path) -> set[tuple[int, ...]]:
@@ -21,7 +22,7 @@ def random_memberships(n: int, c: int) -> np.ndarray:
     return drawn / drawn.sum(axis=1, keepdims=True)
 
 
-def test_the_order_is_by_cluster_and_sureness() -> None:
+def test_the_order_is_by_cluster_and_decreasing_membership() -> None:
     U = random_memberships(200, 4)
     order = cluster_order(U)
     assert sorted(order) == list(range(200))

@@ -11,9 +11,11 @@ from scipy.spatial.distance import pdist, squareform
 
 import dasrel
 from dasrel.cli.app import run
+from dasrel.errors import InputError
 from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
-from dasrel.report.matrix_image import eigen_order, label_order
+from dasrel.report.downsample import cluster_order
+from dasrel.report.matrix_image import draw, eigen_order, estimate_image
 from dasrel.store.writer import Writing
 
 N = 90
@@ -68,9 +70,33 @@ def test_eigen_order_brings_clusters_together(store):
     assert changes(truth, order) <= 8 < changes(truth, np.arange(N))
 
 
-def test_label_order_is_by_cluster_then_surest_first():
+def test_cluster_order_follows_given_labels_then_decreasing_membership():
     memberships = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.1, 0.9]])
-    np.testing.assert_array_equal(label_order(np.array([0, 1, 0, 1]), memberships), [0, 2, 3, 1])
+    np.testing.assert_array_equal(cluster_order(memberships, np.array([0, 1, 0, 1])), [0, 2, 3, 1])
+    np.testing.assert_array_equal(cluster_order(memberships, np.array([0, 0, 0, 1])), [0, 2, 1, 3])
+
+
+@pytest.mark.parametrize("function", [draw, estimate_image])
+def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(function, tmp_path):
+    """Running and estimating make the same checks."""
+    absent, out = tmp_path / "absent.zarr", tmp_path / "x.png"
+    with pytest.raises(InputError, match="use one of vat, ivat, labels, eigen, none"):
+        function(absent, out, order="random")
+    for options in ({"order": "labels"}, {"order": "none", "induced": True}):
+        with pytest.raises(InputError, match="need a result"):
+            function(absent, out, **options)
+    out.touch()
+    with pytest.raises(dasrel.StoreError, match="exists"):
+        function(absent, out, order="none")
+
+
+@pytest.mark.parametrize("order", ["vat", "ivat", "none", "eigen"])
+def test_the_scans_of_an_image_are_estimated(store, tmp_path, order):
+    cost = estimate_image(store[0], tmp_path / "x.png", order=order, pixels=30)
+    with dasrel.watch() as meter:
+        drawn = draw(store[0], tmp_path / "x.png", order=order, pixels=30)
+    assert cost.scans.least <= meter.scans <= cost.scans.most
+    assert cost.facts["side"] == drawn["side"] == 30
 
 
 @pytest.mark.parametrize(("order", "scans"), [("vat", 2), ("ivat", 1), ("none", 1)])
