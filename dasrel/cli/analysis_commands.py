@@ -160,10 +160,11 @@ def predict_command(
 
     import numpy as np
 
-    from dasrel.clustering.output import check_file, load_model, save_predictions
+    from dasrel.clustering.output import load_model, save_predictions
     from dasrel.io.array_files import Reading
     from dasrel.io.features import read_rows
     from dasrel.io.text_stream import given_ids
+    from dasrel.util.results import check_file
 
     check_file(out, force=force)
     known = load_model(model)
@@ -220,8 +221,8 @@ def show_plan(
 ) -> None:
     """Print the plan of what was asked for; refuses what a real run would refuse before it begins."""
     from dasrel.clustering.job import runs_asked
-    from dasrel.clustering.output import check_out
     from dasrel.clustering.planning import plan_clustering
+    from dasrel.util.results import check_out
 
     listed, _ = runs_asked(asked)
     if out is not None:
@@ -326,10 +327,10 @@ def spectrum_command(
     dry_run: DryRun = False,
 ) -> None:
     """Is the matrix of a STORE Euclidean? The ends of its spectrum, by a few scans."""
-    from dasrel.clustering.output import check_file
     from dasrel.engine.checkpoint import watched
     from dasrel.geometry.euclidean import spectrum
     from dasrel.report.figures import spectrum_picture
+    from dasrel.util.results import check_file
 
     if picture is not None:
         check_file(picture, force=force)
@@ -398,9 +399,9 @@ def euclideanize_command(
     if method not in METHODS:
         raise typer.BadParameter(f"{method!r} is not one of {', '.join(METHODS)}", param_hint="--method")
 
-    from dasrel.clustering.output import check_file
     from dasrel.engine.checkpoint import watched
     from dasrel.geometry.euclidean import euclideanize
+    from dasrel.util.results import check_file
 
     target = default_file(store, method) if out is None else out
     check_file(target, force=force)
@@ -477,10 +478,10 @@ def tree_command(
         talk.forecast(estimate_tree(store, out, memory=memory, force=force))
         return
 
-    from dasrel.clustering.output import check_out
     from dasrel.geometry.tree import minimum_spanning_tree
     from dasrel.report.matrix_image import save_tree
     from dasrel.store.matrix import open_matrix
+    from dasrel.util.results import check_out
 
     check_out(out, force=force)
     matrix = open_matrix(store)

@@ -23,13 +23,14 @@ from scipy.optimize import linear_sum_assignment
 from dasrel.clustering import rules
 from dasrel.clustering.fit import Clustering, Partition, cluster
 from dasrel.clustering.model import Model
-from dasrel.clustering.output import check_out, load_model, save_clustering
+from dasrel.clustering.output import load_model, save_clustering
 from dasrel.clustering.runs import Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import InputError, StoreError
 from dasrel.geometry.euclidean import as_euclidean
 from dasrel.util import Float, progress
+from dasrel.util.results import check_out
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, TAKES
 

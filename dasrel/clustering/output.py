@@ -15,11 +15,9 @@ and each setting has a folder of its own, named by what it is, such as `fcm1-clu
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +29,9 @@ from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, PathLike
-from dasrel.util.files import replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.text import count_text, is_url, json_ready, redacted, shown
+from dasrel.util.results import check_file, check_out, result_folder, write_csv
+from dasrel.util.text import count_text, redacted, shown
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 _NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
@@ -65,7 +63,7 @@ def save_clustering(
     check_out(target, force=force)
     names = folder_names([partition.result.run for partition in found.partitions])
     result = {**redacted(about or {}), **_summary(found, names)}
-    with whole_folder(target, result, force=force) as aside:
+    with result_folder(target, result, force=force) as aside:
         for name, partition in zip(names, found.partitions, strict=True):
             (aside / name).mkdir(exist_ok=True)
             _save_partition(partition, aside / name)
@@ -75,35 +73,6 @@ def save_clustering(
         for name, (header, lines) in (tables or {}).items():
             write_csv(aside / name, header, lines)
     return result
-
-
-@contextmanager
-def whole_folder(target: Path, result: dict[str, Any], *, force: bool = False) -> Iterator[Path]:
-    """Yield a folder to be filled, which becomes `target`, with its result.json, when the block ends without an error.
-
-    What is there by then is replaced by `force` only: of two processes that write at once, one wins.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_folder(target, check=lambda: check_out(target, force=force)) as temporary:
-        yield temporary
-        (temporary / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
-
-
-def check_out(out: PathLike, *, force: bool) -> None:
-    """Refuse a folder for results that exists, before any work is done."""
-    target = Path(out)
-    where = shown(target, limit=200)
-    if is_url(target):
-        raise InputError(f"results are written to a folder of this machine, not to {where}")
-    if not os.path.lexists(target):
-        return
-    if not force:
-        raise InputError(
-            f"{where} exists", remedy="choose another place, or say {force=True} to replace an earlier result"
-        )
-    is_result = target.is_dir() and ((target / "result.json").is_file() or not any(target.iterdir()))
-    if not is_result or target.is_symlink():
-        raise InputError(f"{where} is no folder of results (it has no result.json), so force does not replace it")
 
 
 def folder_names(runs: Sequence[Run]) -> list[str]:
@@ -197,18 +166,6 @@ def load_model(path: PathLike) -> Model:
     return Model.load(folder / "model.npz" if folder.is_dir() else folder)
 
 
-def check_file(path: PathLike, *, force: bool) -> None:
-    """Refuse a file that exists, before any work is done."""
-    if is_url(path):
-        raise InputError(f"{shown(path, limit=200)} is no file of this machine; give the name of one")
-    if os.path.isdir(path):
-        raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
-    if os.path.lexists(path) and not force:
-        raise InputError(
-            f"{shown(path, limit=200)} exists", remedy="choose another name, or say {force=True} to replace it"
-        )
-
-
 def save_predictions(
     path: PathLike, memberships: Array, ids: Sequence[str] | None = None, *, force: bool = False
 ) -> None:
@@ -225,20 +182,6 @@ def save_predictions(
 
 
 # ----------------------------------------------------------------------------------------------------------- writing
-
-
-def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file, atomically. Names are quoted where they need it, line breaks in them included."""
-    with replacing(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        file.write(",".join(map(_quoted, header)) + "\n")
-        file.writelines(",".join(map(_quoted, line)) + "\n" for line in lines)
-
-
-def _quoted(value: Any) -> str:
-    """One field. Python's csv module leaves a lone carriage return bare, which other readers take for a line's end."""
-    text = "" if value is None else str(value)
-    plain = text.isprintable() and not ("," in text or '"' in text)
-    return text if plain else '"' + text.replace('"', '""') + '"'
 
 
 def _cell(value: Any) -> Any:

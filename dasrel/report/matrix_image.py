@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel.clustering.output import check_out, whole_folder, write_csv
 from dasrel.engine.relation import product_shape, relation
 from dasrel.engine.scan import Consumer, Plan, TileSource, scan, scan_memory
 from dasrel.errors import InputError, StoreError
@@ -28,6 +27,7 @@ from dasrel.store.matrix import Matrix, as_matrix, open_matrix
 from dasrel.util import Array, Float, Index, Names, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output, Range, memory_limit
+from dasrel.util.results import check_out, result_folder, write_csv
 from dasrel.util.text import shown
 
 COLOURS = ("gray", "viridis")
@@ -442,7 +442,7 @@ def save_tree(tree: Tree, ids: Names, out: PathLike, *, force: bool = False) -> 
         "shortest": float(tree.weights.min()), "longest": float(tree.weights.max()),
         "total": float(tree.weights.sum()),
     }  # fmt: skip
-    with whole_folder(target, summary, force=force) as folder:
+    with result_folder(target, summary, force=force) as folder:
         tree.save(folder / "tree.npz")
         edges = zip(tree.edges.tolist(), tree.weights.tolist(), strict=True)
         write_csv(

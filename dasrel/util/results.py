@@ -1,0 +1,70 @@
+"""Result folders and CSV files, complete or absent, and checks that a result may be written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dasrel.errors import InputError
+from dasrel.util import PathLike
+from dasrel.util.files import replacing, replacing_folder
+from dasrel.util.text import is_url, json_ready, shown
+
+
+@contextmanager
+def result_folder(target: Path, result: dict[str, Any], *, force: bool = False) -> Iterator[Path]:
+    """Yield a folder to be filled, which becomes `target`, with its result.json, when the block ends without an error.
+
+    What is there by then is replaced by `force` only: of two processes that write at once, one wins.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_folder(target, check=lambda: check_out(target, force=force)) as temporary:
+        yield temporary
+        (temporary / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
+
+
+def check_out(out: PathLike, *, force: bool) -> None:
+    """Raise if the result folder exists or may not be replaced; call before any work."""
+    target = Path(out)
+    where = shown(target, limit=200)
+    if is_url(target):
+        raise InputError(f"results are written to a folder of this machine, not to {where}")
+    if not os.path.lexists(target):
+        return
+    if not force:
+        raise InputError(
+            f"{where} exists", remedy="choose another place, or say {force=True} to replace an earlier result"
+        )
+    is_result = target.is_dir() and ((target / "result.json").is_file() or not any(target.iterdir()))
+    if not is_result or target.is_symlink():
+        raise InputError(f"{where} is no folder of results (it has no result.json), so force does not replace it")
+
+
+def check_file(path: PathLike, *, force: bool) -> None:
+    """Raise if the file exists and may not be replaced; call before any work."""
+    if is_url(path):
+        raise InputError(f"{shown(path, limit=200)} is no file of this machine; give the name of one")
+    if os.path.isdir(path):
+        raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
+    if os.path.lexists(path) and not force:
+        raise InputError(
+            f"{shown(path, limit=200)} exists", remedy="choose another name, or say {force=True} to replace it"
+        )
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file, atomically. Names are quoted where they need it, line breaks in them included."""
+    with replacing(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.write(",".join(map(_quoted, header)) + "\n")
+        file.writelines(",".join(map(_quoted, line)) + "\n" for line in lines)
+
+
+def _quoted(value: Any) -> str:
+    """Return one field. Python's csv module does not quote a lone carriage return, which ends a line elsewhere."""
+    text = "" if value is None else str(value)
+    plain = text.isprintable() and not ("," in text or '"' in text)
+    return text if plain else '"' + text.replace('"', '""') + '"'
