@@ -3,7 +3,8 @@
 For a B without a fast solve. A search keeps a basis V with its products W(A) V and W(B) V, computes the lowest values
 of the small pencil (V'W(A)V, V'W(B)V), and extends the basis by their residuals W(A) x - theta W(B) x. Only products
 are needed, so that both matrices, two views of the same tiles, cost one scan per step. Without B the basis is that of
-block Lanczos. A search does not multiply by itself: `advance` collects the vectors of several searches and scans once.
+block Lanczos. A search does not multiply by itself: `advance` collects the vectors of several searches and has them
+multiplied together.
 
 Every value is an upper bound of the lowest eigenvalue: a negative one proves that a matrix is not Euclidean.
 """
@@ -13,13 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from dasrel.engine.relation import Relation, left_products
 from dasrel.util import Float, parallel, progress
 
 Index = NDArray[np.int64]
@@ -35,12 +35,25 @@ _STATE = (
 """Fields of a search that a checkpoint saves."""
 
 
+class Operand(Protocol):
+    """A matrix D that can be multiplied; nothing else is known of it here."""
+
+    @property
+    def n_objects(self) -> int:
+        """Number of rows and columns."""
+
+
+Matrix = TypeVar("Matrix", bound=Operand)
+Multiply = Callable[[list[tuple[Matrix, Float]]], Sequence[Float]]
+"""Given several (D, U of k x n), return each U D; one scan for all."""
+
+
 @dataclass(eq=False)
-class DavidsonSearch:
+class DavidsonSearch(Generic[Matrix]):
     """One search. `wanted` holds the vectors whose products `take` expects next; it is empty at the end."""
 
-    A: Relation
-    B: Relation | None
+    A: Matrix
+    B: Matrix | None
     """None: the identity."""
     groups: Index | None
     """Labels of exact duplicates: vectors of the search are equal on them."""
@@ -92,7 +105,7 @@ class DavidsonSearch:
         return math.inf if self.steps < 4 else max(self.residual, 5 * (self.history[-3] - self.value))
 
     def take(self, AW: Float, BW: Float | None) -> None:
-        """Take the products U D of the vectors `wanted`, as `left_products` returns them, and compute the next ones."""
+        """Take the products of the vectors `wanted` with A and B, and compute the next vectors."""
         self.steps += 1
         self.V = np.vstack([self.V, self.wanted])
         self.AV = np.vstack([self.AV, self._gram(AW)])
@@ -161,20 +174,20 @@ class DavidsonSearch:
         return self._projected(-0.5 * product)
 
 
-def advance(searches: Sequence[DavidsonSearch], memory: int | str | None) -> None:
+def advance(searches: Sequence[DavidsonSearch[Matrix]], multiply: Multiply[Matrix]) -> None:
     """Take the next step of all searches, with one scan."""
     wanted = []
     for search in searches:
         wanted.append((search.A, search.wanted))
         if search.B is not None:
             wanted.append((search.B, search.wanted))
-    results = iter(left_products(wanted, memory=memory))
+    results = iter(multiply(wanted))
     with parallel.single_threaded_blas():  # the same bits however many cores
         for search in searches:
             search.take(next(results), None if search.B is None else next(results))
 
 
-def is_positive(search: DavidsonSearch, rounding: float) -> bool | None:
+def is_positive(search: DavidsonSearch[Any], rounding: float) -> bool | None:
     """Return whether the lowest eigenvalue is above 0 by more than rounding; None while that is not known."""
     if search.value < -rounding:
         return False
@@ -184,11 +197,11 @@ def is_positive(search: DavidsonSearch, rounding: float) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Generic[Matrix]):
     """Delta as a function of a parameter, and the rounding of the eigenvalues of each Delta."""
 
-    view: Callable[[float], Relation]
-    rounding: Callable[[Relation], float]
+    view: Callable[[float], Matrix]
+    rounding: Callable[[Matrix], float]
 
 
 @dataclass
@@ -217,10 +230,10 @@ class Bracket:
 
 
 def boundary(
-    family: Family,
-    make: Callable[..., DavidsonSearch],
+    family: Family[Matrix],
+    make: Callable[..., DavidsonSearch[Matrix]],
     bracket: Bracket,
-    memory: int | str | None,
+    multiply: Multiply[Matrix],
     on_step: Callable[[Callable[[], dict[str, Any]]], None],
 ) -> tuple[float, bool]:
     """Return the outermost parameter for which Delta is known to be Euclidean, and whether the boundary was met.
@@ -247,7 +260,7 @@ def boundary(
         while good + 1 < bad and spent < allowance:
             active = searches[good + 1 : bad]
             progress.current().say(f"parameter between {bracket.inside:.4g} and {bracket.outside:.4g}")
-            advance(active, memory)
+            advance(active, multiply)
             spent += 1
             for k in range(good + 1, bad):
                 verdict = is_positive(searches[k], rounding[k])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.checkpoint import CheckpointWriter
-from dasrel.engine.relation import Relation
+from dasrel.engine.relation import Relation, left_products
 from dasrel.engine.scan import Consumer, Plan, TileSource, scan
 from dasrel.errors import InputError
 from dasrel.geometry.davidson import BLOCK, POINTS, Bracket, DavidsonSearch, Family, advance, boundary, is_positive
@@ -50,6 +50,10 @@ class SearchContext:
     rounding: float
     """Eigenvalues of W(D) above minus this count as not negative."""
     checkpoint: CheckpointWriter
+
+    def multiply(self, wanted: list[tuple[Relation, Float]]) -> list[Float]:
+        """Return U D for each (D, U), within the memory limit."""
+        return left_products(wanted, memory=self.memory)
 
 
 _NUMBERS = ("gamma", "value", "residual", "n_negative", "converged", "stopped", "alpha", "boundary")
@@ -220,7 +224,7 @@ def fit_shift(context: SearchContext, tree: Tree, groups: Index | None, *, alpha
         return nothing
     room = context.memory // (32 * base.n_objects)  # two or three vectors per row, and temporary copies of some
 
-    def make(A: Relation, B: Relation | None = None, start: Float | None = None) -> DavidsonSearch:
+    def make(A: Relation, B: Relation | None = None, start: Float | None = None) -> DavidsonSearch[Relation]:
         several = POINTS + 1 if B is None else 2
         return DavidsonSearch(A, B, groups, dimension, max(5 * BLOCK, room // several), start)
 
@@ -257,7 +261,7 @@ def _own(context: SearchContext, make: _Make) -> dict[str, Any]:
     own.restore(context.checkpoint.state("own") or {})
     verdict = None
     while verdict is None and own.steps < context.max_scans:
-        advance([own], context.memory)
+        advance([own], context.multiply)
         verdict = _not_negative(own, context.rounding)
         if verdict is None:
             context.checkpoint.step("own", own.packed)
@@ -269,14 +273,14 @@ def _own(context: SearchContext, make: _Make) -> dict[str, Any]:
     return result
 
 
-def _search_lowest(search: DavidsonSearch, context: SearchContext, scans: int, phase: str) -> str:
+def _search_lowest(search: DavidsonSearch[Relation], context: SearchContext, scans: int, phase: str) -> str:
     """Run a search for gamma until it has converged, or to its limit; return why it stopped."""
     saved = context.checkpoint.state(phase)
     if saved is not None:
         search.restore(saved["search"])
         scans = saved["scans"]
     while search.steps < scans:
-        advance([search], context.memory)
+        advance([search], context.multiply)
         progress.current().say(f"gamma {-search.value:.6g}")
         if search.indefinite or search.exhausted or _converged(search, context.tol):
             return "converged"
@@ -287,20 +291,20 @@ def _search_lowest(search: DavidsonSearch, context: SearchContext, scans: int, p
     return "scans"
 
 
-def _not_negative(search: DavidsonSearch, rounding: float) -> bool | None:
+def _not_negative(search: DavidsonSearch[Relation], rounding: float) -> bool | None:
     """Return whether the lowest eigenvalue is at least 0 up to rounding; None while that is not known."""
     if search.value < -rounding:
         return False
     return True if search.possible_decrease <= rounding or search.value - search.possible_decrease > -rounding else None
 
 
-def _converged(search: DavidsonSearch, tol: float) -> bool:
+def _converged(search: DavidsonSearch[Relation], tol: float) -> bool:
     """Return whether the residual is small and the value is stable."""
     enough = tol * abs(search.value)
     return search.residual <= enough and len(search.history) > 1 and abs(np.diff(search.history[-2:])[0]) <= enough
 
 
-def _stagnant(search: DavidsonSearch) -> bool:
+def _stagnant(search: DavidsonSearch[Relation]) -> bool:
     """Return whether the value has changed only by rounding in the last steps."""
     past, eps = search.history[-6:], float(np.finfo(search.A.matrix.dtype).eps)
     return len(past) == 6 and abs(past[0] - past[-1]) <= max(1e-12, eps) * abs(past[-1])
@@ -309,7 +313,9 @@ def _stagnant(search: DavidsonSearch) -> bool:
 class _Make(Protocol):
     """Creates a search."""
 
-    def __call__(self, A: Relation, B: Relation | None = None, start: Float | None = None) -> DavidsonSearch: ...
+    def __call__(
+        self, A: Relation, B: Relation | None = None, start: Float | None = None
+    ) -> DavidsonSearch[Relation]: ...
 
 
 @dataclass
@@ -353,7 +359,7 @@ class _Parameter:
         search.restore(state.get("search", {}))
         verdict = None
         while verdict is None and search.steps < scans:
-            advance([search], self.context.memory)
+            advance([search], self.context.multiply)
             verdict = is_positive(search, _rounding(search.A))
             if verdict is None:
                 self.context.checkpoint.step(phase, lambda: {"search": search.packed()})
@@ -374,7 +380,7 @@ class _Parameter:
         if bracket is None:
             bracket, scans = Bracket(**state["bracket"]), state["scans"]
         limit, met = boundary(
-            Family(self.view, _rounding), self.make, bracket, self.context.memory,
+            Family(self.view, _rounding), self.make, bracket, self.context.multiply,
             lambda packed: self.context.checkpoint.step(phase, lambda: {"bracket": packed(), "scans": scans}),
         )  # fmt: skip
         if math.isnan(limit):

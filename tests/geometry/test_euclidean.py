@@ -22,7 +22,7 @@ from dasrel.clustering.estimators import FuzzyCMeans
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run, grid
-from dasrel.engine.relation import relation
+from dasrel.engine.relation import left_products, relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry.davidson import NEAR, DavidsonSearch, advance
 from dasrel.geometry.euclidean import Euclideanized, euclideanize, spectrum
@@ -199,7 +199,7 @@ def test_searches_in_little_memory_cut_their_basis() -> None:
     pair = DavidsonSearch(seen, seen.power(0.05), None, 149, 40)
     with watch() as meter:
         for _ in range(60):
-            advance([plain, pair], None)
+            advance([plain, pair], left_products)
             assert max(len(plain.V), len(pair.V)) <= 40
     assert meter.scans == 60
     assert plain.value == pytest.approx(lowest(D), rel=1e-6)
