@@ -93,7 +93,3 @@ def explain_kinds(*, lines: bool = False) -> str:
     if lines:
         return "\n".join(f"  {name:<17} {meaning}" for name, meaning in KINDS.items())
     return "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-
-
-OPTIONS = {"Writing.dtype": "store_dtype", "n_clusters": "clusters", "random_state": "seed"}
-"""Keywords of Python, perhaps with their group, that commands and workflow files have another name for."""

@@ -1,13 +1,4 @@
-"""Commands of analysis: spectrum, euclideanize, tree, image, cluster, predict, plan.
-
-The commands `dasrel cluster` and `dasrel predict`. As in `cli`: parse, one library call, print.
-
-The command `dasrel plan`, and what `dasrel cluster --dry-run` says. As in `cli`: parse, one library call, print.
-
-The commands `dasrel spectrum` and `dasrel euclideanize`. As in `cli`: parse, one library call, print.
-
-The commands `dasrel tree` and `dasrel image`. As in `cli`: parse, one library call, print.
-"""
+"""Commands that analyse a store: cluster, plan, predict, spectrum, euclideanize, tree, image."""
 
 from __future__ import annotations
 
@@ -18,22 +9,19 @@ import typer
 
 from dasrel.cli.console import Console, as_option, complain
 from dasrel.cli.options import (
-    READING,
-    RUNNING,
-    WRITING,
+    CheckpointOptions,
     DryRun,
     Force,
     Ids,
-    Keeping,
     OldStore,
-    Place,
     RunMemory,
-    RunOptions,
     comma_list,
     command,
     option,
 )
+from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
+from dasrel.options import READING, RUNNING, WRITING, Reading, RunOptions
 from dasrel.util.text import count_text, shown, size_text, some, time_text
 from dasrel.vocabulary import METHODS
 
@@ -42,52 +30,53 @@ if TYPE_CHECKING:
     from dasrel.util.limits import Range
 
 NOT_CONVERGED = 3
-"""The exit code of --strict."""
+"""The exit code of --strict when a result has not converged."""
 
 
 @command
 def cluster_command(
-    talk: Console,
-    place: Place,
-    runs: RunOptions,
-    keeping: Keeping,
+    console: Console,
+    *,
     store: OldStore,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the results.")],
+    runs: RunOptions,
     warm_start: Annotated[
         Path | None,
-        option("--warm-start", "Go on from this result, perhaps of fewer objects.", RUNNING, metavar="RESULT"),
+        option("--warm-start", "Start from this result, which may have fewer objects.", RUNNING, metavar="RESULT"),
     ] = None,
     memory: RunMemory = None,
     strict: Annotated[
-        bool, option("--strict", f"Exit {NOT_CONVERGED} if a result has not converged.", RUNNING)
+        bool, option("--strict", f"Exit with {NOT_CONVERGED} if a result has not converged.", RUNNING)
     ] = False,
     force: Force = False,
     dry_run: DryRun = False,
+    checkpoints: CheckpointOptions,
+    runtime: Runtime,
 ) -> None:
     """Cluster the objects of a STORE: all runs together, one scan per iteration."""
     from dasrel.clustering.job import cluster_into
 
-    asked = runs.asked()
+    requested = runs.as_dict()
     if warm_start is not None:
-        asked["warm_start"] = str(warm_start)
+        requested["warm_start"] = str(warm_start)
     if dry_run:
-        show_plan(talk, store, asked, memory=memory, out=out, force=force)
+        show_plan(console, store, requested, memory=memory, out=out, force=force)
         return
-    checkpoint = keeping.made(force=force)
-    with talk.at(place):
-        result = cluster_into(store, out, asked, memory=memory, checkpoint=checkpoint, force=force)
+    checkpoint = checkpoints.made(force=force)
+    with console.at(runtime):
+        result = cluster_into(store, out, requested, memory=memory, checkpoint=checkpoint, force=force)
     if checkpoint is not None:
         checkpoint.clear("euclideanize", "cluster")
-    talk.result(result, result_lines(result))
+    console.result(result, result_lines(result))
     if strict and not result["converged"]:
         left = [one["folder"] for one in result["settings"] if not one["converged"]]
         where = "" if left == ["."] else f" ({some(left)})"
-        complain(f"not converged{where}; the results are written all the same: raise --max-iter or --tol")
+        complain(f"not converged{where}; the results are written nevertheless: raise --max-iter or --tol")
         raise typer.Exit(NOT_CONVERGED)
 
 
 def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """A result for people: names and texts."""
+    """Return the lines that print a clustering result."""
     settings = result["settings"]
     lines = [
         ("results", shown(result["out"], limit=400)),
@@ -97,8 +86,8 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     changed = result.get("euclideanized")
     if changed is not None:
-        told = f"{changed['method']}, gamma {changed['gamma']:.6g}, {changed['ratio']:.3g} of D was added"
-        lines.append(("Euclideanised", told))
+        text = f"{changed['method']}, gamma {changed['gamma']:.6g}, {changed['ratio']:.3g} of D was added"
+        lines.append(("Euclideanised", text))
     warm = result.get("warm_start")
     if warm is not None:
         named = f": {some([shown(name) for name in warm['moved_ids']], total=warm['moved'])}" if warm["moved"] else ""
@@ -114,9 +103,9 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         )
     if len(settings) > 1:
         for one in settings:
-            told = "" if one["converged"] else ", not converged"
+            suffix = "" if one["converged"] else ", not converged"
             sizes = " ".join(f"{size:,}" for size in one["sizes"])
-            lines.append((one["folder"], f"objective {one['objective']:.6g}, sizes {sizes}{told}"))
+            lines.append((one["folder"], f"objective {one['objective']:.6g}, sizes {sizes}{suffix}"))
         return lines
     one = settings[0]
     weight = one["entropy_weight_used"]
@@ -137,31 +126,39 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 @command
 def predict_command(
-    talk: Console,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.npz of a result, or the folder it lies in.")],
+    console: Console,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.npz of a result, or its folder.")],
     rows: Annotated[
-        str, typer.Argument(metavar="ROWS", help="One row per new object, one value per old one: npy, npz, CSV, Zarr.")
+        str,
+        typer.Argument(
+            metavar="ROWS",
+            help="One row per new object, with a value for every object of the model: npy, npz, CSV, Zarr.",
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The CSV file to write.")],
     ids: Ids = None,
     self_similarity: Annotated[
         float | None,
-        option("--self-similarity", "Of a new object with itself; for similarities and kernels.", READING, metavar="S"),
+        option(
+            "--self-similarity",
+            "Value of a new object with itself; for similarities and kernels.",
+            READING,
+            metavar="S",
+        ),
     ] = None,
     force: Force = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Place new objects in the clusters of a MODEL by their values to the old ones."""
+    """Assign new objects to the clusters of a MODEL, from their values to its objects."""
     if dry_run:
         from dasrel.clustering.output import estimate_predict
 
-        talk.forecast(estimate_predict(model, rows, out, force=force))
+        console.cost(estimate_predict(model, rows, out, force=force))
         return
 
     import numpy as np
 
     from dasrel.clustering.output import load_model, save_predictions
-    from dasrel.io.array_files import Reading
     from dasrel.io.features import read_rows
     from dasrel.io.text_stream import given_ids
     from dasrel.util.results import check_file
@@ -176,42 +173,51 @@ def predict_command(
     sizes = np.bincount(memberships.argmax(axis=1), minlength=known.n_clusters).tolist()
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
     lines = [("wrote", shown(out, limit=400)), ("objects", f"{len(memberships):,}")]
-    talk.result({**result, "seconds": talk.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
+    console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
 
 
-THINKING = "Workers to think of"
+WORKERS = "Workers to plan for"
 
 
 @command
 def plan_command(
-    talk: Console,
-    runs: RunOptions,
+    console: Console,
+    *,
     store: OldStore,
+    runs: RunOptions,
     memory: RunMemory = None,
     workers: Annotated[
-        str, option("--workers", "How many; a list such as 4,16 shows each.", THINKING, metavar="W")
+        str, option("--workers", "Number of workers; a list such as 4,16 plans for each.", WORKERS, metavar="W")
     ] = "1,2,4,8,16",
-    worker_memory: Annotated[str, option("--worker-memory", "Of each worker.", THINKING)] = "8GiB",
-    worker_threads: Annotated[int, option("--worker-threads", "Of each worker.", THINKING, min=1)] = 1,
+    worker_memory: Annotated[str, option("--worker-memory", "Memory of each worker.", WORKERS)] = "8GiB",
+    worker_threads: Annotated[int, option("--worker-threads", "Threads of each worker.", WORKERS, min=1)] = 1,
     probe: Annotated[
-        float, option("--probe", "How long to measure the store's speed.", THINKING, metavar="SECONDS", min=0.01)
+        float,
+        option("--probe", "Time to spend on measuring the speed of the store.", WORKERS, metavar="SECONDS", min=0.01),
     ] = 2.0,
 ) -> None:
-    """What `dasrel cluster` would cost, here and on a cluster: scans, bytes, memory and time."""
+    """Estimate what `dasrel cluster` would cost, here and on a cluster: scans, bytes, memory and time."""
     from dasrel.clustering.planning import Fleet
 
-    counts = comma_list(workers, "workers", int)
+    counts = _workers(workers)
     try:
         fleet = Fleet(tuple(counts), worker_memory, worker_threads)
     except InputError as error:
         raise typer.BadParameter(error.text(as_option)) from None
-    show_plan(talk, store, runs.asked(), memory=memory, fleet=fleet, probe=probe)
+    show_plan(console, store, runs.as_dict(), memory=memory, fleet=fleet, probe=probe)
+
+
+def _workers(text: str) -> list[int]:
+    try:
+        return comma_list(text, int)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint="--workers") from None
 
 
 def show_plan(
-    talk: Console,
+    console: Console,
     store: str,
-    asked: dict[str, Any],
+    requested: dict[str, Any],
     *,
     memory: str | None,
     fleet: Fleet | None = None,
@@ -219,28 +225,27 @@ def show_plan(
     out: Path | None = None,
     force: bool = False,
 ) -> None:
-    """Print the plan of what was asked for; refuses what a real run would refuse before it begins."""
+    """Print the plan of a clustering; raise what a real run would raise before it begins."""
     from dasrel.clustering.job import runs_asked
     from dasrel.clustering.planning import plan_clustering
     from dasrel.util.results import check_out
 
-    listed, _ = runs_asked(asked)
+    listed, _ = runs_asked(requested)
     if out is not None:
         check_out(out, force=force)
     plan = plan_clustering(
-        store, listed, euclideanize=asked["euclideanize"], memory=memory, fleet=fleet, probe_seconds=probe
+        store, listed, euclideanize=requested["euclideanize"], memory=memory, fleet=fleet, probe_seconds=probe
     )
-    values = {"dry_run": True, "out": None if out is None else str(out), **plan.as_dict(), "seconds": talk.seconds}
+    values = {"dry_run": True, "out": None if out is None else str(out), **plan.as_dict(), "seconds": console.seconds}
     lines = plan_lines(plan)
     if out is not None:
         lines.append(("would write", shown(out, limit=400)))
-    talk.result(values, lines)
+    console.result(values, lines)
 
 
 def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
-    """A plan for people: names and texts."""
+    """Return the lines that print a plan."""
     from dasrel.util.limits import memory_limit, range_text
-    from dasrel.util.text import size_text
 
     several = (
         ""
@@ -249,16 +254,20 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
     )
     parts = [("iterations", plan.n_iter), ("entropy weight", plan.first_scans)]
     parts += [("euclideanize", plan.euclideanize_scans)]
-    told = [f"{name} {range_text(part)}" for name, part in parts if part.most]
-    of = f": {'; '.join(told)}" if len(told) > 1 else ""
-    cold = {True: ", cold", False: ", from memory: it could not be had cold", None: ""}[plan.speed.cold]
-    then = "from memory" if plan.stays_in_memory else "read again: the tiles do not fit into this machine's free memory"
+    listed = [f"{name} {range_text(part)}" for name, part in parts if part.most]
+    of = f": {'; '.join(listed)}" if len(listed) > 1 else ""
+    cold = {True: ", cold", False: ", from the page cache, which could not be emptied", None: ""}[plan.speed.cold]
+    then = (
+        "from memory"
+        if plan.stays_in_memory
+        else "read again: the tiles do not fit into the free memory of this machine"
+    )
     lines = [
         ("objects", f"{plan.n_objects:,}, kind {plan.kind}"),
         (
             "tiles",
-            f"{plan.tiles:,}, {count_text(plan.tile, 'object')} a side, {plan.dtype};"
-            f" {count_text(plan.tasks, 'task')} a scan",
+            f"{plan.tiles:,}, {count_text(plan.tile, 'object')} per side, {plan.dtype};"
+            f" {count_text(plan.tasks, 'task')} per scan",
         ),
         (
             "runs",
@@ -267,7 +276,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         ),
         ("scans", range_text(plan.scans) + of),
         ("one scan reads", size_text(plan.bytes_per_scan)),
-        ("memory", f"{size_text(plan.memory)} here, {size_text(plan.task_memory)} of it a task"),
+        ("memory", f"{size_text(plan.memory)} here, {size_text(plan.task_memory)} of it per task"),
         (
             "measured",
             f"reading {size_text(int(plan.speed.read))}/s{cold}; products {size_text(int(plan.speed.product))}/s",
@@ -276,7 +285,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         ("time", times_text(plan.total_seconds)),
     ]
     if plan.start_reads:
-        lines.insert(4, ("starts", f"read as much as {count_text(plan.start_reads, 'scan')} at most, besides"))
+        lines.insert(4, ("starts", f"read at most as much as {count_text(plan.start_reads, 'scan')} in addition"))
     each = size_text(memory_limit(plan.fleet.memory))
     for row in plan.workers:
         lines.append((count_text(row.workers, "worker"), _worker_text(row, each)))
@@ -288,45 +297,50 @@ def _worker_text(row: OnWorkers, each: str) -> str:
     if not row.fits or row.scan_seconds is None or row.total_seconds is None:
         return f"of {each}: no; {row.trouble}"
     held = (
-        "all tiles held"
+        "all tiles in memory"
         if row.held == 1
-        else f"{row.held:.0%} of the tiles held, all from {size_text(row.memory_for_all)}"
+        else f"{row.held:.0%} of the tiles in memory, all of them with {size_text(row.memory_for_all)}"
     )
     return (
-        f"of {each}: {held}; {size_text(row.travel_bytes)} travel; {time_text(row.scan_seconds)} a scan,"
-        f" {time_text(row.total_seconds.typical)} in all"
+        f"of {each}: {held}; {size_text(row.travel_bytes)} sent; {time_text(row.scan_seconds)} per scan,"
+        f" {time_text(row.total_seconds.typical)} in total"
     )
 
 
 def times_text(seconds: Range) -> str:
-    """A range of times for people."""
+    """Return a range of times as text."""
     if seconds.least == seconds.most:
         return time_text(seconds.most)
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
 
 
 SEARCH = "The search for eigenvalues"
-MaxScans = Annotated[int, option("--max-scans", "Most scans; then the best so far, with a warning.", SEARCH, min=1)]
+MaxScans = Annotated[
+    int, option("--max-scans", "Maximum number of scans; then the best result so far, with a warning.", SEARCH, min=1)
+]
 SearchMemory = Annotated[
-    str | None, option("--memory", "Memory that may be taken; half of the machine's if not given.", SEARCH)
+    str | None, option("--memory", "Memory that may be used; half of the machine's if not given.", SEARCH)
 ]
 
 
 @command
 def spectrum_command(
-    talk: Console,
-    place: Place,
-    keeping: Keeping,
+    console: Console,
+    *,
     store: OldStore,
     values: Annotated[int, option("--values", "Eigenvalues shown at each end.", SEARCH, metavar="K", min=1)] = 8,
-    tol: Annotated[float, option("--tol", "Residual of the outermost, as a fraction of them.", SEARCH)] = 1e-3,
+    tol: Annotated[float, option("--tol", "Residual of the outermost eigenvalues, relative to them.", SEARCH)] = 1e-3,
     max_scans: MaxScans = 100,
     memory: SearchMemory = None,
-    picture: Annotated[Path | None, option("--picture", "Draw both ends.", WRITING, metavar="OUT.png")] = None,
+    picture: Annotated[
+        Path | None, option("--picture", "Draw both ends of the spectrum.", WRITING, metavar="OUT.png")
+    ] = None,
     force: Force = False,
     dry_run: DryRun = False,
+    checkpoints: CheckpointOptions,
+    runtime: Runtime,
 ) -> None:
-    """Is the matrix of a STORE Euclidean? The ends of its spectrum, by a few scans."""
+    """Test whether the matrix of a STORE is Euclidean, from the ends of its spectrum, in a few scans."""
     from dasrel.engine.checkpoint import watched
     from dasrel.geometry.euclidean import spectrum
     from dasrel.report.figures import spectrum_picture
@@ -337,31 +351,34 @@ def spectrum_command(
     if dry_run:
         from dasrel.geometry.euclidean import estimate_spectrum
 
-        asked: dict[str, Any] = {"n_values": values, "tol": tol, "max_scans": max_scans, "memory": memory}
-        talk.forecast(estimate_spectrum(store, picture=picture, **asked))
+        given: dict[str, Any] = {"n_values": values, "tol": tol, "max_scans": max_scans, "memory": memory}
+        console.cost(estimate_spectrum(store, picture=picture, **given))
         return
-    checkpoint = keeping.made(force=force)
-    with talk.at(place), watched(checkpoint, "spectrum"):
+    checkpoint = checkpoints.made(force=force)
+    with console.at(runtime), watched(checkpoint, "spectrum"):
         found = spectrum(store, n_values=values, tol=tol, max_scans=max_scans, memory=memory, checkpoint=checkpoint)
         if picture is not None:
             spectrum_picture(found, picture, title=Path(store).name)
-    told = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
-    talk.result({**told, "seconds": talk.seconds}, spectrum_lines(told))
+    values_found = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
+    console.result({**values_found, "seconds": console.seconds}, spectrum_lines(values_found))
     if checkpoint is not None:
         checkpoint.clear("spectrum")
 
 
 def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """A spectrum for people: names and texts."""
-    answer = {True: "yes", False: "no", None: "not known: the scans were not enough"}[found["is_euclidean"]]
+    """Return the lines that print a spectrum."""
+    answer = {True: "yes", False: "no", None: "unknown: too few scans"}[found["is_euclidean"]]
     if found["is_euclidean"] is False:
-        answer += f"; at least {found['n_negative']:,} negative eigenvalues, a spread of {found['spread']:.6g} mends it"
+        answer += (
+            f"; at least {found['n_negative']:,} negative eigenvalues; adding a constant of {found['spread']:.6g} makes"
+            " it Euclidean"
+        )
     lines = [
         ("objects", f"{found['n_objects']:,}"),
         ("Euclidean", answer),
         ("lowest", _numbers(found["lowest"], found["lowest_residuals"])),
         ("highest", _numbers(found["highest"], found["highest_residuals"])),
-        ("entropy threshold", f"{found['entropy_threshold']:.6g} (fcm2 above it makes all clusters alike)"),
+        ("entropy threshold", f"{found['entropy_threshold']:.6g} (above it all clusters of fcm2 are equal)"),
         ("scans", f"{found['scans']}, {found['stopped']}"),
     ]
     return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
@@ -374,19 +391,18 @@ def _numbers(values: Any, residuals: Any) -> str:
 
 @command
 def euclideanize_command(
-    talk: Console,
-    place: Place,
-    keeping: Keeping,
+    console: Console,
+    *,
     store: OldStore,
-    method: Annotated[str, option("--method", f"Of {', '.join(METHODS)}.", SEARCH)],
+    method: Annotated[str, option("--method", f"One of {', '.join(METHODS)}.", SEARCH)],
     alpha: Annotated[
-        float | None, option("--alpha", "Parameter of power, exponential and log; found if not given.", SEARCH)
+        float | None, option("--alpha", "Parameter of power, exponential and log; searched for if not given.", SEARCH)
     ] = None,
     floor_zeros: Annotated[
         float | None,
-        option("--floor-zeros", "Raise squared dissimilarities below VALUE to it.", SEARCH, metavar="VALUE"),
+        option("--floor-zeros", "Raise squared dissimilarities below VALUE to VALUE.", SEARCH, metavar="VALUE"),
     ] = None,
-    tol: Annotated[float, option("--tol", "Residual of the eigenvalue, as a fraction of it.", SEARCH)] = 1e-4,
+    tol: Annotated[float, option("--tol", "Residual of the eigenvalue, relative to it.", SEARCH)] = 1e-4,
     max_scans: MaxScans = 200,
     memory: SearchMemory = None,
     out: Annotated[
@@ -394,8 +410,10 @@ def euclideanize_command(
     ] = None,
     force: Force = False,
     dry_run: DryRun = False,
+    checkpoints: CheckpointOptions,
+    runtime: Runtime,
 ) -> None:
-    """Find what makes a STORE Euclidean, and write it down as a small file; no new matrix."""
+    """Find the transformation that makes a STORE Euclidean, and write it as a small file; no new matrix."""
     if method not in METHODS:
         raise typer.BadParameter(f"{method!r} is not one of {', '.join(METHODS)}", param_hint="--method")
 
@@ -405,35 +423,35 @@ def euclideanize_command(
 
     target = default_file(store, method) if out is None else out
     check_file(target, force=force)
-    asked: dict[str, Any] = {
+    given: dict[str, Any] = {
         "method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans,
         "memory": memory,
     }  # fmt: skip
     if dry_run:
         from dasrel.geometry.euclidean import estimate_euclideanize
 
-        talk.forecast(estimate_euclideanize(store, target, **asked))
+        console.cost(estimate_euclideanize(store, target, **given))
         return
-    checkpoint = keeping.made(force=force)
-    with talk.at(place), watched(checkpoint, "euclideanize"):
-        found = euclideanize(store, **asked, checkpoint=checkpoint)
+    checkpoint = checkpoints.made(force=force)
+    with console.at(runtime), watched(checkpoint, "euclideanize"):
+        found = euclideanize(store, **given, checkpoint=checkpoint)
         found.save(target)
     if checkpoint is not None:
         checkpoint.clear("euclideanize")
-    told = {"store": store, "out": str(target), **found.report()}
-    talk.result({**told, "seconds": talk.seconds}, euclidean_lines(told))
+    report = {"store": store, "out": str(target), **found.report()}
+    console.result({**report, "seconds": console.seconds}, euclidean_lines(report))
 
 
 def default_file(store: str, method: str) -> Path:
-    """Beside the store, where that is a folder."""
+    """Return the default output: a file beside the store. Raise if the store is a URL."""
     if "://" in store:
-        raise InputError(f"say --out FILE: a file cannot be put beside {shown(store, limit=200)}")
+        raise InputError(f"give --out FILE: a file cannot be written beside {shown(store, limit=200)}")
     path = Path(store)
     return path.with_name(f"{path.name.removesuffix('.zarr')}.{method}.npz")
 
 
 def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """A Euclideanisation for people: names and texts."""
+    """Return the lines that print a Euclideanisation."""
     lines = [("wrote", shown(found["out"], limit=400)), ("method", found["method"])]
     if found["was_euclidean"]:
         lines.append(("gamma", "0: the matrix is Euclidean already"))
@@ -444,12 +462,12 @@ def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("alpha", f"{found['alpha']:.6g}{limit}"))
     lines += [
         ("lowest eigenvalue", f"{found['lambda_min']:.8g} +- {found['residual']:.1g}"),
-        ("negative", f"{count_text(found['n_negative'], 'eigenvalue')} seen"),
+        ("negative", f"{count_text(found['n_negative'], 'eigenvalue')} found"),
         ("added / D", f"{found['ratio']:.4g} (sum of gamma Delta over the sum of D)"),
         ("stress", f"{found['stress']:.4g}"),
     ]
     if found["merged"]:
-        lines.append(("duplicates", f"{found['merged']:,} of the objects, each the same as another"))
+        lines.append(("duplicates", f"{found['merged']:,} of the objects, each equal to another"))
     if found["floor_zeros"] is not None:
         lines.append(("floor", f"{count_text(found['floored'], 'pair')} raised to {found['floor_zeros']:g}"))
     return [*lines, ("scans", f"{found['scans']:,}{'' if found['converged'] else ', not converged'}")]
@@ -457,25 +475,26 @@ def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 Orders = Literal["vat", "ivat", "labels", "eigen", "none"]
 ScanMemory = Annotated[
-    str | None, option("--memory", "Memory that may be taken; half of the machine's if not given.", WRITING)
+    str | None, option("--memory", "Memory that may be used; half of the machine's if not given.", WRITING)
 ]
 
 
 @command
 def tree_command(
-    talk: Console,
-    place: Place,
+    console: Console,
+    *,
     store: OldStore,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the files.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the output files.")],
     memory: ScanMemory = None,
     force: Force = False,
     dry_run: DryRun = False,
+    runtime: Runtime,
 ) -> None:
-    """Find the minimum spanning tree of a STORE: tree, single linkage and VAT order as files, in one scan."""
+    """Write the minimum spanning tree, single linkage and VAT order of a STORE, in one scan."""
     if dry_run:
         from dasrel.report.matrix_image import estimate_tree
 
-        talk.forecast(estimate_tree(store, out, memory=memory, force=force))
+        console.cost(estimate_tree(store, out, memory=memory, force=force))
         return
 
     from dasrel.geometry.tree import minimum_spanning_tree
@@ -485,10 +504,10 @@ def tree_command(
 
     check_out(out, force=force)
     matrix = open_matrix(store)
-    with talk.at(place):
+    with console.at(runtime):
         tree = minimum_spanning_tree(matrix, memory=memory)
-    values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": talk.seconds}
-    talk.result(
+    values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": console.seconds}
+    console.result(
         values,
         [
             ("tree", shown(out, limit=400)),
@@ -502,46 +521,50 @@ def tree_command(
 
 @command
 def image_command(
-    talk: Console,
-    place: Place,
+    console: Console,
+    *,
     store: OldStore,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The picture: .png, .pdf or .svg.")],
-    order: Annotated[Orders, option("--order", "The order of the objects.", WRITING)] = "vat",
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The image to write: .png, .pdf or .svg.")],
+    order: Annotated[Orders, option("--order", "Order of the objects.", WRITING)] = "vat",
     result: Annotated[
         Path | None,
         option("--result", "A result of `dasrel cluster`: its labels order the objects.", WRITING, metavar="FOLDER"),
     ] = None,
     induced: Annotated[
-        bool, option("--induced", "Show D(U), what the result's memberships say, not the matrix.", WRITING)
+        bool,
+        option(
+            "--induced", "Show the dissimilarity D(U) induced by the result's memberships, not the matrix.", WRITING
+        ),
     ] = False,
-    pixels: Annotated[int, option("--pixels", "Most dots a side.", WRITING, min=2, max=20_000)] = 1000,
+    pixels: Annotated[int, option("--pixels", "Maximum number of pixels per side.", WRITING, min=2, max=20_000)] = 1000,
     memory: ScanMemory = None,
     force: Force = False,
     dry_run: DryRun = False,
+    runtime: Runtime,
 ) -> None:
-    """Draw a STORE, whatever its size: as it is, in VAT order, as iVAT, or ordered by clusters or eigenvectors."""
+    """Draw a STORE of any size as an image, in its own, VAT, iVAT, cluster or eigenvector order."""
     if (order == "labels" or induced) and result is None:
-        raise typer.BadParameter("name the result of `dasrel cluster` that the labels are in", param_hint="--result")
+        raise typer.BadParameter("name the result of `dasrel cluster` whose labels to use", param_hint="--result")
 
     from dasrel.report.matrix_image import draw
 
-    asked: dict[str, Any] = {
+    given: dict[str, Any] = {
         "order": order, "result": result, "induced": induced, "pixels": pixels, "memory": memory, "force": force,
     }  # fmt: skip
     if dry_run:
         from dasrel.report.matrix_image import estimate_image
 
-        talk.forecast(estimate_image(store, out, **asked))
+        console.cost(estimate_image(store, out, **given))
         return
-    with talk.at(place):
-        said = draw(store, out, **asked)
-    said["scans"] = talk.meter.scans
-    talk.result(
-        {"store": store, **said, "seconds": talk.seconds},
+    with console.at(runtime):
+        drawn = draw(store, out, **given)
+    drawn["scans"] = console.meter.scans
+    console.result(
+        {"store": store, **drawn, "seconds": console.seconds},
         [
-            ("picture", shown(out, limit=400)),
-            ("shows", said["title"]),
-            ("dots a side", str(said["side"])),
-            ("scans", str(said["scans"])),
+            ("image", shown(out, limit=400)),
+            ("shows", drawn["title"]),
+            ("pixels per side", str(drawn["side"])),
+            ("scans", str(drawn["scans"])),
         ],
     )

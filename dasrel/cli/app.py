@@ -1,7 +1,4 @@
-"""The command `dasrel`: the application, exit codes, and the commands `run` and `demo`.
-
-The command `dasrel run`. As in `cli`: parse, one library call, print.
-"""
+"""The command `dasrel`: its commands, exit codes, and the commands `run` and `demo`."""
 
 from __future__ import annotations
 
@@ -12,20 +9,152 @@ from typing import Annotated, Any, cast
 import typer
 
 from dasrel import __version__
-from dasrel.cli.analysis_commands import (
-    cluster_command,
-    euclideanize_command,
-    image_command,
-    plan_command,
-    predict_command,
-    spectrum_command,
-    tree_command,
-)
+from dasrel.cli import analysis_commands, matrix_commands
+from dasrel.cli.analysis_commands import NOT_CONVERGED
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
-from dasrel.cli.matrix_commands import append_command, audit_command, export_command, import_command, pairwise_command
-from dasrel.cli.options import RUNNING, WRITING, Force, Place, TimeLimit, command, option
+from dasrel.cli.options import Force, TimeLimit, command, option
+from dasrel.engine.runtime import Runtime, environment
+from dasrel.options import WRITING
 from dasrel.util.limits import limited
 from dasrel.util.text import count_text, redacted, shown, some
+
+STEPS = "Steps"
+STATUS_TEXT = {"done": "done", "unchanged": "up to date", "failed": "failed", "waiting": "not done"}
+
+# ------------------------------------------------------------------------------------------------------ run and demo
+
+
+@command
+def demo_command(
+    console: Console,
+    out: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[OUT]", help="A folder for all outputs. If not given, only the figure is kept, in this folder."
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Import and cluster scikit-learn's digits, and draw a figure."""
+    from dasrel.demo import demo_lines, run_demo
+
+    result = run_demo(out, force=force)
+    console.result({**result, "seconds": console.seconds}, demo_lines(result))
+
+
+@command
+def run_command(
+    console: Console,
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The workflow.")],
+    out: Annotated[
+        Path | None, option("--out", "A folder for the outputs, instead of the file's `out`.", WRITING, metavar="DIR")
+    ] = None,
+    log_json: Annotated[
+        str | None,
+        option("--log-json", "Log events, one JSON object per line; - is stdout.", WRITING, metavar="FILE|-"),
+    ] = None,
+    status: Annotated[bool, option("--status", "Only print the status of the steps. Reads no data.", WRITING)] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only print what would be done, and why.", WRITING)] = False,
+    time_limit: TimeLimit = None,
+    check: Annotated[
+        bool, option("--check", "Read all inputs again, even those whose size and time are unchanged.", STEPS)
+    ] = False,
+    strict: Annotated[
+        bool, option("--strict", f"Exit with {NOT_CONVERGED} if a result has not converged.", STEPS)
+    ] = False,
+    runtime: Runtime,
+) -> None:
+    """Run the steps of a workflow that are not done, or whose inputs or parameters have changed."""
+    if log_json == "-" and console.json:
+        raise typer.BadParameter("the log and the result cannot both go to stdout", param_hint="--log-json")
+
+    from dasrel.workflow.schema import read_workflow
+
+    workflow = read_workflow(file, out=out)
+    if status or dry_run:
+        from dasrel.workflow.status import plan
+
+        planned = [one.as_dict(workflow.out) for one in plan(workflow, read=dry_run, trust=not check)]
+        found = redacted({"workflow": str(workflow.path), "out": str(workflow.out), "steps": planned})
+        console.result({**found, "seconds": console.seconds}, plan_lines(found, dry_run))
+        return
+
+    from dasrel.workflow.run import run_workflow
+    from dasrel.workflow.status import Log
+
+    if log_json == "-":
+        console.quiet = True  # nothing else goes to stdout
+    where = runtime.over(environment()).over(workflow.runtime)
+    with Log(log_json) as log, limited(time_limit):
+        outcome = run_workflow(
+            workflow, log=log, tell=console.tell, connected=lambda: console.at(where), trust=not check
+        )
+    left = outcome.not_converged
+    result = {"workflow": str(workflow.path), "out": str(workflow.out), "steps": outcome.steps, "not_converged": left}
+    console.result({**redacted(result), "seconds": console.seconds}, run_lines(result))
+    failed = outcome.having("failed")
+    if failed:
+        first = next(one for one in outcome.steps if one["status"] == "failed")
+        complain(f"{some(failed)} failed: {first['why']}")
+        raise typer.Exit(1)
+    wanted = [name for name in left if strict or getattr(workflow.steps[name].table, "strict", False)]
+    if wanted:
+        complain(f"not converged: {some(wanted)}; the results are written nevertheless: raise max_iter or tol")
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def plan_lines(found: dict[str, Any], dry_run: bool) -> list[tuple[str, str]]:
+    """Return the lines that print the status of the steps of a workflow."""
+    lines = []
+    for one in found["steps"]:
+        since = f", since {one['since']}" if one["since"] else ""
+        where = ", ".join(shown(path, limit=400) for path in one["outputs"] if path)
+        if dry_run:
+            action = "nothing to do" if one["status"] == "done" else "would be done"
+            lines.append((one["step"], f"{action}: {one['why']}"))
+        else:
+            lines.append((one["step"], f"{one['status']}{since}: {where if one['status'] == 'done' else one['why']}"))
+    return lines
+
+
+def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines that print what a run has done."""
+    lines = []
+    for one in result["steps"]:
+        text = STATUS_TEXT[one["status"]]
+        if one["status"] == "done":
+            scans = count_text(one["scans"], "scan")
+            text += f" in {one['seconds']:.1f} s, {scans}: {one['why']}"
+        elif one["status"] != "unchanged":
+            text += f": {one['why']}"
+        if one["step"] in result["not_converged"]:
+            text += " (not converged)"
+        lines.append((one["step"], shown(text, limit=400)))
+    if all(one["status"] == "unchanged" for one in result["steps"]):
+        lines.append(("nothing to do", f"{count_text(len(lines), 'step is', 'steps are all')} up to date"))
+    return [*lines, ("out", shown(result["out"], limit=400))]
+
+
+# ------------------------------------------------------------------------------------------------------ the commands
+
+COMMANDS = {
+    "import": matrix_commands.import_command,
+    "pairwise": matrix_commands.pairwise_command,
+    "append": matrix_commands.append_command,
+    "audit": matrix_commands.audit_command,
+    "export": matrix_commands.export_command,
+    "cluster": analysis_commands.cluster_command,
+    "plan": analysis_commands.plan_command,
+    "predict": analysis_commands.predict_command,
+    "spectrum": analysis_commands.spectrum_command,
+    "euclideanize": analysis_commands.euclideanize_command,
+    "tree": analysis_commands.tree_command,
+    "image": analysis_commands.image_command,
+    "run": run_command,
+    "demo": demo_command,
+}
+"""All commands, in the order of the help."""
 
 app = typer.Typer(
     name="dasrel",
@@ -36,12 +165,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Cluster objects known only by a pairwise matrix, of any size, metric or not.",
 )
+for _name, _function in COMMANDS.items():
+    app.command(_name)(_function)
 
 
-# ------------------------------------------------------------------------------------------------------ the commands
-
-
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from dasrel import kernels
 
@@ -52,49 +180,21 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
-
-
-app.command("append")(append_command)
-app.command("cluster")(cluster_command)
-app.command("plan")(plan_command)
-app.command("predict")(predict_command)
-app.command("tree")(tree_command)
-app.command("image")(image_command)
-app.command("spectrum")(spectrum_command)
-app.command("euclideanize")(euclideanize_command)
-app.command("import")(import_command)
-app.command("pairwise")(pairwise_command)
-app.command("export")(export_command)
-app.command("audit")(audit_command)
-
-
-@app.command("demo")
-@command
-def demo_command(
-    talk: Console,
-    out: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OUT]", help="A folder for all of it. If not given, the picture is kept, here."),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Store and cluster scikit-learn's digits, and draw a picture."""
-    from dasrel.demo import demo_lines, run_demo
-
-    result = run_demo(out, force=force)
-    talk.result({**result, "seconds": talk.seconds}, demo_lines(result))
 
 
 # -------------------------------------------------------------------------------------------------------------- main
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0, 1 (error), 2 (usage), 3 (not converged), 75 (stopped, can be
-    gone on with), 130 (interrupted), 143 (SIGTERM). `dasrel.__main__` is what starts a process."""
+    """Run one command line in this process and return its exit code.
+
+    0: done; 1: error; 2: wrong usage; 3: not converged (--strict); 75: stopped, can be resumed; 130: interrupted;
+    143: stopped by SIGTERM.
+    """
     wants_json, trace = "--json" in arguments, "-vv" in arguments
     try:
         code = app(arguments, prog_name="dasrel", standalone_mode=False)
@@ -119,103 +219,3 @@ def _show_usage(error: Any, wants_json: bool) -> int:
     if wants_json:
         print_error(text)
     return 2
-
-
-NOT_CONVERGED = 3
-"""The exit code of --strict."""
-WORDS = {
-    "done": "done", "unchanged": "as before", "failed": "failed", "waiting": "not done",
-}  # fmt: skip
-
-
-@app.command("run")
-@command
-def run_command(
-    talk: Console,
-    place: Place,
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The workflow.")],
-    out: Annotated[
-        Path | None, option("--out", "For what the steps write, instead of the file's `out`.", WRITING, metavar="DIR")
-    ] = None,
-    log_json: Annotated[
-        str | None,
-        option("--log-json", "One JSON object a line for each event; - is stdout.", WRITING, metavar="FILE|-"),
-    ] = None,
-    status: Annotated[bool, option("--status", "Only say how the steps stand. Reads no data.", WRITING)] = False,
-    dry_run: Annotated[bool, option("--dry-run", "Only say what would be done, and why.", WRITING)] = False,
-    time_limit: TimeLimit = None,
-    check: Annotated[
-        bool, option("--check", "Read all files again, even those that look the same as before.", RUNNING)
-    ] = False,
-    strict: Annotated[
-        bool, option("--strict", f"Exit {NOT_CONVERGED} if a result has not converged.", RUNNING)
-    ] = False,
-) -> None:
-    """Run the steps of a workflow that are not done yet, or that have changed."""
-    if log_json == "-" and talk.json:
-        raise typer.BadParameter("the log and the result cannot both go to stdout", param_hint="--log-json")
-
-    from dasrel.engine.runtime import environment
-    from dasrel.workflow.schema import read_workflow
-
-    workflow = read_workflow(file, out=out)
-    if status or dry_run:
-        from dasrel.workflow.status import plan
-
-        planned = [one.as_dict(workflow.out) for one in plan(workflow, read=dry_run, trust=not check)]
-        told = redacted({"workflow": str(workflow.path), "out": str(workflow.out), "steps": planned})
-        talk.result({**told, "seconds": talk.seconds}, plan_lines(told, dry_run))
-        return
-
-    from dasrel.workflow.run import run_workflow
-    from dasrel.workflow.status import Log
-
-    if log_json == "-":
-        talk.quiet = True  # nothing else goes to stdout
-    where = place.over(environment()).over(workflow.runtime)
-    with Log(log_json) as log, limited(time_limit):
-        outcome = run_workflow(workflow, log=log, tell=talk.tell, connected=lambda: talk.at(where), trust=not check)
-    left = outcome.not_converged
-    result = {"workflow": str(workflow.path), "out": str(workflow.out), "steps": outcome.steps, "not_converged": left}
-    talk.result({**redacted(result), "seconds": talk.seconds}, run_lines(result))
-    failed = outcome.having("failed")
-    if failed:
-        first = next(one for one in outcome.steps if one["status"] == "failed")
-        complain(f"{some(failed)} failed: {first['why']}")
-        raise typer.Exit(1)
-    wanted = [name for name in left if strict or getattr(workflow.steps[name].asked, "strict", False)]
-    if wanted:
-        complain(f"not converged: {some(wanted)}; the results are written all the same: raise max_iter or tol")
-        raise typer.Exit(NOT_CONVERGED)
-
-
-def plan_lines(told: dict[str, Any], dry_run: bool) -> list[tuple[str, str]]:
-    """How the steps of a workflow stand, for people."""
-    lines = []
-    for one in told["steps"]:
-        since = f", since {one['since']}" if one["since"] else ""
-        where = ", ".join(shown(path, limit=400) for path in one["outputs"] if path)
-        if dry_run:
-            word = "nothing to do" if one["status"] == "done" else "would be done"
-            lines.append((one["step"], f"{word}: {one['why']}"))
-        else:
-            lines.append((one["step"], f"{one['status']}{since}: {where if one['status'] == 'done' else one['why']}"))
-    return lines
-
-
-def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a run has done, for people."""
-    lines = []
-    for one in result["steps"]:
-        told = WORDS[one["status"]]
-        if one["status"] == "done":
-            scans = f"{one['scans']:,} scan{'' if one['scans'] == 1 else 's'}"
-            told += f" in {one['seconds']:.1f} s, {scans}: {one['why']}"
-        elif one["status"] != "unchanged":
-            told += f": {one['why']}"
-        if one["step"] in result["not_converged"]:
-            told += " (not converged)"
-        lines.append((one["step"], shown(told, limit=400)))
-    if all(one["status"] == "unchanged" for one in result["steps"]):
-        lines.append(("nothing to do", f"{count_text(len(lines), 'step is', 'steps are all')} as before"))
-    return [*lines, ("out", shown(result["out"], limit=400))]

@@ -27,11 +27,12 @@ import typer
 from dasrel import __version__
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped
+from dasrel.options import RENAMED
 from dasrel.util import limits, progress
 from dasrel.util.files import disk_error_text
+from dasrel.util.limits import Cost
 from dasrel.util.progress import Progress
 from dasrel.util.text import count_text, json_ready, redacted, shown, size_text, time_text
-from dasrel.vocabulary import OPTIONS
 
 # typer.BadParameter is the one usage error that every version of typer shows; its parent is all of them.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -110,9 +111,9 @@ class Console:
         if not self.quiet:
             complain(text)
 
-    def forecast(self, forecast: Any) -> None:
-        """Print what a command would do, a `forecast.Forecast`."""
-        self.result({**forecast.as_dict(), "seconds": self.seconds}, forecast.lines())
+    def cost(self, cost: Cost) -> None:
+        """Print what a command would read, write and use."""
+        self.result({**cost.as_dict(), "seconds": self.seconds}, cost.lines())
 
     def result(self, values: dict[str, Any], lines: list[tuple[str, str]]) -> None:
         """Print the result: `values` as one JSON object, or `lines` of names and texts for people."""
@@ -180,7 +181,7 @@ def as_option(name: str, value: str | None) -> str:
     >>> as_option("Policy.clip_negative", "TOL"), as_option("resume", "True"), as_option("Policy.missing", "VALUE")
     ('--clip-negative TOL', '--resume', '--missing fill=VALUE')
     """
-    key = OPTIONS.get(name, name.rpartition(".")[2])
+    key = RENAMED.get(name, name.rpartition(".")[2])
     if key == "missing" and value is not None and value.isupper():
         value = f"fill={value}"
     return f"--{key.replace('_', '-')}" + ("" if value in (None, "True") else f" {value}")

@@ -1,6 +1,7 @@
-"""Option groups shared by commands.
+"""Options of the commands, and the decorator that makes a command of a function.
 
-Options that several commands take, each written down once, and what makes a command of a function.
+The option groups that Python and workflow files share are declared in `dasrel.options`; here are those that only the
+command line has.
 """
 
 from __future__ import annotations
@@ -11,104 +12,101 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from dasrel.cli.console import Console, as_option
-from dasrel.engine.runtime import WAIT, Runtime
 from dasrel.errors import InputError
+from dasrel.options import READING, RUNNING, SURVIVING, WRITING, OptionField, Selection, made, option_fields
 from dasrel.util.text import seconds
-from dasrel.vocabulary import INITS, KINDS, METHODS, RULES, TAKES
+from dasrel.vocabulary import KINDS
 
-READING = "Reading the source"
-REPAIRS = "Repairs: without them each flaw is an error"
-WRITING = "Writing"
-RUNNING = "Runs: lists such as 2,3,4 make one run of each"
-KEEPING = "Runs that survive: exit 75 means that --resume goes on"
-PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
-TALKING = "Talking"
+OUTPUT = "Output"
 
 
 def option(name: str, text: str, panel: str, **more: Any) -> Any:
-    """An option: its name, its help and the panel of the help that it stands in."""
+    """Return an option: its name, its help and the section of the help that lists it."""
     return typer.Option(*name.split(), help=text, rich_help_panel=panel, **more)
 
 
-Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Needed.", READING)]
-StoreDtype = Annotated[Literal["float32", "float64"], option("--store-dtype", "Numbers in the store.", WRITING)]
-Tile = Annotated[int | None, option("--tile", "Objects a side of a tile; else at most 64 MiB a tile.", WRITING, min=1)]
-Compress = Annotated[Literal["lz4"] | None, option("--compress", "Smaller on disk, slower to read.", WRITING)]
-Memory = Annotated[str, option("--memory", "Memory that the work may take, such as 512MiB.", WRITING)]
-Resume = Annotated[bool, option("--resume", "Go on with an unfinished store.", WRITING)]
-Force = Annotated[bool, option("--force", "Replace what exists, once the new one is whole.", WRITING)]
+Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Required.", READING)]
+Memory = Annotated[str, option("--memory", "Memory that the command may use, such as 512MiB.", WRITING)]
+Force = Annotated[bool, option("--force", "Replace what exists, once the new one is complete.", WRITING)]
 TimeLimit = Annotated[
     str | None,
-    option("--time-limit", "Stop in time, such as 30m, 2h or HH:MM:SS.", KEEPING, metavar="DURATION"),
-]
-Part = Annotated[
-    str | None,
-    option("--part", "Write share K of N of the tiles; other processes write the rest.", WRITING, metavar="K/N"),
+    option("--time-limit", "Stop after this time, such as 30m, 2h or HH:MM:SS.", SURVIVING, metavar="DURATION"),
 ]
 RunMemory = Annotated[
-    str | None, option("--memory", "Memory that may be taken; half of the machine's if not given.", RUNNING)
+    str | None, option("--memory", "Memory that may be used; half of the machine's if not given.", RUNNING)
 ]
-DryRun = Annotated[bool, option("--dry-run", "Only say what would be read, written and taken; write nothing.", WRITING)]
+DryRun = Annotated[
+    bool, option("--dry-run", "Only print what would be read, written and used; write nothing.", WRITING)
+]
 Ids = Annotated[Path | None, option("--ids", "Object names, one per line.", READING, metavar="FILE")]
-NewStore = Annotated[str, typer.Argument(metavar="STORE", help="Where to write: a folder or a URL such as s3://...")]
+NewStore = Annotated[
+    str, typer.Argument(metavar="STORE", help="The store to write: a folder or a URL such as s3://...")
+]
 OldStore = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder or a URL such as s3://...")]
 
 
-def comma_list(
-    text: str, name: str, number: type[int] | type[float] | None = None, word: str | None = None
-) -> list[Any]:
-    """The values of a comma list; a word may stand among the numbers."""
+def comma_list(text: str, kind: Any = str) -> list[Any]:
+    """Read values with commas between them: text, numbers, or one of the choices of a Literal.
+
+    >>> comma_list("2,3", int), comma_list("auto, 0.5", Literal["auto"] | float)
+    ([2, 3], ['auto', 0.5])
+    """
+    members = get_args(kind) if not isinstance(kind, type) and get_origin(kind) is not Literal else (kind,)
+    words = [word for one in members for word in get_args(one)]
+    number = next((one for one in members if one in (int, float)), None)
     values: list[Any] = []
     for part in (piece.strip() for piece in text.split(",")):
         try:
             if not part:
                 raise ValueError
-            values.append(part if number is None or part == word else number(part))
+            values.append(part if number is None or part in words else number(part))
         except ValueError:
             wanted = {None: "words", int: "whole numbers", float: "numbers"}[number]
-            also = f" or {word}" if word else ""
-            raise typer.BadParameter(
-                f"{text!r}: give {wanted}{also} with commas between them", param_hint=f"--{name}"
-            ) from None
+            also = f" or {', '.join(words)}" if number and words else ""
+            raise typer.BadParameter(f"{text!r}: give {wanted}{also} with commas between them") from None
+        if number is None and words and part not in words:
+            raise typer.BadParameter(f"{part!r} is not one of {', '.join(words)}")
     return values
 
 
-# ------------------------------------------------------------------------------ groups: dataclasses, one option a field
-
-
 def duration(text: str | None) -> float | None:
-    """The seconds of --time-limit."""
+    """Return the seconds of --time-limit."""
     try:
         return None if text is None else seconds(text)
     except InputError as error:
         raise typer.BadParameter(error.text(as_option), param_hint="--time-limit") from None
 
 
-@dataclass(frozen=True)
-class Output:
-    """How a command talks; every command takes these, as `talk`."""
+# ----------------------------------------------------------------------------------- groups that only commands have
 
-    json: Annotated[bool, option("--json", "Print one JSON object on stdout and nothing else there.", TALKING)] = False
-    quiet: Annotated[bool, option("--quiet -q", "Print errors and warnings only.", TALKING)] = False
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What a command prints; every command has these."""
+
+    json: Annotated[bool, option("--json", "Print one JSON object on stdout and nothing else there.", OUTPUT)] = False
+    quiet: Annotated[bool, option("--quiet -q", "Print errors and warnings only.", OUTPUT)] = False
     verbose: Annotated[
-        int, option("--verbose -v", "Say more; -vv shows tracebacks.", TALKING, count=True, show_default=False)
+        int, option("--verbose -v", "Print more; -vv shows tracebacks.", OUTPUT, count=True, show_default=False)
     ] = 0
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Checkpoints of a long computation: a parameter `keeping: Keeping`, whose `made` the library takes."""
+class CheckpointOptions:
+    """Checkpoints of a long computation: a parameter of a command, whose `made` the library takes."""
 
     checkpoint: Annotated[
-        Path | None, option("--checkpoint", "A folder for the state between scans.", KEEPING, metavar="DIR")
+        Path | None, option("--checkpoint", "A folder for the state between scans.", SURVIVING, metavar="DIR")
     ] = None
-    every: Annotated[int, option("--every", "Scans between two checkpoints.", KEEPING, metavar="N", min=1)] = 1
-    resume: Annotated[bool, option("--resume", "Go on from the last checkpoint, if there is one.", KEEPING)] = False
+    every: Annotated[int, option("--every", "Scans between two checkpoints.", SURVIVING, metavar="N", min=1)] = 1
+    resume: Annotated[bool, option("--resume", "Continue from the last checkpoint, if there is one.", SURVIVING)] = (
+        False
+    )
     time_limit: TimeLimit = None
 
     def __post_init__(self) -> None:
@@ -119,7 +117,7 @@ class Keeping:
             seconds(self.time_limit)
 
     def made(self, *, force: bool) -> Any:
-        """The `dasrel.Checkpoint` that was asked for, or None."""
+        """Return the `dasrel.Checkpoint`, or None."""
         if self.checkpoint is None:
             return None
         from dasrel.engine.checkpoint import Checkpoint
@@ -127,140 +125,111 @@ class Keeping:
         return Checkpoint(self.checkpoint, self.every, self.resume, force, self.time_limit)
 
 
-@dataclass(frozen=True)
-class Place(Runtime):
-    """Where a command runs: a parameter `place: Place`, for `with talk.at(place)` around the work."""
-
-    scheduler: Annotated[
-        str | None, option("--scheduler", "A Dask scheduler, such as tcp://host:8786.", PLACE, metavar="ADDRESS")
-    ] = None
-    scheduler_file: Annotated[
-        str | None, option("--scheduler-file", "The file that a Dask scheduler has written.", PLACE, metavar="FILE")
-    ] = None
-    dask: Annotated[
-        str | None,
-        option("--dask", "Start a cluster: local:workers=4,memory=4GB, slurm:..., kubernetes:..., mpi.", PLACE),
-    ] = None
-    workers: Annotated[int | None, option("--workers", "Begin when N workers are there.", PLACE, metavar="N")] = None
-    wait: Annotated[
-        float | None, option("--wait", f"Most time to wait for them; {WAIT:g} if not given.", PLACE, metavar="SECONDS")
-    ] = None
-    tls_ca: Annotated[str | None, option("--tls-ca", "Who signs the certificates.", PLACE, metavar="FILE")] = None
-    tls_cert: Annotated[str | None, option("--tls-cert", "Our certificate.", PLACE, metavar="FILE")] = None
-    tls_key: Annotated[str | None, option("--tls-key", "Its key.", PLACE, metavar="FILE")] = None
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Which runs to make: options of `dasrel cluster` and of `dasrel plan`."""
-
-    rule: Annotated[str, option("--rule", f"Of {', '.join(RULES)}.", RUNNING)]
-    clusters: Annotated[str, option("--clusters", "Number of clusters.", RUNNING, metavar="C")]
-    fuzzifier: Annotated[
-        str | None, option("--fuzzifier", "m of fcm1 and pcm1, above 1; 2 if not given.", RUNNING, metavar="M")
-    ] = None
-    entropy_weight: Annotated[
-        str | None,
-        option("--entropy-weight", "lambda of fcm2, and of what pcm begins with; auto if not given.", RUNNING),
-    ] = None
-    spread_scale: Annotated[
-        str | None, option("--spread-scale", "Factor of the widths of pcm's clusters; 1 if not given.", RUNNING)
-    ] = None
-    n_init: Annotated[int, option("--n-init", "Runs of each, from different starts.", RUNNING, metavar="N")] = 10
-    init: Annotated[str, option("--init", f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).", RUNNING)] = (
-        "random"
-    )
-    seed: Annotated[int, option("--seed", "The same seed gives the same bits.", RUNNING, min=0)] = 0
-    max_iter: Annotated[int, option("--max-iter", "Most iterations.", RUNNING)] = 300
-    tol: Annotated[float, option("--tol", "Converged when no membership changes by as much.", RUNNING)] = 1e-5
-    on_negative: Annotated[
-        Literal["error", "heal"], option("--on-negative", "Negative distances to centres: stop, or heal.", RUNNING)
-    ] = "error"
-    spread: Annotated[
-        str, option("--spread", "Added to squared dissimilarities off the diagonal.", RUNNING, metavar="BETA")
-    ] = "0"
-    euclideanize: Annotated[
-        str | None,
-        option(
-            "--euclideanize",
-            f"{', '.join(METHODS)}, or a file (.npz) of them.",
-            RUNNING,
-            metavar="METHOD|FILE",
-        ),
-    ] = None
-    accelerate: Annotated[bool, option("--accelerate", "Fewer iterations, on another path.", RUNNING)] = False
-
-    def asked(self) -> dict[str, Any]:
-        """As `dasrel.asked.make_runs` takes it, and as result.json tells it."""
-        rules = comma_list(self.rule, "rule")
-        unknown = [name for name in rules if name not in RULES]
-        if unknown:
-            raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(RULES)}", param_hint="--rule")
-        numbers: dict[str, list[Any]] = {}
-        for name, takers in TAKES.items():
-            text, hint = getattr(self, name), name.replace("_", "-")
-            if text is None:
-                continue
-            if not set(rules) & set(takers):
-                told = f"it is for {' and '.join(takers)}, not {self.rule}"
-                raise typer.BadParameter(told, param_hint=f"--{hint}")
-            numbers[name] = comma_list(text, hint, float, "auto" if name == "entropy_weight" else None)
-        return {
-            "rule": rules,
-            "n_clusters": comma_list(self.clusters, "clusters", int),
-            **numbers,
-            "init": comma_list(self.init, "init"),
-            "n_init": self.n_init,
-            "random_state": self.seed,
-            "max_iter": self.max_iter,
-            "tol": self.tol,
-            "on_negative": self.on_negative,
-            "spread": comma_list(self.spread, "spread", float),
-            "euclideanize": self.euclideanize,
-            "accelerate": self.accelerate,
-        }
+# ----------------------------------------------------------------------------------------------- functions as commands
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command for Typer of a function whose first parameter is `talk: Talk`.
+    """Make a command for Typer of a function whose first parameter is `console: Console`.
 
-    The command has the function's other parameters as options, and those of `Talking`; the function runs inside the
-    `Talk` that they describe. A parameter whose type is a dataclass, such as `place: Place`, stands for a group: each
-    field is an option, and the function gets the whole. What such a class refuses is a wrong use of the command.
+    The command has the function's other parameters as options, and those of `OutputOptions`; the function runs inside
+    the `Console` that they describe. A parameter whose type is a dataclass, such as `reading: Reading`, is an option
+    group: each of its fields is an option, or those of a `dasrel.options.Selection`
+    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets the whole. What the dataclass raises is reported as
+    wrong usage.
     """
-    own = inspect.signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: hints[name] for name in own if dataclasses.is_dataclass(hints[name])}
-    fields = {name: _fields(group) for name, group in {**groups, "talk": Output}.items()}
-    taken = [own[name].replace(annotation=hints[name]) for name in own if name not in fields]
-    options = [*taken, *(field for group in fields.values() for field in group)]
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name == "console":
+            continue
+        group = _group(hints[name])
+        if group is None:
+            parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+        else:
+            groups[name] = group
+            parameters += _parameters(group)
+    output = _parameters(OutputOptions)
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        made = {name: {field.name: given.pop(field.name) for field in group} for name, group in fields.items()}
-        with Console(**made.pop("talk")) as talk:
-            for name, values in made.items():
+        with Console(**{one.name: given.pop(one.name) for one in output}) as console:
+            for name, group in groups.items():
+                values = {one.name: given.pop(one.name) for one in _parameters(group)}
                 try:
-                    given[name] = groups[name](**values)
+                    given[name] = _made(group, values)
                 except InputError as error:
                     raise typer.BadParameter(error.text(as_option)) from None
-            function(talk=talk, **given)
+            function(console=console, **given)
 
     wrapper: Any = run
-    wrapper.__signature__ = inspect.Signature([option.replace(kind=option.KEYWORD_ONLY) for option in options])
-    wrapper.__annotations__ = {option.name: option.annotation for option in options}
+    wrapper.__signature__ = inspect.Signature([*parameters, *output])
+    wrapper.__annotations__ = {one.name: one.annotation for one in [*parameters, *output]}
     return run
 
 
-def _fields(group: Any) -> list[inspect.Parameter]:
-    """The fields of a group as parameters of a command."""
+def _group(hint: Any) -> Any:
+    """Return the dataclass or the selection of its fields that a parameter stands for, or None."""
+    selected = (
+        [one for one in get_args(hint)[1:] if isinstance(one, Selection)] if get_origin(hint) is Annotated else []
+    )
+    return selected[0] if selected else hint if dataclasses.is_dataclass(hint) else None
+
+
+def _is_shared(group: Any) -> bool:
+    return isinstance(group, Selection) or any("option" in one.metadata for one in dataclasses.fields(group))
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    """Return the fields of a group as parameters of a command."""
+    if _is_shared(group):
+        return [_parameter(one) for one in option_fields(group)]
     hints = get_type_hints(group, include_extras=True)
     return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in dataclasses.fields(group)
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+        for one in dataclasses.fields(group)
     ]
+
+
+def _parameter(one: OptionField) -> inspect.Parameter:
+    """Return a field of a shared group as a parameter of a command; what is converted later is text here."""
+    listed = get_origin(one.type) is list
+    kind: Any = str if listed or one.option.parse is not None else one.type
+    default = one.default
+    if default is dataclasses.MISSING:
+        default = inspect.Parameter.empty
+    elif listed and default is not None:
+        default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in default)
+    more: dict[str, Any] = {"metavar": one.option.metavar}
+    if kind in (int, float) and one.option.least is not None:
+        more["min"] = one.option.least
+    flag = option(_flag(one), one.option.help, one.option.panel, **more)
+    kind = kind | None if default is None else kind
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]
+    )
+
+
+def _flag(one: OptionField) -> str:
+    return f"--{one.name.replace('_', '-')}"
+
+
+def _made(group: Any, values: dict[str, Any]) -> Any:
+    """Return a group from the values of its options; raise a usage error that names the option of a wrong one."""
+    if not _is_shared(group):
+        return group(**values)
+    for one in option_fields(group):
+        text = values[one.name]
+        if text is None:
+            continue
+        try:
+            if one.option.parse is not None:
+                values[one.name] = one.option.parse(text)
+            elif get_origin(one.type) is list:
+                values[one.name] = comma_list(text, get_args(one.type)[0])
+        except typer.BadParameter as error:
+            raise typer.BadParameter(error.message, param_hint=_flag(one)) from None
+        except ValueError as error:
+            told = error.text(as_option) if isinstance(error, InputError) else f"{text!r} {error}"
+            raise typer.BadParameter(told, param_hint=_flag(one)) from None
+    return made(group, values)

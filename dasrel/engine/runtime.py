@@ -44,11 +44,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
 from dasrel.kernels import signature
+from dasrel.options import PLACE, option
 from dasrel.util import limits
 from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
 
@@ -65,21 +67,23 @@ WITH_TLS = ("local", "slurm")
 """The kinds of cluster whose scheduler we start, and so give the TLS files to."""
 
 
+_at = partial(option, panel=PLACE)
+
+
 @dataclass(frozen=True)
 class Runtime:
-    """Where to run; nothing said means the threads of this process. The fields are the command line's options."""
+    """Where to run; without a place, on the threads of this process."""
 
-    scheduler: str | None = None
-    scheduler_file: str | None = None
-    dask: str | None = None
+    scheduler: str | None = _at(None, "A Dask scheduler, such as tcp://host:8786.", metavar="ADDRESS")
+    scheduler_file: str | None = _at(None, "The file that a Dask scheduler has written.", metavar="FILE")
+    dask: str | None = _at(None, "Start a cluster: local:workers=4,memory=4GB, slurm:..., kubernetes:..., mpi.")
     """A cluster to start, such as local:workers=4."""
-    workers: int | None = None
-    """Begin when so many are there. If not given: all of a local cluster, one of any other."""
-    wait: float | None = None
-    """Most seconds to wait for them."""
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    workers: int | None = _at(None, "Begin when N workers have connected.", metavar="N", least=1)
+    """Begin when this many have connected, at most `wait` seconds later. Default: all of a local cluster, one of others."""
+    wait: float | None = _at(None, f"Maximum time to wait for them; {WAIT:g} if not given.", metavar="SECONDS", above=0)
+    tls_ca: str | None = _at(None, "Certificate of the authority that signs all certificates.", metavar="FILE")
+    tls_cert: str | None = _at(None, "Certificate of this process.", metavar="FILE")
+    tls_key: str | None = _at(None, "Private key of that certificate.", metavar="FILE")
 
     def __post_init__(self) -> None:
         named = [name for name in PLACES if getattr(self, name) is not None]

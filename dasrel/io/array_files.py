@@ -26,28 +26,11 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.options import Reading as Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a source is to be read. What is None is found out from the source itself, or does not apply."""
-
-    format: str | None = None
-    """One of `dasrel.readers.FORMATS`."""
-    ids: str | Names | None = None
-    """The objects' names, or a file with one name per line; they take the place of names in the source."""
-    shape: int | None = None
-    """Number of objects of a raw binary file."""
-    dtype: str | None = None
-    """Type of the numbers of a raw binary file, as NumPy writes it: float32, <f8, ..."""
-    columns: tuple[str | int, str | int, str | int] | None = None
-    """First object, second object, value: names or numbers from 1 of the columns of a list of pairs."""
-    dataset: str | None = None
-    """Which array inside an `.npz`, HDF5 or Zarr source."""
 
 
 class Source(Protocol):

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.kernels import LONG, POINTER
+from dasrel.options import Policy as Policy
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
@@ -208,49 +209,6 @@ def _first_places(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[
 
 
 BLOCK = 256
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What to do about the flaws of the input. Each is an error unless named here, and is recorded when used."""
-
-    symmetrize: Literal["error", "mean", "max"] = "error"
-    """How a pair whose two values differ becomes one value."""
-    missing: Literal["error", "max"] | float = "error"
-    """The value for pairs that are absent or NaN: a number, or the largest value present."""
-    diagonal: Literal["error", "zero"] = "error"
-    """Whether a distance matrix's non-zero diagonal is set to zero."""
-    clip_negative: float = 0.0
-    """Distances in [-clip_negative, 0) become 0."""
-    duplicates: Literal["error", "mean", "min", "max", "last"] = "error"
-    """Which value wins when a list of pairs names the same ordered pair more than once."""
-
-    def __post_init__(self) -> None:
-        _one_of("symmetrize", self.symmetrize, ("error", "mean", "max"))
-        _one_of("diagonal", self.diagonal, ("error", "zero"))
-        _one_of("duplicates", self.duplicates, ("error", "mean", "min", "max", "last"))
-        if isinstance(self.missing, str):
-            _one_of("missing", self.missing, ("error", "max"))
-        elif not np.isfinite(self.missing):
-            raise InputError(f"missing must be a finite number, 'max' or 'error', not {self.missing}")
-        if not (np.isfinite(self.clip_negative) and self.clip_negative >= 0):
-            raise InputError(f"clip_negative must be a finite number >= 0, not {self.clip_negative}")
-
-    def record(self) -> dict[str, Any]:
-        """As plain values for the store's attributes."""
-        return asdict(self)
-
-    def check_kind(self, kind: str) -> None:
-        """Refuse repairs that have no meaning for this kind."""
-        if is_similarity(kind):
-            for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
-                               ("clip_negative", self.clip_negative == 0)):  # fmt: skip
-                if not idle:
-                    raise InputError(
-                        f"{name} {getattr(self, name)} has no meaning for kind {kind}: it is for distances"
-                    )
-        elif not isinstance(self.missing, str) and self.missing < 0:
-            raise InputError(f"missing {self.missing}: kind {kind} takes no negative values")
 
 
 def check_tile(
@@ -613,8 +571,3 @@ def _places(mask: Array, values: Array, place: tuple[int, int], ids: Names) -> s
         r, c = divmod(int(k), mask.shape[1])
         named.append(f"{_pair(place[0] + r, place[1] + c, ids)} = {values[r, c]:g}")
     return some(named, total=flat.size)
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")

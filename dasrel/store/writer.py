@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
@@ -32,6 +31,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, Policy, TileStatistics, audit_of
+from dasrel.options import Writing as Writing, check_part as check_part_number
 from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest
 from dasrel.store.tile_files import (
     Layout,
@@ -59,27 +59,6 @@ from dasrel.util.files import (
 from dasrel.util.limits import Output
 from dasrel.util.text import count_text, redacted, shown, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How a store is written."""
-
-    dtype: Literal["float32", "float64"] = "float32"
-    tile: int | None = None
-    """Side of a tile; by default at most 64 MiB a tile."""
-    compress: Literal["lz4"] | None = None
-    memory: int | str = "1GiB"
-    """Anonymous memory that the work may take on this machine, in bytes or such as "2GiB"."""
-    resume: bool = False
-    """Go on with an unfinished store: only the tiles that are missing are written."""
-    force: bool = False
-    """Replace an existing store, by a rename once the new one is complete."""
-    part: tuple[int, int] | None = None
-    """Write only share k of N (k, N), 1 <= k <= N, of the tiles, beside other processes: see `dasrel.parts`."""
-    time_limit: float | str | None = None
-    """Seconds, or such as "30m": `Stopped` is raised before the tile that would be done later, counted from the first.
-    What is written stays; `resume` goes on with it."""
 
 
 class Writer:
@@ -461,27 +440,9 @@ class PartDone:
     """Whether the store is complete already."""
 
 
-def parse_part(text: str) -> tuple[int, int]:
-    """The part that K/N means.
-
-    >>> parse_part("3/8")
-    (3, 8)
-    """
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, flags=re.ASCII)
-    if found is None:
-        raise InputError(f"part {shown(text)!r} is not K/N, such as 3/8: the third of eight parts")
-    part = int(found[1]), int(found[2])
-    check_part(Writing(part=part))
-    return part
-
-
 def check_part(writing: Writing) -> None:
     """Refuse a part that there is not, and a part of something else than a new store."""
-    if writing.part is None:
-        raise InputError("it is not said which part to write", remedy="give {Writing.part}, part k of n")
-    k, n = writing.part
-    if not 0 <= k <= n or n < 1:
-        raise InputError(f"there is no part {k}/{n}: give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
+    check_part_number(writing.part)
     if writing.force:
         raise InputError("a part cannot replace a store", remedy="leave {force} out and remove the old one first")
 

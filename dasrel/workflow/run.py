@@ -1,14 +1,12 @@
-"""Run the stale steps of a workflow, under a lock.
+"""Run the stale steps of a workflow, one after another, under a lock.
 
-Running a workflow: what is to be done and why, one step after another, and nothing that was done before.
+A step works in a folder of its own below `out/.work`, named by its key. Its outputs are moved into `out` when all of
+them are complete:
 
-A step works in a folder of its own below `out/.work`, named by its key, and what it has written moves into `out` when
-it is whole:
+    state "running" -> work, in .work -> done.json, in .work -> state "putting" -> renames -> state "done"
 
-    state: it runs -> work, in .work -> done.json, in .work -> state: it is being put -> renames -> state: it is done
-
-Killed before done.json, the next run goes on in the same folder, with what import, pairwise and checkpoints have left
-there. Killed later, it only moves what is not moved yet.
+If the process is killed before done.json is written, the next run resumes in the same folder, with the partial stores
+and checkpoints there. If it is killed later, the next run only moves what has not been moved.
 """
 
 from __future__ import annotations
@@ -37,38 +35,38 @@ from dasrel.workflow.status import (
     STATE,
     TIMES,
     WORK,
-    Contents,
+    ContentHashes,
     Log,
-    Planned,
     StateFile,
+    StepStatus,
     appends_of,
     base_of,
-    judged,
     now,
     parameters,
+    step_status,
     write_json,
 )
-from dasrel.workflow.steps import Job, do
+from dasrel.workflow.steps import Job, run_step
 
 Tell = Callable[[str], None]
-OFTEN = 30.0
-"""Seconds between two lines of the log about the same step."""
+LOG_INTERVAL = 30.0
+"""Seconds between two progress events of the same step in the log."""
 
 
 @dataclass
 class StepOutcome:
-    """What a run has done."""
+    """The result of a run."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     """For each step: step, kind, status (done, unchanged, failed, waiting), why, seconds, scans, outputs, result."""
 
     def having(self, status: str) -> list[str]:
-        """The names of the steps of a status."""
+        """Return the names of the steps with a status."""
         return [one["step"] for one in self.steps if one["status"] == status]
 
     @property
     def not_converged(self) -> list[str]:
-        """Steps whose result has not converged, done now or before."""
+        """The names of the steps whose result has not converged, in this run or an earlier one."""
         return [one["step"] for one in self.steps if (one["result"] or {}).get("converged") is False]
 
 
@@ -80,18 +78,18 @@ def run_workflow(
     connected: Callable[[], Any] | None = None,
     trust: bool = True,
 ) -> StepOutcome:
-    """Do what is to be done. A step that fails stops those that use it, and no others.
+    """Run the steps that are not up to date. If one fails, the steps that use it are not run; the others are.
 
     Parameters
     ----------
     tell
-        Called with a line of text for people, when a step begins.
+        Called with a line of text when a step begins.
     connected
-        Makes a context in which the steps run, such as a cluster; entered only if there is something to do.
+        Return a context in which the steps run, such as a cluster; entered only if a step has to run.
     trust
-        Whether files of the same size and times as before count as the same, unread.
+        Whether files with the size and times of the last run count as unchanged, without being read.
 
-    Cost: nothing for what was done before, but for a stat of each file; else that of the steps.
+    Cost: a stat of each file of the steps that are up to date; for the others, the cost of their work.
     """
     log = log or Log(None)
     try:
@@ -109,7 +107,7 @@ def run_workflow(
             return _Run(workflow, log, tell, connected, trust).all()
         except limits.Terminated:
             log("run-stopped", message="SIGTERM")
-            raise Stopped("stopped by SIGTERM; run the same again to go on") from None
+            raise Stopped("stopped by SIGTERM; run the same again to continue") from None
         except BaseException as error:
             event = "run-stopped" if isinstance(error, (Stopped, KeyboardInterrupt)) else "run-failed"
             log(event, message=str(error) or type(error).__name__)
@@ -124,21 +122,23 @@ class _Run:
     ) -> None:
         self.workflow, self.log, self.tell, self.connected = workflow, log, tell, connected
         self.state = StateFile(workflow.out / STATE)
-        self.known = Contents(self.state.files, trust=trust)
-        self.planned: dict[str, Planned] = {}
+        self.known = ContentHashes(self.state.files, trust=trust)
+        self.planned: dict[str, StepStatus] = {}
         self.outcome = StepOutcome()
 
     def all(self) -> StepOutcome:
-        """Every step in turn; the cluster is asked for when the first one has something to do."""
+        """Run the steps in order; connect to the cluster before the first one that has work to do."""
         before = json.dumps(self.state.files)
         began = time.perf_counter()
         self.log("run-begin", workflow=str(self.workflow.path), out=str(self.workflow.out), version=__version__)
         with ExitStack() as place:
             connected = self.connected
             for name, step in self.workflow.steps.items():
-                one = self.planned[name] = judged(self.workflow, step, self.state, self.known, self.planned)
+                one = self.planned[name] = step_status(self.workflow, step, self.state, self.known, self.planned)
                 if one.is_done:
-                    shutil.rmtree(self.workflow.out / WORK / name, ignore_errors=True)  # killed at the very last moment
+                    shutil.rmtree(
+                        self.workflow.out / WORK / name, ignore_errors=True
+                    )  # left by a process that was killed after its last rename
                     self._report(one, "unchanged")
                 elif one.key is None:
                     self._report(one, "failed" if one.status == "failed" else "waiting")
@@ -154,27 +154,27 @@ class _Run:
         self.log("run-end", seconds=seconds, **counts)
         return self.outcome
 
-    def _report(self, one: Planned, status: str, **more: Any) -> None:
+    def _report(self, one: StepStatus, status: str, **more: Any) -> None:
         done = self.state.steps.get(one.step.name, {}).get("done") or {}
         result = done.get("result") if status in ("done", "unchanged") else None
         values = {"step": one.step.name, "kind": one.step.kind, "status": status, "why": redacted(one.why), **more}
         files = [str(self.workflow.out / name) for name in outputs(one.step)]
         self.outcome.steps.append({"seconds": 0.0, "scans": 0, **values, "outputs": files, "result": result})
-        if status != "done":  # of a step that was done the log has told already
+        if status != "done":  # step-done has been logged already
             self.log(f"step-{status}", step=one.step.name, kind=one.step.kind, key=one.key, message=values["why"])
 
-    def _step(self, one: Planned) -> Planned:
-        """Do a step, and write down how it went."""
+    def _step(self, one: StepStatus) -> StepStatus:
+        """Run a step, and record the result in the state file."""
         step, record = one.step, self.state.steps.setdefault(one.step.name, {})
         reason = limits.current().reason()
         if reason:
-            raise Stopped(f"stopped by {reason} before the step {step.name}; run the same again to go on")
+            raise Stopped(f"stopped by {reason} before the step {step.name}; run the same again to continue")
         began = time.perf_counter()
         started = {"status": "running", "key": one.key, "began": now(), "why": one.why}
         self.tell(f"{step.name} begins: {redacted(one.why)}")
         self.log("step-begin", step=step.name, kind=step.kind, key=one.key, message=one.why)
         with progress.watch(self._progress(step)) as counted, self._warnings_logged(step):
-            counted.say(step.name)  # and no longer what the step before said
+            counted.say(step.name)  # replaces the note of the step before
             try:
                 self._check_targets(step, record)
                 self._try(record, started)
@@ -184,52 +184,52 @@ class _Run:
                 self._try(record, {**started, "status": "putting"})
                 self._put(one, record, work, made)
             except (Stopped, limits.Terminated) as error:
-                told = error.problem if isinstance(error, Stopped) else f"stopped by SIGTERM in the step {step.name}"
-                text = f"{told}; run the same again to go on"
+                problem = error.problem if isinstance(error, Stopped) else f"stopped by SIGTERM in the step {step.name}"
+                text = f"{problem}; run the same again to continue"
                 self._try(record, {**started, "status": "stopped", "ended": now(), "message": text})
                 self.log("step-stopped", step=step.name, key=one.key, scans=counted.scans, message=text)
                 raise Stopped(text) from None
             except Exception as error:
                 failed = self._failed(one, record, started, error, time.perf_counter() - began)
                 if not isinstance(error, (DasrelError, OSError, MemoryError)):
-                    raise  # a defect, which somebody should see
+                    raise  # a defect of dasrel
                 return failed
         seconds, scans = round(time.perf_counter() - began, 3), counted.scans
         self.log("step-done", step=step.name, kind=step.kind, key=one.key, seconds=seconds, scans=scans,
                  bytes_read=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip
         self._report(one, "done", seconds=seconds, scans=scans)
         made = record["done"]
-        return Planned(step, "done", one.why, one.key, one.inputs, made["content"], made["ended"], made["parts"])
+        return StepStatus(step, "done", one.why, one.key, one.inputs, made["content"], made["ended"], made["parts"])
 
     def _try(self, record: dict[str, Any], values: dict[str, Any]) -> None:
         record["now"] = redacted(values)
         self.state.save()
 
     def _failed(
-        self, one: Planned, record: dict[str, Any], started: dict[str, Any], error: BaseException, seconds: float
-    ) -> Planned:
+        self, one: StepStatus, record: dict[str, Any], started: dict[str, Any], error: BaseException, seconds: float
+    ) -> StepStatus:
         text = redacted(error.text(as_key) if isinstance(error, DasrelError) else _plain(error))
         self._try(record, {**started, "status": "failed", "ended": now(), "message": text})
-        failed = Planned(one.step, "failed", text, one.key)
+        failed = StepStatus(one.step, "failed", text, one.key)
         self._report(failed, "failed", seconds=round(seconds, 3))
         return failed
 
     def _progress(self, step: Step) -> Callable[[progress.Progress], None]:
-        """A line of the log now and then."""
+        """Return a callback that logs progress, at most once per `LOG_INTERVAL`."""
         last = time.monotonic()
 
-        def show(told: progress.Progress) -> None:
+        def show(event: progress.Progress) -> None:
             nonlocal last
-            if time.monotonic() - last >= OFTEN:
+            if time.monotonic() - last >= LOG_INTERVAL:
                 last = time.monotonic()
-                self.log("progress", step=step.name, scans=told.scans, tiles_read=told.tiles, tiles=told.tiles_total,
-                         message=told.note or None)  # fmt: skip
+                self.log("progress", step=step.name, scans=event.scans, tiles_read=event.tiles, tiles=event.tiles_total,
+                         message=event.note or None)  # fmt: skip
 
         return show
 
     @contextmanager
     def _warnings_logged(self, step: Step) -> Iterator[None]:
-        """Warnings go into the log too; whoever shows them shows them."""
+        """Log warnings, besides showing them."""
         shows = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -243,7 +243,7 @@ class _Run:
             yield
 
     def _check_targets(self, step: Step, record: Mapping[str, Any]) -> None:
-        """Never touch what the workflow has not written."""
+        """Raise if an output exists that this workflow has not written."""
         for name in outputs(step):
             target = self.workflow.out / name
             if name not in record.get("ours", ()) and os.path.lexists(target):
@@ -252,21 +252,21 @@ class _Run:
                     " another name for the step"
                 )
 
-    def _work_folder(self, one: Planned) -> Path:
-        """A folder for this step with this key, this dasrel and these very files: what is in it can be gone on with."""
+    def _work_folder(self, one: StepStatus) -> Path:
+        """Return the work folder for this key, version and input files; its content can be resumed. Remove others."""
         step = one.step
         files = {place: status.signature(Path(place)) for place in step.files.values() if "://" not in place}
-        word = hashlib.sha256(json.dumps([one.key, __version__, files], sort_keys=True).encode()).hexdigest()[:16]
+        name = hashlib.sha256(json.dumps([one.key, __version__, files], sort_keys=True).encode()).hexdigest()[:16]
         home = self.workflow.out / WORK / step.name
         home.mkdir(parents=True, exist_ok=True)
         for other in home.iterdir():
-            if other.name != word:
+            if other.name != name:
                 shutil.rmtree(other, ignore_errors=True)
-        (home / word).mkdir(exist_ok=True)
-        return home / word
+        (home / name).mkdir(exist_ok=True)
+        return home / name
 
-    def _made(self, one: Planned, work: Path) -> dict[str, Any]:
-        """What the step says of its work, done now or before an interruption."""
+    def _made(self, one: StepStatus, work: Path) -> dict[str, Any]:
+        """Return the record of the step's work, which is done now unless it was done before an interruption."""
         marker = work / "done.json"
         with suppress(OSError, ValueError):
             before = dict(json.loads(marker.read_text(encoding="utf-8")))
@@ -276,43 +276,43 @@ class _Run:
         places = dict(one.step.files)
         for key, name in one.step.uses.items():
             places[key] = self._place_of(self.workflow.steps[name], one.step.settings.get(key, ""))
-        if getattr(one.step.asked, "warm_start", None) is True and self._fits(one.step):
+        if getattr(one.step.table, "warm_start", None) is True and self._fits(one.step):
             places["warm_start"] = str(self.workflow.out / one.step.name)
         began = time.perf_counter()
         base = base_of(self.workflow, one.step)
         earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.kind == "append" else 0
-        result = do(Job(one.step, work, self.workflow.out, places, earlier))
+        result = run_step(Job(one.step, work, self.workflow.out, places, earlier))
         seconds = round(time.perf_counter() - began, 3)
-        words = {name: status.read(work / name, whole=False) for name in outputs(one.step)}
-        given = "".join(status.read(work / name, leave_out=TIMES, whole=False) for name in words)
+        hashes = {name: status.read(work / name, whole=False) for name in outputs(one.step)}
+        content = "".join(status.read(work / name, leave_out=TIMES, whole=False) for name in hashes)
         if one.step.kind == "append":
-            given = self.known.of(self.workflow.out / outputs(base)[0])
+            content = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}
         if one.step.kind == "cluster":
             parts = {name: status.read(work / one.step.name / name) for name in result["folders"] if name != "."}
-        made = {"result": result, "seconds": seconds, "outputs": words, "content": given, "parts": parts}
+        made = {"result": result, "seconds": seconds, "outputs": hashes, "content": content, "parts": parts}
         write_json(marker, made)
         return made
 
     def _fits(self, step: Step) -> bool:
-        """Whether the last result of a cluster step is there, whole, and of the same rule and number of clusters."""
+        """Return whether the last result of a cluster step is intact, with the same rule and number of clusters."""
         done = self.state.steps[step.name].get("done")
-        asked = parameters(step)
+        wanted = parameters(step)
         place = self.workflow.out / step.name
         return (
             done is not None
-            and all(done["parameters"].get(name) == asked[name] for name in ("rule", "clusters"))
+            and all(done["parameters"].get(name) == wanted[name] for name in ("rule", "clusters"))
             and place.is_dir()
             and self.known.of(place) == done["outputs"].get(step.name)
         )
 
     def _place_of(self, step: Step, setting: str) -> str:
-        """Where what another step gives lies; of a result perhaps one setting."""
+        """Return the path of another step's output, or of one setting of a result."""
         step = base_of(self.workflow, step)
         return step.files["path"] if step.kind == "store" else str(self.workflow.out / outputs(step)[0] / setting)
 
-    def _put(self, one: Planned, record: dict[str, Any], work: Path, made: dict[str, Any]) -> None:
-        """Move what was written into its place, and write it down."""
+    def _put(self, one: StepStatus, record: dict[str, Any], work: Path, made: dict[str, Any]) -> None:
+        """Move the outputs into `out`, and record that the step is done."""
         out = self.workflow.out
         for name in (record.get("done") or {}).get("outputs", {}):
             if name not in made["outputs"]:

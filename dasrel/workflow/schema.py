@@ -1,29 +1,53 @@
-"""TOML workflows: tables of steps, reading, linking, names of outputs.
+"""Workflow files: tables of steps, reading, checking, links between steps, names of outputs.
 
-The tables of a workflow file, a class for each kind of step. Keys and defaults are those of the commands.
-
-Workflow files: TOML that names steps, checked to the last word before anything is done.
-
-Each table is a step, `[KIND.NAME]`, or `[KIND]` where there is one of its kind. The kinds are commands, and the keys
-are the commands' options with underscores. Steps name each other by their names. Nothing in a file is run: no shell,
-no templates, no imports; and names of steps are plain words, so that what they write stays in the folder `out`.
+A workflow is a TOML file. Each table is a step, `[KIND.NAME]`, or `[KIND]` if it is the only one of its kind. The kinds
+are commands, and the keys are the commands' options with underscores: both are made of the option groups of
+`dasrel.options`. Steps refer to each other by name. A file is checked completely before anything is done, and nothing
+in it is run: no shell, no templates, no imports. Names of steps are letters, digits, _ and -, so that outputs stay in
+the folder `out`.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
+from dasrel.options import (
+    NEW_PAIRS,
+    RENAMED,
+    STORE_FORMAT,
+    OptionField,
+    Policy,
+    Reading,
+    RunOptions,
+    Selection,
+    made,
+    option_fields,
+)
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.vocabulary import INITS, METHODS, OPTIONS, TAKES, ExportName, KindName, MethodName, RuleName
+from dasrel.vocabulary import INITS, METHODS, ExportName, KindName, MethodName
+
+Group = TypeVar("Group")
+T = TypeVar("T", bound="Table")
 
 
 def _listed(value: Any) -> Any:
@@ -42,32 +66,16 @@ def _printable(text: str) -> str:
     return text
 
 
-def _missing(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith("fill="):
-        try:
-            value = float(value.removeprefix("fill="))
-        except ValueError:
-            raise ValueError("is neither max nor fill=VALUE") from None
-    return value
-
-
 Memory = Annotated[str, AfterValidator(_memory)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Rules = Annotated[list[RuleName], BeforeValidator(_listed), Field(min_length=1)]
-Counts = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_listed), Field(min_length=1)]
 Printable = Annotated[str, AfterValidator(_printable)]
 Every = Annotated[int, Field(ge=1)]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
-Words = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
-
-
-def _several(kind: Any) -> Any:
-    return Annotated[list[kind], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class Table(BaseModel):
-    """What all tables have in common: keys that are not known are refused, and values are not bent into a type."""
+    """What all tables have in common: unknown keys are refused, and values are not converted to another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     HOW: ClassVar[tuple[str, ...]] = ("memory",)
@@ -76,6 +84,63 @@ class Table(BaseModel):
     """Keys that name files to read."""
     SUFFIXES: ClassVar[tuple[str, ...]] = ()
     """What the step writes in `out`: its name with each of these."""
+    GROUPS: ClassVar[tuple[type | Selection, ...]] = ()
+    """The option groups whose fields are keys."""
+
+    def group(self, group: type[Group] | Selection, **instead: Any) -> Group:
+        """Return an option group from the keys of this table, with other values for some of them."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        found: Group = made(group, {**values, **instead})
+        return found
+
+
+def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that adds the fields of option groups to a table, as keys.
+
+    Parameters
+    ----------
+    types
+        Types of single keys, where they are narrower than those of the fields.
+    """
+
+    def add(table: type[T]) -> type[T]:
+        keys: dict[str, Any] = {}
+        for one in chain.from_iterable(map(option_fields, groups)):
+            kind = types.get(one.name, _key_type(one))
+            if one.default is MISSING:
+                keys[one.name] = (kind, ...)
+            elif isinstance(one.default, list):
+                keys[one.name] = (kind, Field(default_factory=one.default.copy))
+            else:
+                keys[one.name] = (kind | None if one.default is None else kind, one.default)
+        made_table = create_model(table.__name__, __base__=table, __doc__=table.__doc__, __module__=__name__, **keys)
+        made_table.GROUPS = groups
+        return made_table
+
+    return add
+
+
+def _key_type(one: OptionField) -> Any:
+    """Return the type of a key: that of the field, with its bounds, as TOML can give it."""
+    bounds: dict[str, Any] = {"ge": one.option.least, "gt": one.option.above}
+
+    def bounded(kind: Any) -> Any:
+        if kind in (int, float):
+            return Annotated[kind, Field(**bounds, allow_inf_nan=False if kind is float else None)]
+        members = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+        return Union[tuple(bounded(member) for member in members)] if members else kind  # noqa: UP007
+
+    if get_origin(one.type) is list:
+        return Annotated[list[bounded(get_args(one.type)[0])], BeforeValidator(_listed), Field(min_length=1)]  # type: ignore[misc]
+    if get_origin(one.type) is tuple:
+        members = get_args(one.type)
+        return Annotated[list[members[0]], Field(min_length=len(members), max_length=len(members))]  # type: ignore[valid-type]
+    if one.option.parse is not None:
+        parse = one.option.parse
+        return Annotated[
+            bounded(one.type), BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+        ]
+    return bounded(one.type)
 
 
 class MatrixTable(Table):
@@ -84,35 +149,17 @@ class MatrixTable(Table):
     SUFFIXES: ClassVar[tuple[str, ...]] = (".zarr",)
 
 
-class Made(MatrixTable):
-    """A store that is written here."""
-
-    store_dtype: Literal["float32", "float64"] = "float32"
-    tile: Annotated[int, Field(ge=1)] | None = None
-    compress: Literal["lz4"] | None = None
-    memory: Memory = "1GiB"
-
-
-class Import(Made):
+@with_options(Reading, Policy, STORE_FORMAT, memory=Memory)
+class Import(MatrixTable):
     """`dasrel import`."""
 
     FILES = ("source", "ids")
     source: str
     kind: KindName
-    format: str | None = None
-    ids: str | None = None
-    shape: Annotated[int, Field(ge=1)] | None = None
-    dtype: str | None = None
-    columns: Annotated[list[str | int], Field(min_length=3, max_length=3)] | None = None
-    dataset: str | None = None
-    symmetrize: Literal["mean", "max"] | None = None
-    missing: Annotated[Literal["max"] | Number | None, BeforeValidator(_missing)] = None
-    diagonal: Literal["zero"] | None = None
-    clip_negative: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    duplicates: Literal["mean", "min", "max", "last"] | None = None
 
 
-class Pairwise(Made):
+@with_options(STORE_FORMAT, memory=Memory)
+class Pairwise(MatrixTable):
     """`dasrel pairwise`."""
 
     FILES = ("features", "ids")
@@ -130,13 +177,14 @@ class Demo(MatrixTable):
 
 
 class Store(MatrixTable):
-    """A store that is there already. It is read, never written."""
+    """An existing store. It is read, never written."""
 
     FILES = ("path",)
     SUFFIXES = ()
     path: str
 
 
+@with_options(NEW_PAIRS)
 class Append(Table):
     """`dasrel append`: to the matrix of this workflow, in the order of the file."""
 
@@ -144,17 +192,13 @@ class Append(Table):
     store: str | None = None
     source: str
     ids: str | None = None
-    symmetrize: Literal["mean", "max"] | None = None
-    missing: Annotated[Number | None, BeforeValidator(_missing)] = None
-    diagonal: Literal["zero"] | None = None
-    clip_negative: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     memory: Memory = "1GiB"
 
 
 class Spectrum(Table):
     """`dasrel spectrum`."""
 
-    HOW = ("every",)  # memory is no mere how: less of it can mean fewer steps of the search
+    HOW = ("every",)  # memory matters to the result: with less of it the search may take fewer steps
     SUFFIXES = (".json", ".png")
     store: str | None = None
     values: Annotated[int, Field(ge=1)] = 8
@@ -180,38 +224,18 @@ class Euclideanize(Table):
     every: Every | None = None
 
 
+@with_options(RunOptions)
 class Cluster(Table):
     """`dasrel cluster`."""
 
     HOW = ("memory", "strict", "every")
     SUFFIXES = ("",)
     store: str | None = None
-    rule: Rules
-    clusters: Counts
-    fuzzifier: _several(Annotated[float, Field(gt=1, allow_inf_nan=False)]) | None = None  # type: ignore[valid-type]
-    entropy_weight: _several(Literal["auto"] | Positive) | None = None  # type: ignore[valid-type]
-    spread_scale: _several(Positive) | None = None  # type: ignore[valid-type]
-    n_init: Annotated[int, Field(ge=1)] = 10
-    init: Words = Field(default_factory=lambda: ["random"])
-    seed: Annotated[int, Field(ge=0)] = 0
-    max_iter: Annotated[int, Field(ge=1)] = 300
-    tol: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
-    on_negative: Literal["error", "heal"] = "error"
-    spread: _several(Annotated[float, Field(ge=0, allow_inf_nan=False)]) = Field(default_factory=lambda: [0.0])  # type: ignore[valid-type]
-    euclideanize: str | None = None
-    accelerate: bool = False
     warm_start: Literal[True] | str | None = None
-    """A cluster step, a folder of results, or true: the last result of this very step, if it has one that fits."""
+    """A cluster step, a folder of results, or true: the last result of this step itself, if there is one that fits."""
     memory: Memory | None = None
     strict: bool = False
     every: Every | None = None
-
-    @model_validator(mode="after")
-    def _numbers_fit_rules(self) -> Cluster:
-        for name, rules in TAKES.items():
-            if getattr(self, name) is not None and not set(self.rule) & set(rules):
-                raise ValueError(f"{name} is for {' and '.join(rules)}, not {', '.join(self.rule)}")
-        return self
 
 
 class Tree(Table):
@@ -237,12 +261,12 @@ class Image(Table):
     @model_validator(mode="after")
     def _labels_come_from_a_result(self) -> Image:
         if (self.order == "labels" or self.induced) and self.result is None:
-            raise ValueError("result is missing: name the cluster step that the labels are in")
+            raise ValueError("result is missing: name the cluster step whose labels to use")
         return self
 
 
 class Figure(Table):
-    """A picture of the memberships of a result, and of the dissimilarity that they induce."""
+    """A figure of the memberships of a result, and of the dissimilarity that they induce."""
 
     SUFFIXES = (".png",)
     result: str
@@ -259,17 +283,10 @@ class Export(Table):
     memory: Memory = "1GiB"
 
 
-class Where(Table):
-    """`[runtime]`: the fields of `dasrel.runtime.Runtime`, and the memory of steps that do not name theirs."""
+@with_options(Runtime, **{one.name: Printable for one in option_fields(Runtime) if one.type is str})
+class RuntimeTable(Table):
+    """`[runtime]`: the fields of `dasrel.engine.runtime.Runtime`, and the default memory of the steps."""
 
-    scheduler: Printable | None = None
-    scheduler_file: Printable | None = None
-    dask: Printable | None = None
-    workers: Annotated[int, Field(ge=1)] | None = None
-    wait: Positive | None = None
-    tls_ca: Printable | None = None
-    tls_cert: Printable | None = None
-    tls_key: Printable | None = None
     memory: Memory | None = None
 
 
@@ -287,7 +304,7 @@ TABLES: dict[str, type[Table]] = {
     "figure": Figure,
     "export": Export,
 }
-"""The kinds of steps, in the order of their work."""
+"""The kinds of steps, in the usual order of work."""
 
 
 def as_key(name: str, value: str | None) -> str:
@@ -296,8 +313,8 @@ def as_key(name: str, value: str | None) -> str:
     >>> as_key("Policy.symmetrize", "mean"), as_key("Writing.dtype", None), as_key("resume", "True")
     ('symmetrize = "mean"', 'store_dtype', 'resume')
     """
-    key = OPTIONS.get(name, name.rpartition(".")[2])
-    tables: list[type[Table]] = [*TABLES.values(), Where]
+    key = RENAMED.get(name, name.rpartition(".")[2])
+    tables: list[type[Table]] = [*TABLES.values(), RuntimeTable]
     if value is None or not any(key in table.model_fields for table in tables):
         return key
     return f"{key} = {value}" if value.isupper() or value.isdecimal() else f'{key} = "{value}"'
@@ -306,41 +323,41 @@ def as_key(name: str, value: str | None) -> str:
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 SETTING = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 LARGEST = 1 << 20
-"""Bytes of a workflow file."""
+"""Maximum size of a workflow file, in bytes."""
 RUNS_CODE = ("python", "prologue", "directive", "image", "spec")
-"""Settings of a cluster that name programs or lines of shell."""
+"""Settings of a cluster that name programs or shell commands."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One table, checked, with what it takes from others."""
+    """A checked table, with the steps and files that it uses."""
 
     name: str
     kind: str
-    asked: Any
-    """The table's values; a model of this module."""
+    table: Any
+    """The checked table: an instance of a class of `TABLES`."""
     uses: Mapping[str, str] = field(default_factory=dict)
     """Keys whose value is another step, with its name."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of these, where one setting of a cluster step is meant: its folder."""
+    """For those that use one setting of a cluster step: its folder."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Keys whose value is a file, a folder or a URL: absolute."""
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it gives a matrix."""
-        return isinstance(self.asked, MatrixTable)
+        """Whether its output is a matrix."""
+        return isinstance(self.table, MatrixTable)
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow file, checked."""
+    """A checked workflow file."""
 
     path: Path
     out: Path
     runtime: Runtime
     steps: Mapping[str, Step]
-    """By name, each behind those that it uses."""
+    """By name, each after those that it uses."""
 
 
 def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflow:
@@ -349,7 +366,7 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
     Parameters
     ----------
     out
-        A folder for what the steps write, instead of the file's `out`.
+        A folder for the outputs of the steps, instead of the file's `out`.
     """
     path = Path(path)
     where = shown(path, limit=200)
@@ -384,7 +401,7 @@ def _several_faults(faults: list[str]) -> str:
 
 
 def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step], list[str]]:
-    """The tables as steps, and what is wrong with them."""
+    """Return the tables as steps, and the faults found in them."""
     steps: dict[str, Step] = {}
     faults: list[str] = []
     for kind, tables in content.items():
@@ -419,15 +436,20 @@ def _matrices() -> list[str]:
 
 def _checked(kind: str, name: str, table: dict[str, Any], place: str, faults: list[str]) -> Step | None:
     try:
-        return Step(name, kind, TABLES[kind].model_validate(table))
+        checked = TABLES[kind].model_validate(table)
+        for group in checked.GROUPS:
+            checked.group(group)  # which may refuse values that do not go together
+        return Step(name, kind, checked)
     except ValidationError as error:
-        faults += explained(place, TABLES[kind].model_fields, error)
-        return None
+        faults += fault_lines(place, TABLES[kind].model_fields, error)
+    except InputError as error:
+        faults.append(f"{place}: {error.text(as_key)}")
+    return None
 
 
-def explained(place: str, known: Iterable[str], error: ValidationError) -> list[str]:
-    """What pydantic found, each fault in one line: where, what, and the nearest word that would do."""
-    told: dict[str, list[str]] = {}
+def fault_lines(place: str, known: Iterable[str], error: ValidationError) -> list[str]:
+    """Return the faults that pydantic found, a line each: where, what, and the nearest known name."""
+    faults: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False, include_context=False):
         where = "".join(f"[{part}]" if isinstance(part, int) else f" {part}" for part in fault["loc"][:1])
         numbers = "".join(f"[{part}]" for part in fault["loc"][1:] if isinstance(part, int))
@@ -438,49 +460,49 @@ def explained(place: str, known: Iterable[str], error: ValidationError) -> list[
             what = "missing"
         elif fault["loc"]:
             what = f"{shown(repr(fault['input']))} {what}"
-        told.setdefault(f"{place}{shown(where)}{numbers}", []).append(what)
-    return [f"{where}: {' or '.join(_shortened(parts))}" for where, parts in told.items()]
+        faults.setdefault(f"{place}{shown(where)}{numbers}", []).append(what)
+    return [f"{where}: {' or '.join(_shortened(parts))}" for where, parts in faults.items()]
 
 
 def _shortened(parts: list[str]) -> list[str]:
-    """Faults of one value, which a union has for each of its members, without what the first has said already."""
+    """Shorten the faults that a union reports for each of its members: all but the first only continue it."""
     return [part if k == 0 else part.partition(" should be ")[2] or part for k, part in enumerate(dict.fromkeys(parts))]
 
 
 def _runtime(table: Any, folder: Path, faults: list[str]) -> tuple[Runtime, str | None]:
-    """Where to run, and the memory of steps that do not name theirs."""
+    """Return where to run, and the default memory of the steps."""
     try:
-        given = Where.model_validate(table).model_dump(exclude_none=True)
+        given = RuntimeTable.model_validate(table).model_dump(exclude_none=True)
         memory = given.pop("memory", None)
         for name in parsed_cluster(given["dask"])[1] if "dask" in given else ():
             if name in RUNS_CODE:
                 faults.append(
-                    f"[runtime] dask: {name} says what is run, and a workflow file does not; give it by --dask"
+                    f"[runtime] dask: {name} names a program to run, which a workflow file may not; give it by --dask"
                     " or DASREL_DASK"
                 )
         for key in ("scheduler_file", *TLS):  # as all paths, they are relative to the workflow file
             given |= {key: str(folder / given[key])} if key in given else {}
         return Runtime(**given), memory
     except ValidationError as error:
-        faults += explained("[runtime]", Where.model_fields, error)
+        faults += fault_lines("[runtime]", RuntimeTable.model_fields, error)
     except InputError as error:
         faults.append(f"[runtime] {redacted(error.text(as_key))}")
     return Runtime(), None
 
 
-# ------------------------------------------------------------------------------------------ what steps take from others
+# ------------------------------------------------------------------------------------------------ links between steps
 
 
 def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[str]) -> Step:
-    """The step with its files and the steps that it uses."""
+    """Return the step with its files and the steps that it uses."""
     place = f"[{step.kind}.{step.name}]"
-    asked = step.asked
+    table = step.table
     uses: dict[str, str] = {}
     settings: dict[str, str] = {}
     files: dict[str, str] = {}
-    for key in asked.FILES:
-        if getattr(asked, key) is not None:
-            files[key] = _located(getattr(asked, key), folder)
+    for key in table.FILES:
+        if getattr(table, key) is not None:
+            files[key] = _located(getattr(table, key), folder)
 
     def take(key: str, word: str, kinds: Iterable[str], also: Iterable[str] = ()) -> None:
         found = steps.get(word)
@@ -502,10 +524,10 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
         elif slash:
             settings[key] = setting
 
-    if hasattr(asked, "store"):
+    if hasattr(table, "store"):
         matrices = [name for name, other in steps.items() if other.is_matrix]
-        if asked.store is not None:
-            take("store", asked.store, _matrices())
+        if table.store is not None:
+            take("store", table.store, _matrices())
         elif len(matrices) > 1:
             faults.append(f"{place} store: missing; there are several matrices: {', '.join(matrices)}")
         elif matrices:
@@ -513,52 +535,52 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
         if "store" in uses:
             _appended(step, steps, uses, files, folder, faults)
     for key, also in (("euclideanize", METHODS), ("relation", ("plain",))):
-        wanted = getattr(asked, key, None)
+        wanted = getattr(table, key, None)
         if wanted is not None and wanted.endswith(".npz"):
             files[key] = _located(wanted, folder)
         elif wanted is not None and (wanted not in also or wanted in steps):
             take(key, wanted, ["euclideanize"], also)
-    for k, word in enumerate(getattr(asked, "init", [])):
+    for k, word in enumerate(getattr(table, "init", [])):
         if word.endswith((".npz", ".npy")):
             files[f"init {k}"] = _located(word, folder)
         elif word not in INITS:
             take_result(f"init {k}", word, INITS)
-    previous = getattr(asked, "warm_start", None)
+    previous = getattr(table, "warm_start", None)
     if isinstance(previous, str) and (previous.partition("/")[0] in steps or NAME.fullmatch(previous)):
         take_result("warm_start", previous)
     elif isinstance(previous, str):
         files["warm_start"] = _located(previous, folder)
-    if getattr(asked, "result", None) is not None:
-        take_result("result", asked.result)
-    return Step(step.name, step.kind, asked, uses, settings, files)
+    if getattr(table, "result", None) is not None:
+        take_result("result", table.result)
+    return Step(step.name, step.kind, table, uses, settings, files)
 
 
 def _appended(
     step: Step, steps: Mapping[str, Step], uses: dict[str, str], files: dict[str, str], folder: Path, faults: list[str]
 ) -> None:
-    """What is appended to a matrix is part of it: an append comes behind the one before, all others behind the last."""
+    """Order the appends to a matrix: each uses the one before it, and all other steps use the last."""
     base = steps[uses["store"]]
     several = sum(other.is_matrix for other in steps.values()) > 1
-    chain = [one for one in steps.values() if one.kind == "append" and (one.asked.store == base.name or not several)]
+    chain = [one for one in steps.values() if one.kind == "append" and (one.table.store == base.name or not several)]
     before = chain[: chain.index(step)] if step in chain else chain
     if before:
         uses["store"] = before[-1].name
     if step.kind != "append":
         return
-    if base.kind == "pairwise":  # whose appends are features too, and want those of the objects that are there
-        for k, text in enumerate([base.asked.features, *(one.asked.source for one in before)]):
+    if base.kind == "pairwise":  # its appends are features too, and need those of the objects in the store
+        for k, text in enumerate([base.table.features, *(one.table.source for one in before)]):
             files[f"features {k}"] = _located(text, folder)
     elif base.kind != "import":
         faults.append(f"[append.{step.name}]: {base.name} is made by [{base.kind}]; append is for import and pairwise")
 
 
 def _located(text: str, folder: Path) -> str:
-    """A URL as it is, a path from the folder of the workflow file."""
+    """Return a URL unchanged, and a path relative to the folder of the workflow file."""
     return text if "://" in text else str(folder / Path(text).expanduser())
 
 
 def _ordered(steps: Mapping[str, Step], where: str) -> dict[str, Step]:
-    """Steps behind those that they use, else as in the file."""
+    """Return the steps, each after those that it uses, otherwise in the order of the file."""
     ordered: dict[str, Step] = {}
 
     def place(name: str, waiting: tuple[str, ...]) -> None:
@@ -575,16 +597,16 @@ def _ordered(steps: Mapping[str, Step], where: str) -> dict[str, Step]:
 
 
 def outputs(step: Step) -> tuple[str, ...]:
-    """The names of what a step writes in `out`; each is a file or a folder."""
-    name, asked = step.name, step.asked
+    """Return the names of the files and folders that a step writes in `out`."""
+    name, table = step.name, step.table
     if step.kind == "spectrum":
-        return (f"{name}.json", f"{name}.png") if asked.picture else (f"{name}.json",)
+        return (f"{name}.json", f"{name}.png") if table.picture else (f"{name}.json",)
     if step.kind == "image":
-        return (f"{name}.{asked.format}",)
+        return (f"{name}.{table.format}",)
     if step.kind == "export":
-        return (f"{name}{EXPORTED[asked.format]}",)
-    return tuple(f"{name}{suffix}" for suffix in asked.SUFFIXES)
+        return (f"{name}{EXPORTED[table.format]}",)
+    return tuple(f"{name}{suffix}" for suffix in table.SUFFIXES)
 
 
 EXPORTED = {"npy": ".npy", "condensed": ".npy", "lsmat": ".lsmat", "phylip": ".phy", "zarr": ".zarr"}
-"""The suffix of each format."""
+"""The suffix of each export format."""

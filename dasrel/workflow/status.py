@@ -1,21 +1,15 @@
 """Status of workflow steps: state file, event log, content hashes; up to date, or stale and why.
 
-How the steps of a workflow stand: done, or to be done and why. Nothing is written here.
+The key of a step is a hash of the content of its inputs, its parameters and the versions of the formats that dasrel
+writes. A step is done when the state file has it with this key and its outputs still exist.
 
-The key of a step is made of the content of its inputs, its parameters and the formats of what dasrel writes. A step is
-done when its record has this key and what it wrote is still there.
+Content hashes are kept in the state file with a signature of the files: their sizes, times and inodes. While the
+signature is unchanged the content is taken to be unchanged, so that a source of 100 GB is not read again to find that
+out. The hash of a store is made of its object names and the records of its tiles; only if the signature has changed are
+the tiles read and compared with their checksums.
 
-What a file, a folder or a store holds, as one short word. What was read once is not read again.
-
-The word is a checksum. It is kept with the signature of the files, their sizes, times and inodes, and while that is the
-same the content is taken to be the same: a source of 100 GB is not read again to see that nothing has changed.
-
-The word of a store comes from its names and from the records of its tiles. Only where the signature has changed are the
-tiles read, and compared with the checksums that they end with.
-
-What a workflow writes down: its state after every step, and its log of JSON lines. No credentials in either.
-
-The store is imported inside the functions, so that a workflow with nothing to do does not load Zarr.
+Neither the state file nor the log contains credentials. The store is imported inside the functions, so that a workflow
+with nothing to do does not load Zarr.
 """
 
 from __future__ import annotations
@@ -40,39 +34,39 @@ STATE = "run.state.json"
 LOCK = "run.lock"
 WORK = ".work"
 FORMATS = {"store": 1, "euclidean": 1, "model": 1, "step": 1}
-"""Versions of what steps write: when one changes, steps are done again. A test keeps them equal to the modules'."""
+"""Versions of the formats that steps write, as a test checks. When one changes, steps are run again."""
 TIMES = ("result.json",)
-"""Files that hold times and paths: what uses a result does not depend on them."""
+"""Files with times and paths in them: steps that use a result do not depend on these."""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A step as it stands."""
+class StepStatus:
+    """The status of a step."""
 
     step: Step
     status: str
-    """done, stale (done, but not from these inputs and parameters), pending, failed or running."""
+    """done, stale (done, but with other inputs or parameters), pending, failed or running."""
     why: str
     key: str | None = None
-    """None where an input is not there yet."""
+    """None if an input does not exist yet."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     content: str | None = None
-    """The word of what it gives to others, where that is done."""
+    """The content hash of what other steps use of it, if it is done."""
     since: str | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
-    """The words of the settings of a cluster step."""
+    """The content hashes of the settings of a cluster step."""
 
-    def word(self, setting: str | None) -> str:
-        """Of all that it gives, or of one setting."""
+    def content_hash(self, setting: str | None) -> str:
+        """Return the content hash of all outputs, or of one setting."""
         return str(self.content if setting is None else self.parts.get(setting, self.content))
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the step is up to date."""
         return self.status == "done"
 
     def as_dict(self, out: Path) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         files = [str(out / name) for name in outputs(self.step)]
         return {
             "step": self.step.name, "kind": self.step.kind, "status": self.status, "why": self.why,
@@ -80,81 +74,82 @@ class Planned:
         }  # fmt: skip
 
 
-def plan(workflow: Workflow, *, read: bool = True, trust: bool = True) -> list[Planned]:
-    """Every step as it stands. Nothing is written.
+def plan(workflow: Workflow, *, read: bool = True, trust: bool = True) -> list[StepStatus]:
+    """Return the status of every step. Nothing is written.
 
     Parameters
     ----------
     read
-        Whether files that were touched since are read to see if they have changed.
+        Whether files whose signature has changed are read to see if their content has.
     trust
-        Whether files of the same size and times as before count as the same, unread.
+        Whether files with the size and times of the last run count as unchanged, without being read.
     """
     state = StateFile(workflow.out / STATE)
-    known = Contents(state.files, trust=trust)
-    at_work = lock_owner(workflow.out / LOCK) is not None
-    planned: dict[str, Planned] = {}
+    known = ContentHashes(state.files, trust=trust)
+    is_running = lock_owner(workflow.out / LOCK) is not None
+    planned: dict[str, StepStatus] = {}
     for name, step in workflow.steps.items():
-        planned[name] = judged(workflow, step, state, known, planned, read=read)
+        planned[name] = step_status(workflow, step, state, known, planned, read=read)
         trying = state.steps.get(name, {}).get("now") or {}
-        if at_work and trying.get("status") in ("running", "putting"):
-            planned[name] = Planned(step, "running", "at work", planned[name].key, since=trying.get("began"))
+        if is_running and trying.get("status") in ("running", "putting"):
+            planned[name] = StepStatus(step, "running", "in progress", planned[name].key, since=trying.get("began"))
     return list(planned.values())
 
 
-# ------------------------------------------------------------------------------------------------------------- judging
+# ------------------------------------------------------------------------------------------------ status of one step
 
 
-def judged(
+def step_status(
     workflow: Workflow,
     step: Step,
     state: StateFile,
-    known: Contents,
-    before: Mapping[str, Planned],
+    known: ContentHashes,
+    before: Mapping[str, StepStatus],
     *,
     read: bool = True,
-) -> Planned:
+) -> StepStatus:
+    """Return the status of a step, given that of the steps before it."""
     record = state.steps.get(step.name, {})
     done, trying = record.get("done"), record.get("now")
     waiting = [name for name in dict.fromkeys(step.uses.values()) if before[name].content is None]
     if waiting:
         failed = [name for name in waiting if before[name].status == "failed"]
         why = f"needs {some(failed)}, which failed" if failed else f"waits for {some(waiting)}"
-        return Planned(step, "stale" if done else "pending", why, since=(done or {}).get("ended"))
-    inputs = {key: before[name].word(step.settings.get(key)) for key, name in step.uses.items()}
+        return StepStatus(step, "stale" if done else "pending", why, since=(done or {}).get("ended"))
+    inputs = {key: before[name].content_hash(step.settings.get(key)) for key, name in step.uses.items()}
     for key, place in step.files.items():
         if not read and "://" not in place and not _unchanged(known, Path(place)):
-            why = f"{key} has been touched: {shown(place, limit=200)}"
-            return Planned(step, "stale" if done else "pending", why, since=(done or {}).get("ended"))
+            why = f"{key} may have changed: {shown(place, limit=200)}"
+            return StepStatus(step, "stale" if done else "pending", why, since=(done or {}).get("ended"))
         try:
-            inputs[key] = _word(key, place, done, known)
+            inputs[key] = _content_hash(key, place, done, known)
         except DasrelError as error:
-            return Planned(step, "failed", error.text(as_key))
+            return StepStatus(step, "failed", error.text(as_key))
     key = _key(step, inputs)
     if step.kind == "store":
-        return Planned(step, "done", "it is there", key, inputs, inputs["path"])
+        return StepStatus(step, "done", "it exists", key, inputs, inputs["path"])
     if done is not None and done["key"] == key:
         fault = _fault(workflow, step, state, known, read)
         if fault is None:
-            return Planned(step, "done", "as before", key, inputs, done["content"], done["ended"], done["parts"])
-        return Planned(step, "stale", fault, key, inputs, since=done["ended"])
+            return StepStatus(step, "done", "up to date", key, inputs, done["content"], done["ended"], done["parts"])
+        return StepStatus(step, "stale", fault, key, inputs, since=done["ended"])
     if trying is not None and trying["status"] == "failed":
-        return Planned(step, "failed", f"it failed: {trying['message']}", key, inputs, since=trying["ended"])
+        return StepStatus(step, "failed", f"it failed: {trying['message']}", key, inputs, since=trying["ended"])
     if trying is not None and trying["key"] == key:
-        return Planned(step, "pending", f"it was {_ended[trying['status']]}", key, inputs, since=trying["began"])
+        return StepStatus(step, "pending", f"it was {_ended[trying['status']]}", key, inputs, since=trying["began"])
     if done is None:
-        return Planned(step, "pending", "not done yet", key, inputs)
-    return Planned(step, "stale", _changes(step, inputs, done), key, inputs, since=done["ended"])
+        return StepStatus(step, "pending", "not done yet", key, inputs)
+    return StepStatus(step, "stale", _changes(step, inputs, done), key, inputs, since=done["ended"])
 
 
 _ended = {"running": "interrupted", "putting": "interrupted", "stopped": "stopped"}
 
 
-def _unchanged(known: Contents, path: Path) -> bool:
+def _unchanged(known: ContentHashes, path: Path) -> bool:
     try:
         return known.is_known(path)
     except InputError:
-        return True  # it is not there: whoever reads it says so
+        return True  # it does not exist; reading it raises the error
 
 
 def _key(step: Step, inputs: Mapping[str, str]) -> str:
@@ -163,40 +158,42 @@ def _key(step: Step, inputs: Mapping[str, str]) -> str:
 
 
 def parameters(step: Step) -> dict[str, Any]:
-    """What a step was asked for, without what says only where or how; of a file the suffix, which tells its format."""
-    left_out = {*step.asked.HOW, *step.asked.FILES, "store"}
-    values = step.asked.model_dump(mode="json", exclude=left_out)
-    suffixes = {f"{key} suffix": Path(step.files[key]).suffix for key in step.asked.FILES if key in step.files}
+    """Return the parameters that determine the output of a step; of files only the suffixes, which select formats."""
+    left_out = {*step.table.HOW, *step.table.FILES, "store"}
+    values = step.table.model_dump(mode="json", exclude=left_out)
+    suffixes = {f"{key} suffix": Path(step.files[key]).suffix for key in step.table.FILES if key in step.files}
     return {**values, **suffixes}
 
 
 def _changes(step: Step, inputs: Mapping[str, str], done: Mapping[str, Any]) -> str:
-    """Why a key is another one than before."""
-    told = []
+    """Return why a key differs from the recorded one."""
+    changes = []
     if step.kind != done["kind"]:
         return f"it was a step of the kind {done['kind']}"
     was = done["parameters"]
     for name, value in redacted(parameters(step)).items():
         if value != was.get(name):
-            told.append(f"{name} is {shown(json.dumps(value))}, was {shown(json.dumps(was.get(name)))}")
-    told += [f"{step.uses.get(name, name)} has changed" for name in inputs if inputs[name] != done["inputs"].get(name)]
-    return some(told) if told else "dasrel writes another format now"
+            changes.append(f"{name} is {shown(json.dumps(value))}, was {shown(json.dumps(was.get(name)))}")
+    changes += [
+        f"{step.uses.get(name, name)} has changed" for name in inputs if inputs[name] != done["inputs"].get(name)
+    ]
+    return some(changes) if changes else "dasrel writes another format now"
 
 
-def _fault(workflow: Workflow, step: Step, state: StateFile, known: Contents, read: bool) -> str | None:
-    """What is wrong with what a step has written, or None."""
+def _fault(workflow: Workflow, step: Step, state: StateFile, known: ContentHashes, read: bool) -> str | None:
+    """Return what is wrong with the outputs of a step, or None."""
     done = state.steps[step.name]["done"]
     if step.kind == "append":
         return None if _is_in(workflow, step, state, known) else "it is not in the store"
-    for name, word in done["outputs"].items():
+    for name, content in done["outputs"].items():
         place = workflow.out / name
         if not os.path.lexists(place):
             return f"{name} is missing"
         if not read and not known.is_known(place):
-            return f"{name} has been touched"
+            return f"{name} may have changed"
         try:
-            if known.of(place) not in [word, *_grown(workflow, step, state, known, word)]:
-                return f"{name} has been changed"
+            if known.of(place) not in [content, *_grown(workflow, step, state, known, content)]:
+                return f"{name} has changed"
         except DasrelError as error:
             return f"{name} is damaged ({error})"
     return None
@@ -206,58 +203,58 @@ def _fault(workflow: Workflow, step: Step, state: StateFile, known: Contents, re
 
 
 def appends_of(workflow: Workflow, base: str) -> list[Step]:
-    """The appends to a matrix, in their order."""
+    """Return the appends to a matrix, in order."""
     found: list[Step] = []
-    for step in workflow.steps.values():  # each stands behind the one before
+    for step in workflow.steps.values():  # each comes after the one before it
         if step.kind == "append" and step.uses["store"] == (found[-1].name if found else base):
             found.append(step)
     return found
 
 
 def base_of(workflow: Workflow, step: Step) -> Step:
-    """The matrix that an append goes to, or the step itself."""
+    """Return the step whose matrix an append extends, or the step itself."""
     while step.kind == "append":
         step = workflow.steps[step.uses["store"]]
     return step
 
 
-def _grown(workflow: Workflow, base: Step, state: StateFile, known: Contents, word: str) -> list[str]:
-    """The words that a matrix may have instead of its first one, `word`: those after each append that still holds."""
-    words: list[str] = []
+def _grown(workflow: Workflow, base: Step, state: StateFile, known: ContentHashes, first: str) -> list[str]:
+    """Return the content hashes of a matrix after each append that is still valid; `first` is that before them."""
+    hashes: list[str] = []
     for k, step in enumerate(appends_of(workflow, base.name)):
         record = state.steps.get(step.name, {})
         done, trying = record.get("done") or {}, record.get("now") or {}
-        before = words[-1] if words else word
+        before = hashes[-1] if hashes else first
         try:
-            files = {name: _word(name, place, record.get("done"), known) for name, place in step.files.items()}
-        except DasrelError:  # whose fault that is will be told; it is no reason to begin with the import again
-            return [*words, done["content"]] if done else words
+            files = {name: _content_hash(name, place, record.get("done"), known) for name, place in step.files.items()}
+        except DasrelError:  # reported as a fault of the append; it is no reason to repeat the import
+            return [*hashes, done["content"]] if done else hashes
         key = _key(step, {"store": before, **files})
         if done.get("key") == key:
-            words.append(done["content"])
+            hashes.append(done["content"])
         elif trying.get("key") == key:  # killed between the end of the append and its record, or before
             from dasrel.store.matrix import store_manifest
 
             manifest = store_manifest(workflow.out / outputs(base)[0]) or {}
             if len(manifest.get("provenance", {}).get("appends", [])) == k + 1:
-                words.append(known.of(workflow.out / outputs(base)[0]))
+                hashes.append(known.of(workflow.out / outputs(base)[0]))
             break
         else:
             break
-    return words
+    return hashes
 
 
-def _is_in(workflow: Workflow, step: Step, state: StateFile, known: Contents) -> bool:
-    """Whether a matrix holds what this step, or one behind it, has appended."""
+def _is_in(workflow: Workflow, step: Step, state: StateFile, known: ContentHashes) -> bool:
+    """Return whether a matrix contains what this append, or a later one, has added."""
     base = base_of(workflow, step)
     first = state.steps[base.name]["done"]["content"]
     chain = appends_of(workflow, base.name)
-    words = _grown(workflow, base, state, known, first)
-    return known.of(workflow.out / outputs(base)[0]) in words[chain.index(step) :]
+    hashes = _grown(workflow, base, state, known, first)
+    return known.of(workflow.out / outputs(base)[0]) in hashes[chain.index(step) :]
 
 
-def _word(key: str, place: str, done: Mapping[str, Any] | None, known: Contents) -> str:
-    """The word of a file, a folder or a URL. A file that is gone counts as it was when the step was done."""
+def _content_hash(key: str, place: str, done: Mapping[str, Any] | None, known: ContentHashes) -> str:
+    """Return the content hash of a file, a folder or a URL; of a file that was deleted, that when the step was done."""
     if "://" in place:
         from dasrel.store.matrix import remote_content_hash
 
@@ -268,25 +265,25 @@ def _word(key: str, place: str, done: Mapping[str, Any] | None, known: Contents)
 
 
 Known = dict[str, dict[str, str]]
-"""For each path its signature and its word."""
+"""For each path its signature and its content hash (`word`)."""
 
 
-class Contents:
-    """The words of paths, with what is known of them from before."""
+class ContentHashes:
+    """Content hashes of paths, cached by signature."""
 
     def __init__(self, known: Known | None = None, *, trust: bool = True) -> None:
         self.known: Known = {} if known is None else known
         self.trust = trust
-        """Whether a signature that has not changed is believed."""
+        """Whether an unchanged signature means unchanged content."""
         self._seen: set[str] = set()
 
     def is_known(self, path: Path) -> bool:
-        """Whether nothing at this path has changed since it was read."""
+        """Return whether the signature of a path is unchanged since it was read."""
         kept = self.known.get(str(path))
         return kept is not None and kept["signature"] == signature(path)
 
     def of(self, path: Path) -> str:
-        """The word of what lies at a path. Cost: reads it all, if its signature is not the one from before."""
+        """Return the content hash of a path. Cost: reads all of it if its signature has changed."""
         name = str(path)
         now = signature(path)
         kept = self.known.get(name)
@@ -294,38 +291,38 @@ class Contents:
             return kept["word"]
         word = read(path)
         if signature(path) != now:
-            raise InputError(f"{shown(path, limit=200)} changes while it is being read; wait until it is whole")
+            raise InputError(f"{shown(path, limit=200)} changes while it is being read; wait until it is complete")
         self.known[name] = {"signature": now, "word": word}
         self._seen.add(name)
         return word
 
     def adopt(self, path: Path, word: str) -> None:
-        """Keep the word of something that was written here just now."""
+        """Store the content hash of an output that has just been written."""
         self.known[str(path)] = {"signature": signature(path), "word": word}
         self._seen.add(str(path))
 
 
 def signature(path: Path) -> str:
-    """Sizes, times and inodes of all files at a path, as one word. Cost: a stat of each."""
+    """Return a hash of the sizes, times and inodes of all files at a path. Cost: a stat of each."""
     try:
         if not path.is_dir():
             return _signed([("", path)])
         return _signed(_files(path))
     except FileNotFoundError:
-        raise InputError(f"{shown(path, limit=200)} is not there; check the name") from None
+        raise InputError(f"{shown(path, limit=200)} does not exist; check the name") from None
     except OSError as error:
         raise InputError(f"{shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
 
 def read(path: Path, *, leave_out: Iterable[str] = (), whole: bool = True) -> str:
-    """The word of a file, a folder or a store, read now.
+    """Read a file, a folder or a store, and return its content hash.
 
     Parameters
     ----------
     leave_out
-        Files of a folder that do not count.
+        Files of a folder to ignore.
     whole
-        Read the tiles of a store and compare them with their checksums; else they need only be there.
+        Read the tiles of a store and compare them with their checksums; otherwise only check that they exist.
     """
     try:
         if not path.is_dir():
@@ -340,7 +337,7 @@ def read(path: Path, *, leave_out: Iterable[str] = (), whole: bool = True) -> st
                 digest.update(f"{name}\0{_file(file)}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
     except FileNotFoundError as error:
-        raise InputError(f"{shown(error.filename or path, limit=200)} is not there; check the name") from None
+        raise InputError(f"{shown(error.filename or path, limit=200)} does not exist; check the name") from None
 
 
 def _file(path: Path) -> str:
@@ -349,7 +346,7 @@ def _file(path: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """All files below a folder with their names in it, in the order of these."""
+    """Yield all files below a folder, with their relative names, sorted."""
     found = []
     for where, _, names in os.walk(folder):
         found += [Path(where, name) for name in names]
@@ -370,14 +367,14 @@ VERSION = 1
 
 
 def now() -> str:
-    """The time, as all logs here have it."""
+    """Return the time in UTC, as the log and the state file have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class StateFile:
-    """The state file of a workflow: what each step has done, and the words of files that need not be read again.
+    """The state file of a workflow: the record of each step, and the content hashes of files.
 
-    Each step has `done`, which describes what lies in `out`, and `now`, its last try if that did not end well.
+    Each step has `done`, which describes its outputs in `out`, and `now`, its last attempt if that was not completed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -393,8 +390,8 @@ class StateFile:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"the state {shown(path, limit=200)} cannot be read ({shown(error)}): move it and what the steps have"
-                " written away, and run again"
+                f"the state {shown(path, limit=200)} cannot be read ({shown(error)}): move it and the outputs of the"
+                " steps away, and run again"
             ) from None
         if version != VERSION:
             raise StoreError(
@@ -416,7 +413,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 class Log:
-    """A log of events, each a JSON object on a line of its own: a file that grows, stdout for "-", or nothing."""
+    """A log of events, one JSON object per line, appended to a file, written to stdout (`-`), or discarded."""
 
     def __init__(self, where: str | None) -> None:
         self._file: TextIO | None = None
@@ -430,11 +427,11 @@ class Log:
                 raise InputError(f"the log {shown(where, limit=200)} cannot be written: {error.strerror}") from None
 
     def __call__(self, event: str, **values: Any) -> None:
-        """Write an event. Values that are None are left out."""
+        """Write an event, without the values that are None."""
         if self._file is None:
             return
-        told = {name: value for name, value in values.items() if value is not None}
-        line = json.dumps({"time": now(), "event": event, **redacted(told)}, default=str)
+        given = {name: value for name, value in values.items() if value is not None}
+        line = json.dumps({"time": now(), "event": event, **redacted(given)}, default=str)
         with self._lock:
             self._file.write(line + "\n")  # one write: lines of two processes do not mix
             self._file.flush()

@@ -21,7 +21,7 @@ def test_the_command_says_what_it_did(done_workflow: Path) -> None:
     assert {one["status"] for one in json.loads(first.stdout)["steps"]} == {"unchanged"}
     second = command("run", done_workflow / "w.toml")
     assert (second.returncode, second.stderr) == (0, "")
-    assert f"nothing to do  {len(FILES)} steps are all as before" in second.stdout
+    assert f"nothing to do  {len(FILES)} steps are all up to date" in second.stdout
     status = command("run", "--status", done_workflow / "w.toml", "--json")
     told = json.loads(status.stdout)
     assert {one["status"] for one in told["steps"]} == {"done"}
@@ -30,7 +30,7 @@ def test_the_command_says_what_it_did(done_workflow: Path) -> None:
     edit(done_workflow / "w.toml", ("clusters = 2", "clusters = 3"))
     dry = command("run", "--dry-run", done_workflow / "w.toml")
     assert re.search(r"^a +would be done: clusters is \[3\], was \[2\]$", dry.stdout, re.MULTILINE)
-    assert re.search(r"^b +nothing to do: as before$", dry.stdout, re.MULTILINE)
+    assert re.search(r"^b +nothing to do: up to date$", dry.stdout, re.MULTILINE)
     assert redone(done_workflow / "w.toml") == {"a", "labels"}
 
 

@@ -247,11 +247,11 @@ def test_plan_on_the_command_line(capsys, store) -> None:
     assert printed["scans"]["most"] == 310
     assert run([*map(str, wanted)]) == 0
     text = capsys.readouterr().out
-    assert "tiles           15, 64 objects a side, float32; 15 tasks a scan\n" in text
+    assert "tiles           15, 64 objects per side, float32; 15 tasks per scan\n" in text
     assert (
         "scans           58 or so, 2 to 310: iterations 54 or so, 1 to 300; entropy weight 4 or so, 1 to 10\n" in text
     )
-    assert "\n16 workers      of 8.59 GB: all tiles held; " in text
+    assert "\n16 workers      of 8.59 GB: all tiles in memory; " in text
     assert snapshot(store.parent) == before
 
 
@@ -259,7 +259,7 @@ def test_plan_wants_sensible_words(capsys, store) -> None:
     for words, told in [
         (("--rule", "fcm9", "--clusters", "2"), "'fcm9' is not one of"),
         (("--rule", "fcm1", "--clusters", "two"), "give whole numbers"),
-        (("--rule", "hard", "--clusters", "2", "--fuzzifier", "2"), "it is for fcm1 and pcm1"),
+        (("--rule", "hard", "--clusters", "2", "--fuzzifier", "2"), "fuzzifier is for fcm1 and pcm1"),
         (("--rule", "hard", "--clusters", "2", "--workers", "0"), "at least one worker"),
         (("--rule", "hard", "--clusters", "2", "--worker-memory", "much"), "such as 2GB"),
         (("--rule", "hard"), "--clusters"),

@@ -17,9 +17,10 @@ from dasrel.errors import InputError, StoreError
 from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix, import_part
 from dasrel.io.pairwise import blocks_part, from_blocks, pairwise, pairwise_part
+from dasrel.options import parse_part
 from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.tile_files import TileFiles
-from dasrel.store.writer import PartDone, Writer, Writing, create_store, parse_part
+from dasrel.store.writer import PartDone, Writer, Writing, create_store
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line
 from tests.helpers.stores import files

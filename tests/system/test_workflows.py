@@ -47,7 +47,7 @@ def test_the_digits(tmp_path: Path, few_digits: Any, here: Callable[..., Any]) -
     assert first.returncode == 0, first.stderr
     second = here("run", FOLDER / "local" / "digits.toml", "--out", out)
     assert (second.returncode, second.stderr) == (0, "")
-    assert "nothing to do  9 steps are all as before" in second.stdout
+    assert "nothing to do  9 steps are all up to date" in second.stdout
     assert adjusted_rand_score(few_digits.target, labels(out / "hard" / "labels.csv")) > 0.5
     assert json.loads((out / "spectrum.json").read_text())["is_euclidean"] is False
     assert np.load(out / "pairs.npy").shape == (300 * 299 // 2,)

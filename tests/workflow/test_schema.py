@@ -1,18 +1,15 @@
 """Workflow files: checked to the last word before anything is done."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
-import typer
 
-from dasrel.cli import app
 from dasrel.clustering import model
-from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
 from dasrel.geometry import euclidean
+from dasrel.options import STORE_FORMAT, Policy, Reading, RunOptions, Writing
 from dasrel.store import matrix
-from dasrel.workflow import schema, status
+from dasrel.workflow import status
 from dasrel.workflow.schema import read_workflow
 
 
@@ -105,32 +102,26 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert found.out == tmp_path / "w"
     assert found.steps["matrix"].files == {"source": str(tmp_path / "x/d.npy"), "ids": "/ids"}
     assert found.runtime.tls_ca == str(tmp_path / "ca")
-    assert [step.asked.memory for step in found.steps.values()] == ["2GiB", "2GiB"]
+    assert [step.table.memory for step in found.steps.values()] == ["2GiB", "2GiB"]
     assert read_workflow(tmp_path / "w.toml", out=tmp_path / "else").out == tmp_path / "else"
 
 
-def test_tables_are_the_commands() -> None:
-    """Every option of a command is a key with the same default, and words are those that the library knows."""
-    of_the_run = {"out", "resume", "force", "checkpoint", "time_limit", "dry_run", "json", "quiet", "verbose"}
-    of_the_run |= {field.name for field in dataclasses.fields(Runtime)}
-    group = typer.main.get_command(app.app)
-    for kind, table in schema.TABLES.items():
-        if kind in ("demo", "store", "figure"):
-            continue
-        options = {option.name: option for option in group.commands[kind].params if option.name not in of_the_run}
-        keys = {"metric_option": "settings"}
-        known = {keys.get(name, name) for name in table.model_fields}
-        assert set(options) - known <= {"part", "relation", "features", "probe", "store"}, kind
-        assert known - set(options) <= {"picture", "every", "store", "format"}, kind
-        for name, field in table.model_fields.items():
-            option = options.get(keys.get(name, name))
-            if option is None or option.required or field.is_required() or name in ("picture", "settings", "every"):
-                continue
-            ours = field.get_default(call_default_factory=True)
-            theirs = option.default
-            if isinstance(ours, list):
-                theirs = [type(ours[0])(part) for part in str(theirs).split(",")]
-            assert (ours or None) == (theirs or None), (kind, name)
-    assert set(schema.Where.model_fields) == {field.name for field in dataclasses.fields(Runtime)} | {"memory"}
+def test_formats_are_those_that_are_written() -> None:
+    """When one of them changes, steps are done again."""
     versions = {"store": matrix.FORMAT_VERSION, "euclidean": euclidean.FILE_VERSION, "model": model.MODEL_VERSION}
     assert {name: status.FORMATS[name] for name in versions} == versions
+
+
+def test_option_groups_come_out_of_a_table(tmp_path: Path) -> None:
+    """Keys that are left out leave the fields at their defaults."""
+    (tmp_path / "w.toml").write_text(
+        "[import.m]\nsource = 'd.txt'\nkind = 'distance'\ncolumns = ['a', 2, 'v']\nmissing = 'fill=2'\ntile = 7\n"
+        "store_dtype = 'float64'\n[cluster]\nrule = 'pcm1'\nclusters = [2, 3]\nentropy_weight = ['auto', 0.5]\nseed = 4"
+    )
+    steps = read_workflow(tmp_path / "w.toml").steps
+    assert steps["m"].table.group(Policy) == Policy(missing=2.0)
+    assert steps["m"].table.group(STORE_FORMAT) == Writing(dtype="float64", tile=7)
+    assert steps["m"].table.group(Reading, columns=("a", 2, "v")) == Reading(columns=("a", 2, "v"))
+    assert steps["cluster"].table.group(RunOptions) == RunOptions(
+        rule=["pcm1"], n_clusters=[2, 3], entropy_weight=["auto", 0.5], random_state=4
+    )

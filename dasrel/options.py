@@ -1,0 +1,373 @@
+"""Option groups: each declared once, for Python, the command line and workflow files.
+
+A group is a frozen dataclass. Python uses it as it is. `dasrel.cli.options.command` makes a command-line option of each
+field, and `dasrel.workflow.schema.with_options` makes a key of a TOML table of it. What both need beyond the type and
+the default of a field is in its metadata: an `Option`.
+
+`Checkpoint` and `Runtime`, which do more than hold values, are declared with the same metadata in `dasrel.engine`.
+This module imports neither Zarr nor Dask, so that the command line starts quickly.
+"""
+
+# ruff: noqa: RUF009 - `option` returns a dataclass field
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import partial
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dasrel.errors import InputError
+from dasrel.util import Names
+from dasrel.util.text import seconds, shown
+from dasrel.vocabulary import FORMATS, INITS, METHODS, RULES, TAKES, RuleName, is_similarity
+
+READING = "Reading the source"
+REPAIRS = "Repairs: without them each flaw is an error"
+WRITING = "Writing"
+RUNNING = "Runs: lists such as 2,3,4 make one run of each"
+SURVIVING = "Interrupted runs: exit code 75 means that --resume continues"
+PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
+
+# -------------------------------------------------------------------------------------------------- fields of groups
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is given on the command line and in workflow files."""
+
+    help: str
+    panel: str
+    """The section of the command's help."""
+    name: str | None = None
+    """The name of the option and of the key, if it is not the field's."""
+    metavar: str | None = None
+    typed: Any = None
+    """The type of what is given, if it is not the field's."""
+    parse: Callable[[str], Any] | None = None
+    """Convert the text of the command line; raise ValueError with the rest of a sentence that begins with the text."""
+    implied: Any = None
+    """A choice that is made by leaving the option out, and in no other way."""
+    least: float | None = None
+    above: float | None = None
+    """Bounds of a number, or of each number of a list."""
+
+
+def option(default: Any, help: str, panel: str, **more: Any) -> Any:  # noqa: A002
+    """Return a dataclass field with the metadata of an `Option`. A list as default is copied for each instance."""
+    metadata = {"option": Option(help, panel, **more)}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """A field of a group, as the command line and workflow files see it."""
+
+    field: str
+    """The name in the dataclass."""
+    name: str
+    """The name of the option (with hyphens) and of the key."""
+    type: Any
+    """The type of a given value, without None and without the implied choice."""
+    default: Any
+    """`dataclasses.MISSING` if it must be given; None if leaving it out means the default of the dataclass."""
+    option: Option
+
+
+class Selection:
+    """Some fields of a group, perhaps with other options: for commands and tables that do not take all of them."""
+
+    def __init__(self, group: type, *names: str, **changed: dict[str, Any]) -> None:
+        self.group, self.names, self.changed = group, names, changed
+
+
+def option_fields(group: type | Selection) -> list[OptionField]:
+    """Return the fields of a group that have an `Option`, in order."""
+    chosen = group if isinstance(group, Selection) else Selection(group)
+    hints = get_type_hints(chosen.group)
+    found = []
+    for one in fields(chosen.group):
+        if "option" not in one.metadata or (chosen.names and one.name not in chosen.names):
+            continue
+        described = replace(one.metadata["option"], **chosen.changed.get(one.name, {}))
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if described.implied is not None and default == described.implied:
+            default = None
+        kind = hints[one.name] if described.typed is None else described.typed
+        name = described.name or one.name
+        found.append(OptionField(one.name, name, _without(kind, described.implied), default, described))
+    return found
+
+
+def _without(kind: Any, implied: Any) -> Any:
+    """Return a type without None and without one of the choices of its Literals."""
+    if get_origin(kind) is Literal:
+        left = tuple(choice for choice in get_args(kind) if choice != implied)
+        return Literal[left] if left else None
+    members = get_args(kind) if get_origin(kind) in (Union, type(int | str)) else ()
+    kept = [_without(one, implied) for one in members if one is not type(None)]
+    return Union[tuple(one for one in kept if one is not None)] if kept else kind  # noqa: UP007
+
+
+def made(group: Any, given: dict[str, Any]) -> Any:
+    """Return the group of the values that were given, by option names; those that are None are left to the defaults."""
+    values = {one.field: given[one.name] for one in option_fields(group) if given.get(one.name) is not None}
+    return (group.group if isinstance(group, Selection) else group)(**values)
+
+
+# ----------------------------------------------------------------------------------------------------------- the groups
+
+
+def parse_columns(text: str) -> tuple[str | int, str | int, str | int]:
+    """Read three columns, by name or by number from 1.
+
+    >>> parse_columns("query,target,3")
+    ('query', 'target', 3)
+    """
+    columns = [int(part) if part.isdecimal() else part for part in (p.strip() for p in text.split(","))]
+    if len(columns) != 3 or "" in columns or 0 in columns:
+        raise ValueError("is not FIRST,SECOND,VALUE: three columns by name or by number from 1")
+    return columns[0], columns[1], columns[2]
+
+
+_reading = partial(option, panel=READING)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a source. A field that is None is detected from the source, or does not apply."""
+
+    format: str | None = _reading(None, f"One of {', '.join(FORMATS)}; detected if not given.")
+    """One of `dasrel.vocabulary.FORMATS`."""
+    ids: str | Names | None = _reading(None, "Object names, one per line.", typed=str, metavar="FILE")
+    """The objects' names, or a file with one name per line; they replace names in the source."""
+    shape: int | None = _reading(None, "Number of objects of a raw binary file.", metavar="N", least=1)
+    """Number of objects of a raw binary file."""
+    dtype: str | None = _reading(None, "Type of the numbers of a raw binary file: float32, <f8 ...")
+    """Type of the numbers of a raw binary file, as NumPy writes it: float32, <f8, ..."""
+    columns: tuple[str | int, str | int, str | int] | None = _reading(
+        None, "Columns of a list of pairs: names, or numbers from 1.", metavar="A,B,V", parse=parse_columns
+    )
+    """First object, second object, value: names or numbers from 1 of the columns of a list of pairs."""
+    dataset: str | None = _reading(None, "Array inside an npz, HDF5 or Zarr source.")
+    """Which array inside an `.npz`, HDF5 or Zarr source."""
+
+
+def parse_missing(text: str) -> Literal["max"] | float:
+    """Read what missing pairs are filled with.
+
+    >>> parse_missing("max"), parse_missing("fill=0.5")
+    ('max', 0.5)
+    """
+    if text == "max":
+        return "max"
+    try:
+        return _filled(text)
+    except ValueError:
+        raise ValueError("is neither max nor fill=VALUE, such as fill=1") from None
+
+
+def parse_fill(text: str) -> float:
+    """Read what missing pairs are filled with, where the largest value is not known.
+
+    >>> parse_fill("fill=1")
+    1.0
+    """
+    try:
+        return _filled(text)
+    except ValueError:
+        raise ValueError("is not fill=VALUE, such as fill=1") from None
+
+
+def _filled(text: str) -> float:
+    value = float(text.removeprefix("fill="))
+    if not text.startswith("fill=") or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+_repair = partial(option, panel=REPAIRS)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to repair flaws of the input. A flaw without a repair is an error; repairs are recorded in the store."""
+
+    symmetrize: Literal["error", "mean", "max"] = _repair(
+        "error", "One value for pairs that have two.", implied="error"
+    )
+    """How a pair whose two values differ becomes one value."""
+    missing: Literal["error", "max"] | float = _repair(
+        "error",
+        "A value for pairs that have none.",
+        implied="error",
+        metavar="fill=VALUE|max",
+        parse=parse_missing,
+    )
+    """The value for pairs that are absent or NaN: a number, or the largest value present."""
+    diagonal: Literal["error", "zero"] = _repair(
+        "error", "Set a distance's non-zero diagonal to zero.", implied="error"
+    )
+    """Whether a distance matrix's non-zero diagonal is set to zero."""
+    clip_negative: float = _repair(0.0, "Distances from -TOL to 0 become 0.", metavar="TOL", least=0)
+    """Distances in [-clip_negative, 0) become 0."""
+    duplicates: Literal["error", "mean", "min", "max", "last"] = _repair(
+        "error", "One value for pairs that are listed more than once.", implied="error"
+    )
+    """Which value is used when a list of pairs names the same ordered pair more than once."""
+
+    def __post_init__(self) -> None:
+        _one_of("symmetrize", self.symmetrize, ("error", "mean", "max"))
+        _one_of("diagonal", self.diagonal, ("error", "zero"))
+        _one_of("duplicates", self.duplicates, ("error", "mean", "min", "max", "last"))
+        if isinstance(self.missing, str):
+            _one_of("missing", self.missing, ("error", "max"))
+        elif not math.isfinite(self.missing):
+            raise InputError(f"missing must be a finite number, 'max' or 'error', not {self.missing}")
+        if not (math.isfinite(self.clip_negative) and self.clip_negative >= 0):
+            raise InputError(f"clip_negative must be a finite number >= 0, not {self.clip_negative}")
+
+    def record(self) -> dict[str, Any]:
+        """Return plain values for the store's attributes."""
+        return asdict(self)
+
+    def check_kind(self, kind: str) -> None:
+        """Raise if a repair has no meaning for this kind of matrix."""
+        if is_similarity(kind):
+            for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
+                               ("clip_negative", self.clip_negative == 0)):  # fmt: skip
+                if not idle:
+                    raise InputError(
+                        f"{name} {getattr(self, name)} has no meaning for kind {kind}: it is for distances"
+                    )
+        elif not isinstance(self.missing, str) and self.missing < 0:
+            raise InputError(f"missing {self.missing}: kind {kind} takes no negative values")
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+NEW_PAIRS = Selection(
+    Policy,
+    *("symmetrize", "missing", "diagonal", "clip_negative"),
+    missing={"typed": float, "metavar": "fill=VALUE", "parse": parse_fill},
+)
+"""Repairs of appended rows: they list no pairs, and the largest value may still come with a later append."""
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Read a part K/N.
+
+    >>> parse_part("3/8")
+    (3, 8)
+    """
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, flags=re.ASCII)
+    if found is None:
+        raise InputError(f"part {shown(text)!r} is not K/N, such as 3/8: the third of eight parts")
+    part = int(found[1]), int(found[2])
+    check_part(part)
+    return part
+
+
+def check_part(part: tuple[int, int] | None) -> None:
+    """Raise if there is no such part."""
+    if part is None:
+        raise InputError("no part was given", remedy="give {Writing.part}, part k of n")
+    k, n = part
+    if not 0 <= k <= n or n < 1:
+        raise InputError(f"there is no part {k}/{n}: give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
+
+
+_writing = partial(option, panel=WRITING)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How to write a store."""
+
+    dtype: Literal["float32", "float64"] = _writing("float32", "Type of the numbers in the store.", name="store_dtype")
+    tile: int | None = _writing(None, "Objects per side of a tile; if not given, tiles of at most 64 MiB.", least=1)
+    """Objects per side of a tile; by default at most 64 MiB per tile."""
+    compress: Literal["lz4"] | None = _writing(None, "Compress the tiles: smaller on disk, slower to read.")
+    memory: int | str = _writing("1GiB", "Memory that the command may use, such as 512MiB.", typed=str)
+    """Anonymous memory that the work may use on this machine, in bytes or such as "2GiB"."""
+    resume: bool = _writing(False, "Continue an unfinished store.")
+    """Continue an unfinished store: only missing tiles are written."""
+    force: bool = _writing(False, "Replace what exists, once the new one is complete.")
+    """Replace an existing store, by a rename once the new one is complete."""
+    part: tuple[int, int] | None = _writing(
+        None, "Write part K of N of the tiles; other processes write the rest.", metavar="K/N", parse=parse_part
+    )
+    """Write only part k of N (k, N), 1 <= k <= N, of the tiles, while other processes write the others."""
+    time_limit: float | str | None = _writing(
+        None,
+        "Stop after this time, such as 30m, 2h or HH:MM:SS.",
+        panel=SURVIVING,
+        metavar="DURATION",
+        parse=seconds,
+    )
+    """Seconds, or such as "30m", counted from the first tile: `Stopped` is raised before the tile that would end later.
+    What is written stays; `resume` continues it."""
+
+
+STORE_FORMAT = Selection(Writing, "dtype", "tile", "compress", "memory")
+"""What describes the store to write: the rest says how this process goes about it."""
+
+_run = partial(option, panel=RUNNING)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Which runs of the clustering to make: one of each combination of the listed values."""
+
+    rule: list[RuleName] = _run(MISSING, f"One or more of {', '.join(RULES)}.")
+    n_clusters: list[int] = _run(MISSING, "Number of clusters.", name="clusters", metavar="C", least=1)
+    fuzzifier: list[float] | None = _run(
+        None, "Fuzzifier m of fcm1 and pcm1, above 1; 2 if not given.", metavar="M", above=1
+    )
+    entropy_weight: list[Literal["auto"] | float] | None = _run(
+        None, "lambda of fcm2, and of the fcm2 runs that initialise pcm; auto if not given.", above=0
+    )
+    spread_scale: list[float] | None = _run(None, "Factor on the cluster widths of pcm; 1 if not given.", above=0)
+    n_init: int = _run(10, "Runs of each combination, from different starting points.", metavar="N", least=1)
+    init: list[str] = _run(["random"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")
+    random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
+    max_iter: int = _run(300, "Maximum number of iterations.", least=1)
+    tol: float = _run(1e-5, "Converged when no membership changes by more than this.", least=0)
+    on_negative: Literal["error", "heal"] = _run(
+        "error", "If a squared distance to a centre is negative: stop, or heal (add a constant to the matrix)."
+    )
+    spread: list[float] = _run(
+        [0.0], "Constant added to squared dissimilarities between objects.", metavar="BETA", least=0
+    )
+    euclideanize: str | None = _run(
+        None,
+        f"First make the matrix Euclidean: {', '.join(METHODS)}, or a file (.npz) of `dasrel euclideanize`.",
+        metavar="METHOD|FILE",
+    )
+    accelerate: bool = _run(False, "Accelerate the iteration: fewer scans, other intermediate results.")
+
+    def __post_init__(self) -> None:
+        for name, takers in TAKES.items():
+            if getattr(self, name) is not None and not set(self.rule) & set(takers):
+                raise InputError(f"{name} is for {' and '.join(takers)}, not {', '.join(self.rule)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values as `dasrel.clustering.job.make_runs` takes them; numbers that are None are left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in TAKES}
+
+
+RENAMED = {
+    key: one.name
+    for group in (Reading, Policy, Writing, RunOptions)
+    for one in option_fields(group)
+    for key in (f"{group.__name__}.{one.field}", *([one.field] if group is RunOptions else []))
+    if one.name != one.field
+}
+"""Keywords of Python, perhaps with their group, that commands and workflow files have another name for."""
