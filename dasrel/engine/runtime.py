@@ -79,7 +79,7 @@ class Runtime:
     dask: str | None = _at(None, "Start a cluster: local:workers=4,memory=4GB, slurm:..., kubernetes:..., mpi.")
     """A cluster to start, such as local:workers=4."""
     workers: int | None = _at(None, "Begin when N workers have connected.", metavar="N", least=1)
-    """Begin when this many have connected, at most `wait` seconds later. Default: all of a local cluster, one of others."""
+    """Begin when this many have connected. If not given: all of a local cluster, one of any other."""
     wait: float | None = _at(None, f"Maximum time to wait for them; {WAIT:g} if not given.", metavar="SECONDS", above=0)
     tls_ca: str | None = _at(None, "Certificate of the authority that signs all certificates.", metavar="FILE")
     tls_cert: str | None = _at(None, "Certificate of this process.", metavar="FILE")

@@ -33,10 +33,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
 
-import dask
-from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
-
 from dasrel.errors import ClusterError, InputError, MemoryLimitError
 from dasrel.util.text import count_text, seconds, shown, size_text, time_text
 
@@ -267,6 +263,9 @@ def thread_count(*, waiting: bool = True) -> int:
     The extra threads keep the disk busy while the cores compute, where nobody reads ahead (see `ahead`). On tiles in
     memory they are in each other's way: a scan takes up to a fifth longer.
     """
+    import dask  # slow to import, and not needed by `dasrel --help`
+    from dask.system import CPU_COUNT
+
     configured = dask.config.get("num_workers", None)
     return int(configured) if configured else int(CPU_COUNT) + 2 * waiting
 
@@ -279,6 +278,8 @@ def memory_limit(memory: int | str | None, name: str = "memory") -> int:
     """
     if memory is None:
         return machine_memory() // 2
+    from dask.utils import parse_bytes
+
     try:
         limit = int(parse_bytes(memory))
         has_number = not isinstance(memory, str) or any(map(str.isdigit, memory))  # Dask takes "" for one byte

@@ -89,7 +89,7 @@ def test_a_setting_does_not_lead_elsewhere(tmp_path: Path, setting: str) -> None
 @pytest.mark.parametrize("setting", ["prologue=touch x", "python=/tmp/evil", "directive=--wrap=x"])
 def test_a_file_cannot_say_what_a_cluster_runs(tmp_path: Path, setting: str) -> None:
     (tmp_path / "w.toml").write_text(f"[demo]\n[runtime]\ndask = 'slurm:memory=1GB,{setting}'")
-    with pytest.raises(InputError, match="a workflow file does not"):
+    with pytest.raises(InputError, match="which a workflow file may not"):
         read_workflow(tmp_path / "w.toml")
 
 
