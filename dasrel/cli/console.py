@@ -1,10 +1,7 @@
-"""Progress, warnings, results and errors on the terminal.
+"""Progress, warnings, results and errors of a command on the terminal.
 
-How a command talks to people and to programs: progress, warnings and errors on stderr, the result on stdout.
-
-Drawing the progress of long work: a bar on a terminal, a plain line every few seconds anywhere else.
-
-The library knows nothing of this; it only calls back with `dasrel.meter.Progress` events.
+Progress, warnings and errors go to stderr, the result to stdout. Progress is a bar on a terminal, and a line of text
+every few seconds elsewhere. The library knows nothing of this: it calls back with `dasrel.util.progress.Progress`.
 """
 
 from __future__ import annotations
@@ -38,11 +35,11 @@ from dasrel.util.text import count_text, json_ready, redacted, shown, size_text,
 UsageError: Any = typer.BadParameter.__mro__[1]
 SIGTERM = "stopped by SIGTERM"
 STOPPED = 75
-"""The exit code of a command that was stopped and can be gone on with: EX_TEMPFAIL, try again."""
+"""The exit code of a command that was stopped and can be resumed: EX_TEMPFAIL, try again."""
 
 
 class Console:
-    """One command's conversation: progress and warnings on stderr, the result on stdout, errors in one line."""
+    """The output of one command: progress and warnings on stderr, the result on stdout, errors in one line."""
 
     def __init__(self, *, json: bool, quiet: bool, verbose: int) -> None:
         self.json = json
@@ -63,9 +60,9 @@ class Console:
                 plain(message, category, *where, **more)
 
         warnings.showwarning = cast(Any, show)
-        self._stop = self._listening.enter_context(limits.listening(self._last_words))
+        self._stop = self._listening.enter_context(limits.listening(self._print_sigterm))
         if self.verbose:
-            self._stack.enter_context(_told_of_work())
+            self._stack.enter_context(_log_on_stderr())
         drawing = None if self.quiet else self._stack.enter_context(Drawing())
         self.meter = self._stack.enter_context(progress.watch(drawing))
         if self.verbose:
@@ -91,23 +88,23 @@ class Console:
             code = report(error, json=self.json, trace=self.verbose > 1, signalled=signalled)
         raise typer.Exit(code) from None
 
-    def _last_words(self) -> None:
-        """Say that the process ends now, whatever the main thread is doing and whatever locks it holds."""
+    def _print_sigterm(self) -> None:
+        """Print that the process ends now, whatever the main thread is doing and whatever locks it holds."""
         os.write(2, f"dasrel: {SIGTERM}\n".encode())
         if self.json:
             os.write(1, json.dumps({"error": SIGTERM}).encode() + b"\n")
 
     @property
     def seconds(self) -> float:
-        """Since the command began."""
+        """Seconds since the command began."""
         return round(time.perf_counter() - self._began, 3)
 
-    def at(self, place: Runtime) -> AbstractContextManager[Any]:
-        """Run what is inside at this place: on local threads, or on a cluster."""
-        return connect(place, tell=self.tell, logs=self.verbose > 1)
+    def at(self, runtime: Runtime) -> AbstractContextManager[Any]:
+        """Return a context in which work runs on local threads or on a cluster."""
+        return connect(runtime, tell=self.tell, logs=self.verbose > 1)
 
     def tell(self, text: str) -> None:
-        """One line for people, on stderr."""
+        """Print one line on stderr, unless --quiet is given."""
         if not self.quiet:
             complain(text)
 
@@ -116,7 +113,7 @@ class Console:
         self.result({**cost.as_dict(), "seconds": self.seconds}, cost.lines())
 
     def result(self, values: dict[str, Any], lines: list[tuple[str, str]]) -> None:
-        """Print the result: `values` as one JSON object, or `lines` of names and texts for people."""
+        """Print the result: `values` as one JSON object (--json), or `lines` of names and texts."""
         self._stack.close()
         if self.json:
             print(json.dumps(json_ready(redacted(values)), allow_nan=False))
@@ -126,7 +123,7 @@ class Console:
 
 
 def _print_lines(lines: list[tuple[str, str]]) -> None:
-    if not sys.stdout.isatty():  # for a file or a pipe: one line each, whatever its length
+    if not sys.stdout.isatty():  # a file or a pipe: one line each, whatever its length
         width = max(len(name) for name, _ in lines)
         for name, text in lines:
             print(f"{name:<{width}}  {text}")
@@ -144,22 +141,22 @@ def _print_lines(lines: list[tuple[str, str]]) -> None:
 
 
 def complain(text: str) -> None:
-    """One line on stderr; whatever comes from data is escaped."""
+    """Print one line on stderr, with control characters escaped."""
     print(f"dasrel: {shown(redacted(text), limit=4000)}", file=sys.stderr, flush=True)
 
 
 def report(error: BaseException, *, json: bool, trace: bool, signalled: bool = False) -> int:
-    """Tell the user what went wrong, in one line, and return the exit code. `signalled`: SIGTERM came before."""
+    """Print an error in one line and return the exit code. `signalled`: SIGTERM was received before."""
     if isinstance(error, BrokenPipeError):
-        # Nobody reads any more: what is still in the buffer goes nowhere, and Python must not complain at its end.
+        # The reader has closed the pipe: discard the buffer, so that Python does not report it again on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if trace:
         for line in redacted("".join(traceback.format_exception(error))).splitlines():
             print(shown(line, limit=4000), file=sys.stderr)
-    text, code = told(error), 1
+    text, code = error_line(error), 1
     if isinstance(error, limits.Terminated):
-        text, code = f"{SIGTERM}; nothing of it is kept", limits.KILLED
+        text, code = f"{SIGTERM}; nothing was kept", limits.KILLED
     elif isinstance(error, ClusterError) and signalled:  # the scheduler and the workers had the same signal
         text, code = f"{SIGTERM}: {text}", limits.KILLED
     elif isinstance(error, KeyboardInterrupt):
@@ -168,8 +165,8 @@ def report(error: BaseException, *, json: bool, trace: bool, signalled: bool = F
         code = STOPPED
     complain(text)
     if json and isinstance(error, Stopped):
-        said = {"stopped": True, "scans": error.scans, "checkpoint": error.checkpoint, "message": text}
-        print_object(said)
+        values = {"stopped": True, "scans": error.scans, "checkpoint": error.checkpoint, "message": text}
+        print_object(values)
     elif json:
         print_error(text)
     return code
@@ -187,8 +184,8 @@ def as_option(name: str, value: str | None) -> str:
     return f"--{key.replace('_', '-')}" + ("" if value in (None, "True") else f" {value}")
 
 
-def told(error: BaseException) -> str:
-    """An error as one line."""
+def error_line(error: BaseException) -> str:
+    """Return an error as one line."""
     if isinstance(error, DasrelError):
         return error.text(as_option)
     if (text := disk_error_text(error)) is not None:
@@ -199,8 +196,8 @@ def told(error: BaseException) -> str:
 
 
 @contextmanager
-def _told_of_work() -> Iterator[None]:
-    """What the library says about its work, such as the checkpoints that it writes, as lines on stderr."""
+def _log_on_stderr() -> Iterator[None]:
+    """Print what the library logs, such as the checkpoints that it writes, on stderr."""
     log, handler = logging.getLogger("dasrel"), logging.StreamHandler()
     handler.emit = lambda record: complain(record.getMessage())  # type: ignore[method-assign]
     before = log.level
@@ -214,20 +211,20 @@ def _told_of_work() -> Iterator[None]:
 
 
 def print_error(text: str) -> None:
-    """An error as one JSON object on stdout."""
+    """Print an error as one JSON object on stdout."""
     print_object({"error": text})
 
 
-def print_object(said: dict[str, Any]) -> None:
-    """What ends a command early, as one JSON object on stdout."""
+def print_object(values: dict[str, Any]) -> None:
+    """Print one JSON object on stdout, for a command that ends early."""
     try:
-        print(json.dumps(redacted(said)), flush=True)
+        print(json.dumps(redacted(values)), flush=True)
     except BrokenPipeError as error:
         report(error, json=False, trace=False)
 
 
 def rate(event: Progress) -> str:
-    """The speed of the present pass.
+    """Return the speed of the current pass.
 
     >>> rate(Progress("scan", 1, 5, 10, 6_000_000_000, 12_000_000_000, 4.0))
     '1.5 GB/s'
@@ -238,7 +235,7 @@ def rate(event: Progress) -> str:
 
 
 def time_left(event: Progress) -> str:
-    """How long the present pass will still take, judged by the tiles done.
+    """Return the remaining time of the current pass, extrapolated from the tiles done.
 
     >>> time_left(Progress("scan", 1, 5, 10, 0, 0, 90.0)), time_left(Progress("scan", 1, 1, 101, 0, 0, 72.0))
     ('1.5 min left', '2 h left')
@@ -250,7 +247,7 @@ def time_left(event: Progress) -> str:
 
 
 def line(event: Progress) -> str:
-    """An event as one line of text.
+    """Return an event as one line of text.
 
     >>> line(Progress("scan", 3, 5, 10, 6_000_000_000, 12_000_000_000, 4.0, note="iteration 3"))
     'scan 3: 5 of 10 tiles, 1.5 GB/s, 4 s left, iteration 3'
@@ -264,9 +261,9 @@ def _title(event: Progress) -> str:
 
 
 class Drawing:
-    """A callback for `dasrel.watch` that draws, and a context that ends the drawing.
+    """A callback for `dasrel.watch` that draws progress, and a context that ends the drawing.
 
-    Nothing is drawn before the first event, so short work stays silent. Safe to call from several threads.
+    Nothing is drawn before the first event, so that short work prints nothing. Safe to call from several threads.
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
 
 
 def duration(text: str | None) -> float | None:
-    """Return the seconds of --time-limit."""
+    """Return the seconds of --time-limit, or None."""
     try:
         return None if text is None else seconds(text)
     except InputError as error:
@@ -134,7 +134,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     The command has the function's other parameters as options, and those of `OutputOptions`; the function runs inside
     the `Console` that they describe. A parameter whose type is a dataclass, such as `reading: Reading`, is an option
     group: each of its fields is an option, or those of a `dasrel.options.Selection`
-    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets the whole. What the dataclass raises is reported as
+    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. What the dataclass raises is reported as
     wrong usage.
     """
     hints = get_type_hints(function, include_extras=True)
@@ -230,6 +230,6 @@ def _made(group: Any, values: dict[str, Any]) -> Any:
         except typer.BadParameter as error:
             raise typer.BadParameter(error.message, param_hint=_flag(one)) from None
         except ValueError as error:
-            told = error.text(as_option) if isinstance(error, InputError) else f"{text!r} {error}"
-            raise typer.BadParameter(told, param_hint=_flag(one)) from None
+            problem = error.text(as_option) if isinstance(error, InputError) else f"{text!r} {error}"
+            raise typer.BadParameter(problem, param_hint=_flag(one)) from None
     return made(group, values)

@@ -283,8 +283,8 @@ class _Run:
         earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.kind == "append" else 0
         result = run_step(Job(one.step, work, self.workflow.out, places, earlier))
         seconds = round(time.perf_counter() - began, 3)
-        hashes = {name: status.read(work / name, whole=False) for name in outputs(one.step)}
-        content = "".join(status.read(work / name, leave_out=TIMES, whole=False) for name in hashes)
+        hashes = {name: status.read(work / name, verify=False) for name in outputs(one.step)}
+        content = "".join(status.read(work / name, leave_out=TIMES, verify=False) for name in hashes)
         if one.step.kind == "append":
             content = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}

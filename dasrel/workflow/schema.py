@@ -504,23 +504,25 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
         if getattr(table, key) is not None:
             files[key] = _located(getattr(table, key), folder)
 
-    def take(key: str, word: str, kinds: Iterable[str], also: Iterable[str] = ()) -> None:
-        found = steps.get(word)
+    def take(key: str, wanted: str, kinds: Iterable[str], also: Iterable[str] = ()) -> None:
+        found = steps.get(wanted)
         if found is None or found.kind not in kinds:
             those = [name for name, other in steps.items() if other.kind in kinds and name != step.name]
             listed = [*those, *also]
             hint = (
-                f"; {did_you_mean(word, listed)}" if listed else f"; there is no step of the kind {' or '.join(kinds)}"
+                f"; {did_you_mean(wanted, listed)}"
+                if listed
+                else f"; there is no step of the kind {' or '.join(kinds)}"
             )
-            faults.append(f"{place} {key}: no step {shown(word)!r}{hint}")
+            faults.append(f"{place} {key}: no step {shown(wanted)!r}{hint}")
         else:
-            uses[key] = word
+            uses[key] = wanted
 
-    def take_result(key: str, word: str, also: Iterable[str] = ()) -> None:
-        name, slash, setting = word.partition("/")
+    def take_result(key: str, wanted: str, also: Iterable[str] = ()) -> None:
+        name, slash, setting = wanted.partition("/")
         take(key, name, ["cluster"], also)
         if slash and not SETTING.fullmatch(setting):
-            faults.append(f"{place} {key}: {shown(word)!r} is not STEP or STEP/SETTING, such as k/fcm1-clusters3")
+            faults.append(f"{place} {key}: {shown(wanted)!r} is not STEP or STEP/SETTING, such as k/fcm1-clusters3")
         elif slash:
             settings[key] = setting
 
@@ -540,11 +542,11 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             files[key] = _located(wanted, folder)
         elif wanted is not None and (wanted not in also or wanted in steps):
             take(key, wanted, ["euclideanize"], also)
-    for k, word in enumerate(getattr(table, "init", [])):
-        if word.endswith((".npz", ".npy")):
-            files[f"init {k}"] = _located(word, folder)
-        elif word not in INITS:
-            take_result(f"init {k}", word, INITS)
+    for k, init in enumerate(getattr(table, "init", [])):
+        if init.endswith((".npz", ".npy")):
+            files[f"init {k}"] = _located(init, folder)
+        elif init not in INITS:
+            take_result(f"init {k}", init, INITS)
     previous = getattr(table, "warm_start", None)
     if isinstance(previous, str) and (previous.partition("/")[0] in steps or NAME.fullmatch(previous)):
         take_result("warm_start", previous)

@@ -289,16 +289,16 @@ class ContentHashes:
         kept = self.known.get(name)
         if kept is not None and kept["signature"] == now and (self.trust or name in self._seen):
             return kept["word"]
-        word = read(path)
+        content = read(path)
         if signature(path) != now:
             raise InputError(f"{shown(path, limit=200)} changes while it is being read; wait until it is complete")
-        self.known[name] = {"signature": now, "word": word}
+        self.known[name] = {"signature": now, "word": content}
         self._seen.add(name)
-        return word
+        return content
 
-    def adopt(self, path: Path, word: str) -> None:
+    def adopt(self, path: Path, content: str) -> None:
         """Store the content hash of an output that has just been written."""
-        self.known[str(path)] = {"signature": signature(path), "word": word}
+        self.known[str(path)] = {"signature": signature(path), "word": content}
         self._seen.add(str(path))
 
 
@@ -314,14 +314,14 @@ def signature(path: Path) -> str:
         raise InputError(f"{shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
 
-def read(path: Path, *, leave_out: Iterable[str] = (), whole: bool = True) -> str:
+def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> str:
     """Read a file, a folder or a store, and return its content hash.
 
     Parameters
     ----------
     leave_out
         Files of a folder to ignore.
-    whole
+    verify
         Read the tiles of a store and compare them with their checksums; otherwise only check that they exist.
     """
     try:
@@ -330,7 +330,7 @@ def read(path: Path, *, leave_out: Iterable[str] = (), whole: bool = True) -> st
         from dasrel.store.matrix import open_matrix, store_manifest
 
         if store_manifest(path) is not None:
-            return open_matrix(path).content_hash(verify=whole)
+            return open_matrix(path).content_hash(verify=verify)
         digest = hashlib.sha256()
         for name, file in _files(path):
             if name not in leave_out:
