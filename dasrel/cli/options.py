@@ -134,7 +134,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     The command has the function's other parameters as options, and those of `OutputOptions`; the function runs inside
     the `Console` that they describe. A parameter whose type is a dataclass, such as `reading: Reading`, is an option
     group: each of its fields is an option, or those of a `dasrel.options.Selection`
-    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. What the dataclass raises is reported as
+    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. What the class raises is reported as
     wrong usage.
     """
     hints = get_type_hints(function, include_extras=True)
