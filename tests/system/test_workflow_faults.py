@@ -26,8 +26,8 @@ class Kill(BaseException):
 
 
 MOMENTS = [
-    ("dasrel.workflow.run.do", "before"),
-    ("dasrel.workflow.run.do", "after"),
+    ("dasrel.workflow.run.run_step", "before"),
+    ("dasrel.workflow.run.run_step", "after"),
     ("dasrel.workflow.run.write_json", "before"),
     ("dasrel.workflow.run.write_json", "after"),
     ("os.rename", "before"),
@@ -100,7 +100,7 @@ def test_an_append_may_end_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
         if moment == "tile":
             _killing(patch, "dasrel.store.tile_files.TileFiles.write", "after", 10 + 3)  # the import writes ten
         else:
-            _killing(patch, "dasrel.workflow.run.do", moment, 1)
+            _killing(patch, "dasrel.workflow.run.run_step", moment, 1)
         with pytest.raises(Kill):
             run(path)
     assert redone(path) == {"one", "all", "tree"}

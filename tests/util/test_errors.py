@@ -24,7 +24,7 @@ from dasrel import errors
 from dasrel.cli.app import app, run
 from dasrel.cli.console import Console, as_option
 from dasrel.errors import OPTION, DasrelError, DasrelWarning, InputError, Stopped, StoreError
-from dasrel.workflow.schema import TABLES, Where, as_key
+from dasrel.workflow.schema import TABLES, RuntimeTable, as_key
 
 
 def options(command: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_remedies_name_real_keys(name: str, value: str | None) -> None:
     if is_placeholder(value) or " = " not in text:
         return
     ((key, given),) = tomllib.loads(text).items()
-    fields = [table.model_fields[key] for table in (*TABLES.values(), Where) if key in table.model_fields]
+    fields = [table.model_fields[key] for table in (*TABLES.values(), RuntimeTable) if key in table.model_fields]
 
     def takes(field: Any) -> bool:
         try:
