@@ -28,7 +28,7 @@ READING = "Reading the source"
 REPAIRS = "Repairs: without them each flaw is an error"
 WRITING = "Writing"
 RUNNING = "Runs: lists such as 2,3,4 make one run of each"
-SURVIVING = "Interrupted runs: exit code 75 means that --resume continues"
+SURVIVING = "Interruptions: exit code 75 means that the command can be resumed"
 PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
 
 # -------------------------------------------------------------------------------------------------- fields of groups
