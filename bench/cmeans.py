@@ -28,8 +28,8 @@ import numpy as np
 from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files
 
 from dasrel import open_matrix, watch
-from dasrel.clustering.fit import Clustering, cluster
-from dasrel.clustering.runs import Run, grid
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.runs import Clustering, Run, grid
 from dasrel.errors import DasrelWarning
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.matrix import Matrix

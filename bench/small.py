@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from cmeans import dense, line, make_store
 
-from dasrel.clustering.bundle import BundleStats, first_bundle, run_bundle
+from dasrel.clustering.bundle import BundleStats, run_bundle
+from dasrel.clustering.fit import first_bundle
 from dasrel.clustering.runs import Run, grid
 from dasrel.engine.relation import Relation, relation
 from dasrel.kernels import products
@@ -47,11 +48,11 @@ def product(D: Relation, columns: Any, pool: ThreadPoolExecutor) -> None:
 
 def bundle(D: Relation, runs: list[Run]) -> BundleStats:
     """Measure exactly ITERATIONS iterations of the runs."""
-    work = BundleStats()
+    stats = BundleStats()
     begun = first_bundle(D, list(enumerate(runs)), {})
-    run_bundle(D, begun, deliver=lambda outcome: None, on_step=lambda bundle: None, work=work, memory=2**30)
-    assert len(work.columns) == ITERATIONS
-    return work
+    run_bundle(D, begun, deliver=lambda finished: None, on_step=lambda bundle: None, stats=stats, memory=2**30)
+    assert len(stats.columns) == ITERATIONS
+    return stats
 
 
 def clocks() -> Any:

@@ -7,20 +7,20 @@ from dasrel.clustering.estimators import (
     HardCMeans as HardCMeans,
     PossibilisticCMeans as PossibilisticCMeans,
 )
-from dasrel.clustering.fit import (
-    Clustering as Clustering,
-    Partition as Partition,
-    RunResult as RunResult,
-    cluster as cluster,
-)
+from dasrel.clustering.fit import cluster as cluster
 from dasrel.clustering.model import Model as Model
 from dasrel.clustering.output import save_clustering as save_clustering
 from dasrel.clustering.planning import (
     ClusteringPlan as ClusteringPlan,
-    Fleet as Fleet,
     plan_clustering as plan_clustering,
 )
-from dasrel.clustering.runs import Run as Run, grid as grid
+from dasrel.clustering.runs import (
+    Clustering as Clustering,
+    Partition as Partition,
+    Run as Run,
+    RunResult as RunResult,
+    grid as grid,
+)
 from dasrel.engine.checkpoint import Checkpoint as Checkpoint
 from dasrel.engine.relation import Relation as Relation, relation as relation
 from dasrel.engine.runtime import Runtime as Runtime, connect as connect

@@ -1,7 +1,4 @@
-"""The demonstration on scikit-learn's digits.
-
-A small example that needs nothing but what is installed: scikit-learn's handwritten digits, stored and clustered.
-"""
+"""The demo: scikit-learn's handwritten digits, stored and clustered; it downloads nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.clustering.fit import Clustering, cluster
+from dasrel.clustering.fit import cluster
 from dasrel.clustering.output import save_clustering
-from dasrel.clustering.runs import grid
+from dasrel.clustering.runs import Clustering, grid
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.io.pairwise import pairwise
 from dasrel.store.audit import audit_store
@@ -29,7 +26,7 @@ PICTURE = "dasrel-demo.png"
 STORE = "digits.zarr"
 RESULTS = "results"
 WEIGHTS = (0.02, 0.03, 0.04, 0.05, 0.06)
-"""Values of lambda. At 0.11, twice lambda_max over n, all clusters become alike."""
+"""Values of lambda. At 0.11, twice lambda_max over n, all clusters coincide."""
 DRAWN = 0.04
 STARTS = 10
 
@@ -37,9 +34,9 @@ STARTS = 10
 def build_digits(store: StoreLike, *, writing: Writing | None = None) -> Matrix:
     """Store Simpson's dissimilarity of the 1,797 digits: each image is the set of its pixels with ink.
 
-    Ink is what is strictly above half of the grey scale. Two images are at 0 when the ink of one is all in the other,
-    so different images are at 0 and the triangle inequality fails: a dissimilarity that is no metric. Its values play
-    the role of squared distances.
+    Ink is what is strictly above half of the grey scale. Two images have dissimilarity 0 when the ink of one contains
+    that of the other, so different images have 0 and the triangle inequality fails: it is no metric. Its values are
+    used as squared distances.
 
     Cost: no scan; writes 9 MB.
     """
@@ -52,15 +49,15 @@ def build_digits(store: StoreLike, *, writing: Writing | None = None) -> Matrix:
 
 
 def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) -> dict[str, Any]:
-    """Store the digits, cluster them in one bundle of 50 runs, compare with the true digits, and draw a picture.
+    """Store the digits, cluster them in one bundle of 50 runs, compare with the true digits, and draw a figure.
 
     Parameters
     ----------
     out
-        A folder that keeps the store, the results and the picture. If None, only the picture is kept, in the current
-        folder; one of an earlier demo is replaced.
+        A folder for the store, the results and the figure. If None, only the figure is written, to the current folder;
+        one of an earlier demo is replaced.
     force
-        Replace what an earlier demo left in `out`.
+        Replace the files of an earlier demo in `out`.
 
     Cost: about 200 scans of 9 MB.
     """
@@ -84,7 +81,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
         store = Path(temporary if out is None else folder) / STORE
         matrix = build_digits(store, writing=Writing(force=force))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DasrelWarning)  # they are part of the result, and the demo tells of them
+            warnings.simplefilter("ignore", DasrelWarning)  # they are in the result, and the demo reports them
             found = cluster(
                 matrix,
                 grid("fcm2", 10, entropy_weight=WEIGHTS, n_init=STARTS, on_negative="heal", tol=1e-2, max_iter=500),
@@ -99,7 +96,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
     partition_picture(
         ordered, picture, truth=truth, truth_name="digit",
         title=f"{len(truth):,} handwritten digits, known only by a dissimilarity that is no metric, in 10 fuzzy"
-        f" clusters\n(fcm2, lambda {DRAWN}; each cluster bears the digit that fits it best)",
+        f" clusters\n(fcm2, lambda {DRAWN}; each cluster is named after the digit that fits it best)",
     )  # fmt: skip
     return {
         "store": None if out is None else str(store),
@@ -138,7 +135,7 @@ def _summary(found: Clustering, truth: NDArray[Any]) -> dict[str, Any]:
 
 
 def _clusters_by_digit(truth: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.intp]:
-    """For each digit the cluster that goes with it, so that as many objects as possible are right (assignment)."""
+    """Return the cluster of each digit, so that as many objects as possible are right (assignment)."""
     from scipy.optimize import linear_sum_assignment
 
     counts = np.zeros((10, 10))
@@ -148,10 +145,10 @@ def _clusters_by_digit(truth: NDArray[Any], labels: NDArray[np.intp]) -> NDArray
 
 
 def demo_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """The demo for people: names and texts."""
+    """Return the lines that the command prints: names and texts."""
     kept = result["store"] is not None
     audit = result["audit"]
-    again = " (an earlier one was replaced)" if result["picture_replaced"] else ""
+    replaced = " (an earlier one was replaced)" if result["picture_replaced"] else ""
     return [
         ("objects", f"{audit['n_objects']:,} handwritten digits, Simpson's dissimilarity: it is no metric"),
         ("store", shown(result["store"], limit=400) if kept else "temporary; `dasrel demo FOLDER` keeps it"),
@@ -163,7 +160,7 @@ def demo_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "healed",
-            f"{count_text(result['runs_healed'], 'run')} met negative distances and added the spread that they needed",
+            f"{count_text(result['runs_healed'], 'run')} met negative distances and added the spread that removes them",
         ),
         ("scans", f"{result['scans']:,} for all runs together; one by one {result['scans_one_by_one']:,}"),
         *(
@@ -174,5 +171,5 @@ def demo_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
             )
             for one in result["settings"]
         ),
-        ("picture", f"{shown(result['picture'], limit=400)}{again}"),
+        ("picture", f"{shown(result['picture'], limit=400)}{replaced}"),
     ]

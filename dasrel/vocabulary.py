@@ -1,7 +1,7 @@
-"""The names that people type: kinds, rules, starting points, methods and formats.
+"""The names that users type: kinds, rules, initialisations, methods and formats.
 
-This is their only definition: the library, the commands and the workflow files take them from here. It imports no other
-module of dasrel, so that a command can check its options without loading the library.
+This is their only definition, for the library, the commands and the workflow files. It imports no other module of
+dasrel, so that a command can check its options without loading the library.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 KINDS = {
     "distance": "dissimilarities such as Bray-Curtis, RMSD or DTW; 0 means equal (dasrel squares them)",
     "squared-distance": "dissimilarities that already play the role of squared distances; used as they are",
-    "similarity": "larger means more alike: identities, alignment scores, TM-scores",
+    "similarity": "larger means more similar: identities, alignment scores, TM-scores",
     "kernel": "inner products (a Gram or kernel matrix), such as a Gaussian or string kernel",
 }
-"""The four kinds of matrix, and one line on each."""
+"""The four kinds of matrix, with a description."""
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "fcm1": {"fuzzifier": 2.0},
@@ -23,18 +23,18 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "pcm2": {"entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
     "hard": {},
 }
-"""The rules, and the parameters that each takes with their defaults."""
+"""The rules, with the parameters of each and their defaults."""
 RULES = tuple(PARAMETERS)
 TAKES = {
     name: tuple(rule for rule in RULES if name in PARAMETERS[rule])
     for name in ("fuzzifier", "entropy_weight", "spread_scale")
 }
-"""The numbers that commands and workflow files give to rules, and the rules that take each."""
+"""The parameters that commands and workflow files give to rules, with the rules that take each."""
 INITS = ("random", "rows", "k-means++")
-"""How a run begins, where neither memberships nor a model are given."""
+"""The named initialisations of a run; memberships and models are given as arrays or files."""
 
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
-"""The ways to make a matrix Euclidean."""
+"""The methods that make a matrix Euclidean."""
 
 FORMATS = {
     "npy": "NumPy array: square, or condensed (1-D)",
@@ -53,7 +53,7 @@ FORMATS = {
     "m8": "BLAST tabular output (BLAST, Foldseek, MMseqs2)",
     "parquet": "pairs in a Parquet file",
 }
-"""The formats that a matrix can be imported from, and one line on each."""
+"""The formats that a matrix can be imported from, with a description."""
 EXPORTS = {
     "npy": "NumPy array, n x n",
     "condensed": "NumPy array of the n(n-1)/2 pairs in SciPy's order",
@@ -61,14 +61,14 @@ EXPORTS = {
     "phylip": "PHYLIP square distance matrix",
     "zarr": "plain Zarr v3 array, n x n",
 }
-"""The formats that a store can be exported to, and one line on each."""
+"""The formats that a store can be exported to, with a description."""
 
 if TYPE_CHECKING:
     KindName = str
     RuleName = str
     MethodName = str
     ExportName = str
-else:  # a type checker cannot read these; Typer and pydantic do
+else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
     RuleName = Literal[RULES]
     MethodName = Literal[METHODS]
@@ -76,7 +76,7 @@ else:  # a type checker cannot read these; Typer and pydantic do
 
 
 def is_similarity(kind: str) -> bool:
-    """Tell whether larger values of this kind mean more alike: similarities and kernels.
+    """Return whether larger values of this kind mean more similar objects: similarities and kernels.
 
     >>> is_similarity("kernel"), is_similarity("squared-distance")
     (True, False)
@@ -85,7 +85,7 @@ def is_similarity(kind: str) -> bool:
 
 
 def explain_kinds(*, lines: bool = False) -> str:
-    """Describe the four kinds, in one sentence or on a line each.
+    """Return a description of the four kinds, in one sentence or one per line.
 
     >>> explain_kinds().split("; ")[-1]
     'kernel: inner products (a Gram or kernel matrix), such as a Gaussian or string kernel'

@@ -26,7 +26,8 @@ from dasrel.util.text import count_text, shown, size_text, some, time_text
 from dasrel.vocabulary import METHODS
 
 if TYPE_CHECKING:
-    from dasrel.clustering.planning import ClusteringPlan, Fleet, OnWorkers
+    from dasrel.clustering.job import ClusterJob
+    from dasrel.clustering.planning import ClusteringPlan, OnWorkers
     from dasrel.util.limits import Range
 
 NOT_CONVERGED = 3
@@ -54,17 +55,17 @@ def cluster_command(
     runtime: Runtime,
 ) -> None:
     """Cluster the objects of a STORE: all runs together, one scan per iteration."""
-    from dasrel.clustering.job import cluster_into
+    from dasrel.clustering.job import prepare_job
 
     requested = runs.as_dict()
     if warm_start is not None:
         requested["warm_start"] = str(warm_start)
     if dry_run:
-        show_plan(console, store, requested, memory=memory, out=out, force=force)
+        show_plan(console, prepare_job(store, requested, out, memory=memory, force=force))
         return
     checkpoint = checkpoints.made(force=force)
     with console.at(runtime):
-        result = cluster_into(store, out, requested, memory=memory, checkpoint=checkpoint, force=force)
+        result = prepare_job(store, requested, out, memory=memory, force=force).run(checkpoint=checkpoint)
     if checkpoint is not None:
         checkpoint.clear("euclideanize", "cluster")
     console.result(result, result_lines(result))
@@ -197,14 +198,15 @@ def plan_command(
     ] = 2.0,
 ) -> None:
     """Estimate what `dasrel cluster` would cost, here and on a cluster: scans, bytes, memory and time."""
+    from dasrel.clustering.job import prepare_job
     from dasrel.clustering.planning import Fleet
 
-    counts = _workers(workers)
+    wanted: dict[str, Any] = {"counts": _workers(workers), "memory": worker_memory, "threads": worker_threads}
     try:
-        fleet = Fleet(tuple(counts), worker_memory, worker_threads)
+        Fleet(**wanted)
     except InputError as error:
         raise typer.BadParameter(error.text(as_option)) from None
-    show_plan(console, store, runs.as_dict(), memory=memory, fleet=fleet, probe=probe)
+    show_plan(console, prepare_job(store, runs.as_dict(), memory=memory), workers=wanted, probe=probe)
 
 
 def _workers(text: str) -> list[int]:
@@ -214,28 +216,9 @@ def _workers(text: str) -> list[int]:
         raise typer.BadParameter(error.message, param_hint="--workers") from None
 
 
-def show_plan(
-    console: Console,
-    store: str,
-    requested: dict[str, Any],
-    *,
-    memory: str | None,
-    fleet: Fleet | None = None,
-    probe: float = 2.0,
-    out: Path | None = None,
-    force: bool = False,
-) -> None:
-    """Print the plan of a clustering; raise what a real run would raise before it begins."""
-    from dasrel.clustering.job import runs_asked
-    from dasrel.clustering.planning import plan_clustering
-    from dasrel.util.results import check_out
-
-    listed, _ = runs_asked(requested)
-    if out is not None:
-        check_out(out, force=force)
-    plan = plan_clustering(
-        store, listed, euclideanize=requested["euclideanize"], memory=memory, fleet=fleet, probe_seconds=probe
-    )
+def show_plan(console: Console, job: ClusterJob, *, workers: dict[str, Any] | None = None, probe: float = 2.0) -> None:
+    """Print the estimated cost of a clustering."""
+    plan, out = job.cost(workers=workers, probe_seconds=probe), job.out
     values = {"dry_run": True, "out": None if out is None else str(out), **plan.as_dict(), "seconds": console.seconds}
     lines = plan_lines(plan)
     if out is not None:

@@ -1,24 +1,22 @@
-"""All runs that share scans: one run's iteration, the loop, the split by memory.
-
-One run under way: what an iteration does with the product D V that a scan has brought.
+"""Bundles: the runs that share scans. One run's iteration, the loop over all runs, the split by memory.
 
 At centres V (weights of the objects) an iteration takes the distances d to them, the memberships U' that are best at
-these distances, and the centres V' that U' makes. What is reported of a run, at the end and in its history, belongs to
-one state: centres V, distances d to them, memberships U' at these distances, and the objective
+these distances, and the centres V' of U'. What is reported of a run, at the end and in its history, belongs to one
+state: centres V, distances d to them, memberships U' at these distances, and the objective
 
     Phi(V) = sum u'^theta d + H(U') = min over U of J(U, V)
 
-which needs no further scan. It falls with every step on a Euclidean relation, and where a run stands still it is the
+which needs no further scan. It falls with every step on a Euclidean relation, and at a fixed point it is the
 J = G/2 + H of `rules.objective`.
 
-The bundle: any mixture of runs, all of which take part in the same scans.
+A bundle is any mixture of runs that take part in the same scans:
 
     scans of a bundle = iterations of its slowest run
-    scans in all      = the sum of that over bundles + scans for entropy_weight="auto" (0 if nobody asks for it,
-                        else 1 to `starts.LANCZOS_SCANS`, once for all runs)
+    scans in all      = the sum of that over bundles + scans for entropy_weight="auto" (1 to `LANCZOS_SCANS`, once for
+                        all runs, if any needs it)
 
-Everything fits into one bundle unless memory forbids it. The iterations of pcm1 and pcm2 include those of the fcm2
-run that they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see `starts`.
+All runs are in one bundle unless memory forbids it. The iterations of pcm1 and pcm2 include those of the fcm2 run that
+they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see `fit.first_starts`.
 """
 
 from __future__ import annotations
@@ -26,59 +24,72 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dasrel.clustering import rules
 from dasrel.clustering.model import Model
 from dasrel.clustering.rules import Rule, Weights
-from dasrel.clustering.runs import BLOCK, LANCZOS_SCANS, Run, Start, first_starts, largest_gram_eigenvalue
-from dasrel.engine.checkpoint import CheckpointWriter
+from dasrel.clustering.runs import Run, RunResult
 from dasrel.engine.relation import LeftProducts, Relation, product_shape
 from dasrel.engine.scan import Plan, brought_here, needed_memory, needed_on_worker
+from dasrel.engine.worker_cache import WorkerMemory
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.util import Float, limits, parallel, progress
 from dasrel.util.text import count_text, size_text
 
+LANCZOS_BLOCK = 4
+"""Columns of a Lanczos step."""
+LANCZOS_SCANS = 10
+"""Most scans that entropy_weight="auto" takes, once for all runs, before the first iteration."""
 PLAIN_STEPS = 10
 """Steps before acceleration begins: far from the end, extrapolating leads to other optima."""
 _PLAIN = (
     *("beta", "beta_given", "entropy_weight", "first", "U", "eta", "n_iter", "n_iter_here", "reseeded", "negatives"),
     *("rises", "rejected", "stopped_by_negatives", "first_converged", "_score", "_comparable", "_anchor"),
 )
-"""The fields of a motion that a checkpoint holds as they are."""
+"""The fields of a run's state that a checkpoint holds as they are."""
+IndexedRuns = list[tuple[int, Run]]
+"""Runs of a bundle, each with its position in the list of all runs."""
 
 
 @dataclass(frozen=True)
 class BundleContext:
-    """What all runs of a bundle share."""
+    """Constants that all runs of a bundle share."""
 
     n_objects: int
     largest: float
-    """A bound of the dissimilarities, without spread."""
+    """Upper bound of the dissimilarities, without spread."""
     inner: int
-    """How many products are added up in the matrix's own precision."""
+    """How many products are summed in the matrix's own precision."""
     dtype: np.dtype[np.floating]
 
     def rounding(self, beta: float) -> float:
-        """How far below zero rounding can bring a distance."""
+        """Return how far below zero rounding can bring a distance."""
         return rules.rounding(self.inner, self.largest + beta, dtype=self.dtype)
 
     def slack(self, beta: float) -> float:
-        """How much an objective can rise by rounding."""
+        """Return how much an objective can rise by rounding."""
         return 8 * float(np.finfo(self.dtype).eps) * self.n_objects * (self.largest + beta)
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The end of a run: everything belongs to the centres V."""
+_REPEATED = (
+    *("objective", "score", "beta", "entropy_weight", "converged", "n_iter", "history"),
+    *("reseeded", "empty", "negatives", "rises", "rejected"),
+)
+"""Values of a result that a checkpoint holds beside its arrays too."""
 
-    run: Run
-    place: int
-    """Position of the run in the list that was given."""
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """The result of a run with its arrays, all of which belong to the same centres V."""
+
+    index: int
+    """Position of the run in the list of all runs."""
+    result: RunResult
     U: Float
     """(c, n)."""
     d: Float
@@ -86,47 +97,62 @@ class Outcome:
     V: Float
     """(c, n)."""
     half: Float
-    """(c,)."""
-    objective: float
-    score: float
-    """What runs of a setting are compared by; see `results`."""
-    beta: float
-    entropy_weight: float | None
-    eta: Float | None
-    converged: bool
-    n_iter: int
-    history: tuple[float, ...]
-    reseeded: int
-    empty: int
-    negatives: int
-    rises: int
-    rejected: int
+    """v_i'D v_i / 2, (c,)."""
 
     def packed(self) -> dict[str, Any]:
-        """For a checkpoint: all but the run, which its place stands for."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "run"}
-        return {**values, "history": np.array(self.history)}
+        """Return the arrays and numbers for a checkpoint; the run is known by its index."""
+        numbers = self.result.packed()
+        eta = None if self.result.eta is None else np.array(self.result.eta)
+        arrays = {"U": self.U, "d": self.d, "V": self.V, "half": self.half, "eta": eta}
+        return {"place": self.index, **arrays, **{name: numbers[name] for name in _REPEATED}}
 
     @staticmethod
-    def unpacked(kept: dict[str, Any], runs: Sequence[Run]) -> Outcome:
-        """What `packed` made, of the runs in the order given."""
-        history = tuple(kept["history"].tolist())
-        return Outcome(**{**kept, "run": runs[kept["place"]], "history": history})
+    def unpacked(stored: dict[str, Any], result: RunResult) -> FinishedRun:
+        """Return the finished run from what `packed` returned, and its result."""
+        return FinishedRun(stored["place"], result, *(stored[name] for name in ("U", "d", "V", "half")))
+
+
+class Start(NamedTuple):
+    """The first centres of a run."""
+
+    V: Float
+    """Weights of the objects, (1, c, n)."""
+    U: Float | None = None
+    """The memberships (1, c, n) that the weights were made from; None where there are none."""
+
+
+class Update(NamedTuple):
+    """The result of one update of a stack of runs; see `update`."""
+
+    U: Float
+    W: Weights
+    objective: float
+
+
+def update(rule: Rule, d: Float) -> Update:
+    """Return the best memberships U' at distances d (1, c, n), the centres of U', and the objective Phi.
+
+    Cost: no scan; twice the memory of d.
+    """
+    U = rules.memberships(rule, d)
+    W = rules.weights(U, rule.theta)
+    cost = W.mass * rules.eta_from_weights(W.V, d)  # sum_h u^theta d
+    ones = np.ones_like(cost)
+    return Update(U, W, float(rules.objective(rule, U, Weights(W.V, ones, ones, W.empty), cost)[0]))
 
 
 class RunState:
     """The state of one run between two scans."""
 
-    def __init__(self, run: Run, place: int, start: Start, beta: float, entropy_weight: float | None) -> None:
+    def __init__(self, run: Run, index: int, start: Start, beta: float, entropy_weight: float | None) -> None:
         self.run = run
-        self.place = place
+        self.index = index
         self.beta = self.beta_given = beta
         self.entropy_weight = entropy_weight
         self.first = run.is_possibilistic and isinstance(run.init, str)
         """Whether this is still the fcm2 run that pcm1 and pcm2 begin with."""
         self.U = start.U
-        norms = (start.V * start.V).sum(axis=2)
-        self.W = Weights(start.V, np.ones_like(norms), norms, np.zeros(norms.shape, dtype=np.bool_))
+        self.W = rules.given_weights(start.V)
         self.eta = run.init.eta if isinstance(run.init, Model) and run.is_possibilistic else None
         self.n_iter = self.n_iter_here = 0
         self.history: list[float] = []
@@ -139,10 +165,10 @@ class RunState:
         self._fallback: tuple[Weights, Float, float] | None = None
 
     def packed(self) -> dict[str, Any]:
-        """The state for a checkpoint. Cost: none; arrays are not copied."""
+        """Return the state for a checkpoint. Cost: none; arrays are not copied."""
         fallback = self._fallback
         return {
-            "place": self.place,
+            "place": self.index,
             **{name: getattr(self, name) for name in _PLAIN},
             "history": np.array(self.history),
             "W": list(self.W),
@@ -150,32 +176,32 @@ class RunState:
         }
 
     @classmethod
-    def unpacked(cls, kept: dict[str, Any], runs: Sequence[Run]) -> RunState:
-        """What `packed` made, of the runs in the order given: it goes on to the same bits."""
-        motion = cls.__new__(cls)
-        motion.place, motion.run = kept["place"], runs[kept["place"]]
+    def unpacked(cls, stored: dict[str, Any], runs: Sequence[Run]) -> RunState:
+        """Return the state from what `packed` returned, of the runs in the order given; it resumes to the same bits."""
+        state = cls.__new__(cls)
+        state.index, state.run = stored["place"], runs[stored["place"]]
         for name in _PLAIN:
-            setattr(motion, name, kept[name])
-        motion.history = kept["history"].tolist()
-        motion.W = Weights(*kept["W"])
-        back = kept["fallback"]
-        motion._fallback = None if back is None else (Weights(*back[0]), back[1], back[2])
-        return motion
+            setattr(state, name, stored[name])
+        state.history = stored["history"].tolist()
+        state.W = Weights(*stored["W"])
+        back = stored["fallback"]
+        state._fallback = None if back is None else (Weights(*back[0]), back[1], back[2])
+        return state
 
     @property
     def rule(self) -> str:
-        """The rule at work now."""
+        """The rule of the present phase."""
         return "fcm2" if self.first else self.run.rule
 
-    def advance(self, Y: Float, around: BundleContext, mean_distance: float | None) -> Outcome | None:
-        """One iteration, given Y = D V (1, c, n), which is overwritten. The outcome if this was the last one.
+    def advance(self, Y: Float, context: BundleContext, mean_distance: float | None) -> FinishedRun | None:
+        """Do one iteration, given Y = D V (1, c, n), which is overwritten; return the result if it was the last one.
 
-        `mean_distance` is the mean of D, where a run asks for eta="overall".
+        `mean_distance` is the mean of D, where a run has eta="overall".
         """
         self.n_iter += 1
         self.n_iter_here += 1
         d, half = rules.distances(Y, self.W, beta=self.beta, out=Y)
-        small = around.rounding(self.beta)
+        small = context.rounding(self.beta)
         below = int(rules.clip_negative(d, tol=small)[0])
         if below and self._fallback is not None:
             self._step_back()
@@ -193,13 +219,8 @@ class RunState:
             self._comparable = False
             self.eta = self._spreads(self.U, self.W.V, d, mean_distance)
 
-        rule = self._rule()
-        U = rules.memberships(rule, d)
-        W = rules.weights(U, rule.theta)
-        cost = W.mass * rules.eta_from_weights(W.V, d)  # sum_h u^theta d
-        ones = np.ones_like(cost)
-        objective = float(rules.objective(rule, U, Weights(W.V, ones, ones, W.empty), cost)[0])
-        slack = around.slack(self.beta) + 1e-14 * abs(objective)
+        U, W, objective = update(self._rule(), d)
+        slack = context.slack(self.beta) + 1e-14 * abs(objective)
         if self._fallback is not None:
             if not objective <= self._fallback[2] + slack:
                 self._step_back()
@@ -219,25 +240,27 @@ class RunState:
             if self.first:
                 self._begin_possibilistic(U, d, score, converged, mean_distance)
                 return None
-            return self._outcome(U, d, half, objective, score, converged, int(W.empty.sum()))
+            return self._finished(U, d, half, objective, score, converged, int(W.empty.sum()))
         if reseed and own is not None:
             U, W = self._reseed(U, W, own, small)
         self._move(U, W, objective, plain=reseed)
         return None
 
     def _rule(self) -> Rule:
-        match self.rule:
+        name, m, lam, eta = self.rule, self.run.fuzzifier, self.entropy_weight, self.eta
+        match name:
             case "fcm1":
-                return _plain_rule("fcm1", m=self.run.fuzzifier)
+                return _cached_rule(name, m=m)
             case "fcm2":
-                return _plain_rule("fcm2", lam=self.entropy_weight)
+                return _cached_rule(name, lam=lam)
             case "hard":
-                return _plain_rule("hard")
+                return _cached_rule(name)
             case _:
-                return Rule(self.rule, m=self.run.fuzzifier, eta=self.eta)
+                assert eta is not None
+                return _cached_rule(name, m=m, eta=tuple(eta.tolist()))
 
     def _spreads(self, U: Float | None, V: Float, d: Float, mean_distance: float | None) -> Float:
-        """eta of each cluster, (c,), times spread_scale."""
+        """Return eta of each cluster, (c,), times spread_scale."""
         run = self.run
         scale = float(run.spread_scale or 1.0)
         if run.eta == "overall":
@@ -256,7 +279,7 @@ class RunState:
     def _begin_possibilistic(
         self, U: Float, d: Float, score: float, converged: bool, mean_distance: float | None
     ) -> None:
-        """From the end of the fcm2 run, with its distances: no scan is spent."""
+        """Begin pcm1 or pcm2 at the end of the fcm2 run, with its distances: no scan is needed."""
         self.first = False
         self.first_converged = converged
         self._score = None if self.run.eta == "overall" else score
@@ -273,12 +296,12 @@ class RunState:
 
     @staticmethod
     def _own_distances(U: Float, d: Float) -> Float:
-        """The distance of each object to the centre of its own cluster, (n,)."""
+        """Return the distance of each object to the centre of its own cluster, (n,)."""
         own: Float = np.take_along_axis(d[0], rules.labels(U), axis=0)[0]
         return own
 
     def _reseed(self, U: Float, W: Weights, own: Float, small: float) -> tuple[Float, Weights]:
-        """Give each empty cluster the object that is farthest from its centre, as long as there is one."""
+        """Move the object that is farthest from its centre into each empty cluster, as long as there is one."""
         for i in np.flatnonzero(W.empty[0]):
             k = int(own.argmax())
             if own[k] <= small:
@@ -291,7 +314,7 @@ class RunState:
         return U, rules.weights(U, self._rule().theta)
 
     def _move(self, U: Float, W: Weights, objective: float, *, plain: bool) -> None:
-        """The next centres: V' or, if accelerated and past the first steps, SQUAREM's extrapolation."""
+        """Set the next centres: V' or, if accelerated and past the first steps, SQUAREM's extrapolation."""
         here = self.W.V
         before, self._anchor = self._anchor, None
         self.U, self.W = U, W
@@ -314,32 +337,43 @@ class RunState:
         self._fallback = (W, U, objective)
         self._anchor = None
         self.U = None
-        norms = (s * s).sum(axis=2)
-        self.W = Weights(s, np.ones_like(norms), norms, np.zeros(norms.shape, dtype=np.bool_))
+        self.W = rules.given_weights(s)
 
     def _step_back(self) -> None:
-        """The extrapolated centres were worse: go on from the last plain step."""
+        """Reject the extrapolated centres: continue from the last plain step."""
         assert self._fallback is not None
         self.W, self.U, _ = self._fallback
         self._fallback = self._anchor = None
         self.rejected += 1
 
-    def _outcome(
+    def _finished(
         self, U: Float, d: Float, half: Float, objective: float, score: float, converged: bool, empty: int
-    ) -> Outcome:
-        return Outcome(
-            run=self.run, place=self.place, U=U[0], d=d[0], V=self.W.V[0], half=half[0], objective=objective,
-            score=score if self._score is None else self._score, beta=self.beta,
-            entropy_weight=self.entropy_weight, eta=self.eta, converged=converged and self.first_converged,
-            n_iter=self.n_iter, history=tuple(self.history), reseeded=self.reseeded, empty=empty,
-            negatives=self.negatives, rises=self.rises, rejected=self.rejected,
+    ) -> FinishedRun:
+        result = RunResult(
+            run=self.run, converged=converged and self.first_converged, n_iter=self.n_iter, objective=objective,
+            score=score if self._score is None else self._score, history=tuple(self.history),
+            entropy=float(rules.entropy(U)[0]), membership_sums=tuple(U[0].sum(axis=1).tolist()), beta=self.beta,
+            entropy_weight=self.entropy_weight, eta=None if self.eta is None else tuple(self.eta.tolist()),
+            flat=bool(rules.is_flat(U)[0]),
+            coincident_clusters=0 if self.run.rule == "hard" else _coincident_clusters(d[0]),
+            reseeded=self.reseeded, empty=empty, negative_distances=self.negatives, rises=self.rises,
+            rejected=self.rejected,
         )  # fmt: skip
+        return FinishedRun(self.index, result, U[0], d[0], self.W.V[0], half[0])
 
 
-@lru_cache
-def _plain_rule(name: str, *, m: float | None = None, lam: float | None = None) -> Rule:
-    """Make a rule without spreads once for all iterations and runs: checking it takes a tenth of a small update."""
-    return Rule(name, m=m, lam=lam)
+def _coincident_clusters(d: Float) -> int:
+    """Return the number of pairs of clusters that have nearly the same distances (c, n)."""
+    near = 0.01 * float(d.max() - d.min())
+    return sum(float(np.abs(d[i] - d[j]).max()) <= near for i in range(len(d)) for j in range(i))
+
+
+@lru_cache(maxsize=4096)
+def _cached_rule(
+    name: str, *, m: float | None = None, lam: float | None = None, eta: tuple[float, ...] | None = None
+) -> Rule:
+    """Make a rule once for all iterations and runs: checking it takes a tenth of a small update."""
+    return Rule(name, m=m, lam=lam, eta=eta)
 
 
 _SMALL_UPDATE = 200_000  # numbers in a bundle below which threads cost more than they give
@@ -347,7 +381,7 @@ _SMALL_UPDATE = 200_000  # numbers in a bundle below which threads cost more tha
 
 @dataclass
 class BundleStats:
-    """What bundles have used."""
+    """Columns and times of the scans and updates."""
 
     columns: list[int] = field(default_factory=list)
     """Columns of each scan, in order."""
@@ -357,145 +391,78 @@ class BundleStats:
 
 @dataclass
 class Bundle:
-    """A bundle between two scans."""
+    """The state of a bundle between two scans."""
 
-    moving: list[RunState]
+    active: list[RunState]
+    """Runs that have not ended."""
     iteration: int = 0
     mean_distance: float | None = None
-    """The mean of D, once it is known and if it is needed."""
+    """The mean of D, after the first scan, if a run needs it."""
 
     def packed(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        moving = [motion.packed() for motion in self.moving]
-        return {"moving": moving, "iteration": self.iteration, "mean_distance": self.mean_distance}
+        """Return the state for a checkpoint."""
+        active = [state.packed() for state in self.active]
+        return {"moving": active, "iteration": self.iteration, "mean_distance": self.mean_distance}
 
     @staticmethod
-    def unpacked(kept: dict[str, Any], runs: Sequence[Run]) -> Bundle:
-        """What `packed` made, of the runs in the order given."""
-        moving = [RunState.unpacked(one, runs) for one in kept["moving"]]
-        return Bundle(moving, kept["iteration"], kept["mean_distance"])
-
-
-def first_bundle(relation: Relation, runs: Sequence[tuple[int, Run]], entropy_weights: dict[int, float]) -> Bundle:
-    """Runs at their starts.
-
-    Parameters
-    ----------
-    runs
-        (place, run): place is the position in the user's list.
-    entropy_weights
-        By place, for fcm2 and for what begins with it.
-
-    Cost: that of `starts.first_starts`.
-    """
-    betas = [starting_spread(relation, run) for _, run in runs]
-    starts = first_starts(unspread(relation), [run for _, run in runs], betas)
-    return Bundle(
-        [
-            RunState(run, place, start, beta, entropy_weights.get(place))
-            for (place, run), start, beta in zip(runs, starts, betas, strict=True)
-        ]
-    )
+    def unpacked(stored: dict[str, Any], runs: Sequence[Run]) -> Bundle:
+        """Return the state from what `packed` returned, of the runs in the order given."""
+        active = [RunState.unpacked(one, runs) for one in stored["moving"]]
+        return Bundle(active, stored["iteration"], stored["mean_distance"])
 
 
 def unspread(relation: Relation) -> Relation:
-    """The relation without its spread: each run adds its own, which costs nothing."""
+    """Return the relation without its spread: each run adds its own, which costs nothing."""
     return replace(relation, beta=0.0)
 
 
 def starting_spread(relation: Relation, run: Run) -> float:
-    """The beta that a run begins with. hard has none: a spread freezes it, while its objective stays the same."""
+    """Return the first beta of a run. hard has none: a spread freezes it, while its objective stays the same."""
     return 0.0 if run.rule == "hard" else relation.beta + float(run.spread)
-
-
-def entropy_weights(relation: Relation, runs: Sequence[Run], memory: int, keep: CheckpointWriter) -> dict[str, Any]:
-    """lambda of every run that needs one, by place: as given, or lambda_c / 2 = lambda_max(K) / n with its spread.
-
-    Cost: no scan, or what `starts.largest_gram_eigenvalue` takes.
-    """
-    if keep.result("first") is not None:
-        return cast(dict[str, Any], keep.result("first"))
-    weights: dict[str, float] = {}
-    automatic = []
-    for place, run in enumerate(runs):
-        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.init, str))
-        if begins_with_fcm2 and run.entropy_weight == "auto":
-            automatic.append(place)
-        elif begins_with_fcm2 and run.entropy_weight is not None:
-            weights[str(place)] = float(run.entropy_weight)
-    eigenvalue, without_value = None, False
-    if automatic:
-        remembered: Any = _Remembered(unspread(relation), keep)
-        eigenvalue = largest_gram_eigenvalue(remembered, memory=memory)
-        for place in automatic:
-            value = (eigenvalue + starting_spread(relation, runs[place]) / 2) / relation.n_objects
-            without_value = without_value or not value > 0
-            weights[str(place)] = value if value > 0 else 1.0
-    found = {"weights": weights, "eigenvalue": eigenvalue, "without_value": without_value, "scans": keep.scans}
-    keep.finish("first", found)
-    return found
-
-
-class _Remembered:
-    """A relation whose products are kept one by one, and given again after a stop, so that a search can be replayed."""
-
-    def __init__(self, relation: Relation, keep: CheckpointWriter) -> None:
-        self.n_objects = relation.n_objects
-        self._relation = relation
-        self._keep = keep
-        self._products: list[Float] = keep.state("first") or []
-        self._next = 0
-
-    def gram(self, V: Float, *, memory: int | str | None = None) -> Float:
-        if self._next == len(self._products):
-            self._products.append(self._relation.gram(V, memory=memory))
-            self._keep.step("first", lambda: self._products)
-        self._next += 1
-        return self._products[self._next - 1]
 
 
 def run_bundle(
     relation: Relation,
     bundle: Bundle,
     *,
-    deliver: Callable[[Outcome], None],
+    deliver: Callable[[FinishedRun], None],
     on_step: Callable[[Bundle], None],
-    work: BundleStats,
+    stats: BundleStats,
     memory: int,
 ) -> None:
-    """Iterate all runs together until the last has ended; each is delivered when it ends and its columns are dropped.
+    """Iterate all runs together until the last has ended; a run that ends is delivered and its columns are dropped.
 
     Parameters
     ----------
     bundle
-        Where the runs stand; it is changed.
+        The state of the runs; it is changed.
     deliver
-        Takes the outcome of a run. Its arrays are the caller's from then on.
+        Called with each finished run. The caller owns its arrays.
     on_step
         Called after every iteration that is not the last.
     memory
-        Bytes that the scans may take, besides what the runs hold themselves.
+        Bytes that the scans may use, besides the arrays of the runs.
 
     Cost: as many scans as the slowest run has iterations.
     """
     base = unspread(relation)
     n, dtype = base.n_objects, base.matrix.dtype
-    around = BundleContext(n, base.largest(), min(n, base.matrix.layout.tile), dtype)
-    moving = bundle.moving
+    context = BundleContext(n, base.largest(), min(n, base.matrix.layout.tile), dtype)
+    active = bundle.active
     width = 0
-    wants_mean = any(motion.run.eta == "overall" for motion in moving)
+    wants_mean = any(state.run.eta == "overall" for state in active)
     with ThreadPoolExecutor(limits.thread_count(waiting=False)) as pool:
-        while moving:
+        while active:
             bundle.iteration += 1
-            progress.current().say(f"iteration {bundle.iteration}, {count_text(len(moving), 'run')} moving")
+            progress.current().say(f"iteration {bundle.iteration}, {count_text(len(active), 'run')} active")
             began = time.perf_counter()
-            widths = [motion.run.n_clusters for motion in moving]
+            widths = [state.run.n_clusters for state in active]
             ends = np.cumsum(widths).tolist()
             total = ends[-1]
             # Terms are added in float64; products with tiles are taken in the tiles' precision anyway.
             stacked = np.empty((total + (wants_mean and bundle.iteration == 1), n), np.float64 if base.terms else dtype)
-            for motion, end in zip(moving, ends, strict=True):
-                stacked[end - motion.run.n_clusters : end] = motion.W.V[0]
+            for state, end in zip(active, ends, strict=True):
+                stacked[end - state.run.n_clusters : end] = state.W.V[0]
             stacked[total:] = 1.0 / n
             prepared = time.perf_counter()
             if len(stacked) != width:  # runs have ended since the last scan
@@ -506,37 +473,37 @@ def run_bundle(
             del stacked
             if len(Y) > total:
                 bundle.mean_distance = float(Y[total].sum() / n)
-            work.columns.append(len(Y))
+            stats.columns.append(len(Y))
 
-            def step(k: int) -> Outcome | None:
-                span = slice(ends[k] - widths[k], ends[k])  # noqa: B023 - used up before the loop goes on
-                return moving[k].advance(Y[None, span], around, bundle.mean_distance)  # noqa: B023
+            def step(k: int) -> FinishedRun | None:
+                span = slice(ends[k] - widths[k], ends[k])  # noqa: B023 - called before the next round
+                return active[k].advance(Y[None, span], context, bundle.mean_distance)  # noqa: B023
 
             threaded = total * n > _SMALL_UPDATE
-            outcomes = list((pool.map if threaded else map)(step, range(len(moving))))
-            _refuse_negatives(moving)
-            for outcome in outcomes:
-                if outcome is not None:
-                    deliver(outcome)
-            moving = [motion for motion, outcome in zip(moving, outcomes, strict=True) if outcome is None]
-            bundle.moving = moving
-            del outcomes, Y
-            work.scan_seconds += scanned - prepared
-            work.update_seconds += time.perf_counter() - scanned + prepared - began
-            if moving:
+            finished = list((pool.map if threaded else map)(step, range(len(active))))
+            _refuse_negatives(active)
+            for one in finished:
+                if one is not None:
+                    deliver(one)
+            active = [state for state, one in zip(active, finished, strict=True) if one is None]
+            bundle.active = active
+            del finished, Y
+            stats.scan_seconds += scanned - prepared
+            stats.update_seconds += time.perf_counter() - scanned + prepared - began
+            if active:
                 on_step(bundle)
 
 
-def _refuse_negatives(moving: Sequence[RunState]) -> None:
-    """RFCM's answer to distances below zero."""
-    stopped = [motion for motion in moving if motion.stopped_by_negatives]
+def _refuse_negatives(active: Sequence[RunState]) -> None:
+    """Raise if runs without healing have met distances below zero, as RFCM does."""
+    stopped = [state for state in active if state.stopped_by_negatives]
     if not stopped:
         return
     first = stopped[0]
     raise InputError(
         f"{count_text(first.stopped_by_negatives, 'distance to a centre is', 'distances to centres are')} negative in"
-        f" iteration {first.n_iter} of run {first.place} ({first.rule}, {count_text(first.run.n_clusters, 'cluster')};"
-        f" {len(stopped)} of {count_text(len(moving), 'run')} met some): the dissimilarities are not Euclidean",
+        f" iteration {first.n_iter} of run {first.index} ({first.rule}, {count_text(first.run.n_clusters, 'cluster')};"
+        f" {len(stopped)} of {count_text(len(active), 'run')} met some): the dissimilarities are not Euclidean",
         remedy="say {on_negative=heal} (NERFCM), or {spread=BETA} (-2 lambda_1, lambda_1 the smallest eigenvalue of"
         " -1/2 P D P, always suffices), or Euclideanise the matrix",
     )
@@ -548,13 +515,23 @@ def split_by_memory(
     *,
     keep_all: bool = False,
     memory: int | str | None = None,
-    client: Any = None,
-) -> tuple[list[list[tuple[int, Run]]], int]:
-    """Bundles of runs, in order, as wide as memory allows, and the bytes that their scans may take.
+    workers: WorkerMemory | None = None,
+    has_terms: bool | None = None,
+) -> tuple[list[IndexedRuns], int]:
+    """Return bundles of runs, in order, as wide as memory allows, and the bytes that their scans may take.
 
     A column takes in the caller: memberships and weights (16 n bytes, and 24 n more if accelerated), their copy in
-    the matrix's precision, and what the scan says. The best run of every setting, or every run, is kept beside it
-    (24 n c bytes each). `client` stands for workers that are not there yet; by default it is the active one.
+    the matrix's precision, and the memory of the scan. The best run of every setting, or every run, is kept besides
+    (24 n c bytes each).
+
+    Parameters
+    ----------
+    workers
+        The workers to plan for; by default those of the active client. None of either: the scan runs on threads here.
+    has_terms
+        Whether the relation has terms, which are added in float64; by default those of `relation` count.
+
+    Cost: none.
     """
     limit = limits.memory_limit(memory)
     n, item = relation.n_objects, relation.matrix.dtype.itemsize
@@ -563,12 +540,14 @@ def split_by_memory(
     kept = 24 * n * sum(keeping)
     widest = max(run.n_clusters for run in runs)
     update = 4 * 8 * n * widest * min(limits.thread_count(waiting=False), len(runs))
-    client = parallel.active_client() if client is None else client
-    workers = {} if client is None else limits.worker_memory(client)
+    if workers is None:
+        client = parallel.active_client()
+        workers = {} if client is None else limits.worker_memory(client)
+    column_bytes = 8 if (bool(relation.terms) if has_terms is None else has_terms) else item
 
     def needed(columns: int, held: int) -> int:
         (fixed, task), _, brought = of_scan(columns)
-        return held + fixed + (task if client is None else brought)
+        return held + fixed + (brought if workers else task)
 
     def fits(columns: int, held: int) -> bool:
         _, (task, beside), _ = of_scan(columns)
@@ -576,19 +555,19 @@ def split_by_memory(
         return there and needed(columns, held) <= limit
 
     if any(run.entropy_weight == "auto" for run in runs):
-        first = needed(BLOCK, 8 * n * BLOCK * (2 * LANCZOS_SCANS + 8))
+        first = needed(LANCZOS_BLOCK, eigenvalue_memory(n))
         if first > limit:
             raise MemoryLimitError(
                 f"the automatic entropy weight needs {size_text(first)} for {count_text(n, 'object')} and the limit is"
                 f" {size_text(limit)}",
                 remedy="raise {memory}, or say {entropy_weight=NUMBER}",
             )
-    bundles: list[list[tuple[int, Run]]] = [[]]
+    bundles: list[IndexedRuns] = [[]]
     columns, held = 0, kept + update
     most_held = held
     extra = int(any(run.eta == "overall" for run in runs))
-    for place, run in enumerate(runs):
-        mine = n * run.n_clusters * (16 + (item if not relation.terms else 8) + (24 if run.accelerate else 0))
+    for index, run in enumerate(runs):
+        mine = n * run.n_clusters * (16 + column_bytes + (24 if run.accelerate else 0))
         if bundles[-1] and not fits(columns + run.n_clusters + extra, held + mine):
             bundles.append([])
             columns, held = 0, kept + update
@@ -604,17 +583,23 @@ def split_by_memory(
                 f" {size_text(limit)}",
                 remedy="raise {memory}, keep fewer results, or use smaller tiles",
             )
-        bundles[-1].append((place, run))
+        bundles[-1].append((index, run))
         columns += run.n_clusters
         held += mine
         most_held = max(most_held, held)
     return bundles, limit - most_held
 
 
-def _scan_memory(relation: Relation) -> Callable[[int], tuple[tuple[int, int], tuple[int, int], int]]:
-    """What a scan of so many columns takes, in bytes.
+def eigenvalue_memory(n: int) -> int:
+    """Return the bytes of the basis in the search for entropy_weight="auto"."""
+    return 8 * n * LANCZOS_BLOCK * (2 * LANCZOS_SCANS + 8)
 
-    In the caller, and in one task here; in one task on a worker, and besides; in the caller for what workers send.
+
+def _scan_memory(relation: Relation) -> Callable[[int], tuple[tuple[int, int], tuple[int, int], int]]:
+    """Return a function of the number of columns: the bytes of a scan.
+
+    (in the caller, in one task here), (in one task on a worker, besides on that worker), in the caller for the parts
+    that workers send.
     """
     source: Any = relation.matrix
 

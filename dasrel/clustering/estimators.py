@@ -1,6 +1,4 @@
-"""Estimators in the manner of scikit-learn.
-
-The c-means family in scikit-learn's manner: one class for each rule, all with the same words.
+"""scikit-learn estimators of the c-means family: one class per rule, all with the same parameters.
 
 >>> import numpy as np
 >>> D = np.abs(np.subtract.outer([0.0, 1.0, 2.0, 20.0, 21.0, 22.0], [0.0, 1.0, 2.0, 20.0, 21.0, 22.0]))
@@ -24,53 +22,52 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dasrel.clustering.fit import cluster
-from dasrel.clustering.job import numbered_as
+from dasrel.clustering.job import euclideanized, numbered_as
 from dasrel.clustering.model import Model
 from dasrel.clustering.runs import grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import InputError
-from dasrel.geometry.euclidean import as_euclidean
 from dasrel.store.matrix import as_matrix
 from dasrel.util import Float
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, KINDS, explain_kinds, is_similarity
 
-_WORDS = f"""
-    These words are the same in all classes of this family.
+_PARAMETERS = f"""
+    These parameters are the same in all classes of this family.
 
     Parameters
     ----------
     n_clusters
         Number of clusters, at most the number of objects.
     n_init
-        Number of runs from different starts. They share all scans, and the one with the lowest objective is kept. A
-        start that is given, memberships or a model, is run once.
+        Number of runs with different random initialisations. They share all scans, and the one with the lowest
+        objective is kept. From given memberships or a model there is one run.
     init
-        Where a run begins: "random" memberships, "rows" of the matrix, "k-means++" on its rows, an (n, c) array of
-        memberships, or a model (`Model`, or the path of its .npz file), which may be one of fewer objects of this
-        matrix, known by their ids; clusters then keep the model's numbers.
+        Initialisation: "random" memberships, "rows" of the matrix, "k-means++" on its rows, an (n, c) array of
+        memberships, or a model (`Model`, or the path of its .npz file), possibly of fewer objects of this matrix,
+        identified by their ids; clusters then keep the model's numbers.
     max_iter
         Most iterations of a run. An iteration is one scan for all runs together.
     tol
         A run has converged when no membership changes by as much as this.
     random_state
-        A whole number gives the same result every time; None or a RandomState as in scikit-learn.
+        An integer gives the same result every time; None or a RandomState as in scikit-learn.
     on_negative
         What to do when a distance to a centre is negative, because the dissimilarities are not Euclidean: "error", or
         "heal" them by the smallest spread that suffices (NERFCM).
     spread
         A number added to all squared dissimilarities off the diagonal, known in advance.
     euclideanize
-        Makes the matrix Euclidean first: "spread", "ultrametric" (iRFCM), "power", "exponential" or "log", a
+        Make the matrix Euclidean first: "spread", "ultrametric" (iRFCM), "power", "exponential" or "log", a
         `Euclideanized`, or the path of its file; None leaves it as it is. See `dasrel.euclideanize`.
     accelerate
-        Fewer iterations, on another path.
+        Extrapolate (SQUAREM): fewer iterations, other intermediate values.
     kind
         What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
     memory
-        Memory that may be taken, such as "2GiB"; half of the machine's by default.
+        Memory that may be used, such as "2GiB"; half of the machine's by default.
     checkpoint
-        A `dasrel.Checkpoint`: the state between scans is written down, and `fit` can go on from it.
+        A `dasrel.Checkpoint`: the state between scans is saved, and `fit` can resume from it.
 
     Attributes
     ----------
@@ -87,11 +84,11 @@ _WORDS = f"""
     n_scans_
         How often the matrix was read, for all runs together.
     euclideanized_
-        What `euclideanize` found, with gamma and the scans that it took; None if it was not asked for.
+        The result of `euclideanize`, with gamma and its scans; None without it.
     runs_
         One dict for each run, in order: a table.
     model_
-        The centres: `model_.save(path)` keeps them, `init=path` goes on from them.
+        The centres: `model_.save(path)` saves them, `init=path` continues from them.
     n_features_in_
         Number of objects, which is the number of columns that `predict` needs.
 """
@@ -99,7 +96,7 @@ _WORDS = f"""
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What all rules share. The fields of a dataclass are the constructor's words, as scikit-learn wants them."""
+    """Base class of all rules. The fields are the constructor's parameters, as scikit-learn requires them."""
 
     n_clusters: int = field(default=8, kw_only=False)
     n_init: int = 10
@@ -117,11 +114,11 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     _rule: ClassVar[str]
     _own: ClassVar[tuple[str, ...]]
-    """Words that only this rule has."""
+    """Parameters that only some rules have."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.__doc__ = f"{cls.__doc__}{_WORDS}"
+        cls.__doc__ = f"{cls.__doc__}{_PARAMETERS}"
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Cluster the objects of a pairwise matrix.
@@ -137,19 +134,19 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         entropy_weight is "auto"; see `dasrel.cluster`. Before that, an array is read once to check it, and
         `euclideanize` takes scans of its own.
         """
-        start, n_init = self._start()
+        init, n_init = self._initial()
         own = {name: getattr(self, name) for name in self._own}
         runs = grid(
-            self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=start, max_iter=self.max_iter,
+            self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=init, max_iter=self.max_iter,
             tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, **own,
         )  # fmt: skip
         source = as_matrix(self._checked(X), kind=self.kind)
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with watched(self.checkpoint, "euclideanize", "cluster"):
-            changed = as_euclidean(source, self.euclideanize, **kept)
+            changed = euclideanized(source, self.euclideanize, **kept)
             found = cluster(source if changed is None else changed.relation, runs, **kept)
 
-        best = numbered_as(found.best, start) if isinstance(start, Model) else found.best
+        best = numbered_as(found.best, init) if isinstance(init, Model) else found.best
         self.n_features_in_ = source.n_objects
         self.labels_ = best.labels
         self.memberships_ = best.memberships
@@ -163,12 +160,12 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         return self
 
     def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
-        """The cluster of largest membership of each new object, (k,); see `predict_memberships`."""
+        """Return the cluster of largest membership of each new object, (k,); see `predict_memberships`."""
         labels: NDArray[np.intp] = self.predict_memberships(X, self_similarity=self_similarity).argmax(axis=1)
         return labels
 
     def predict_memberships(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
-        """Memberships (k, c) of k new objects in the clusters found.
+        """Return the memberships (k, c) of k new objects in the clusters found.
 
         Parameters
         ----------
@@ -192,7 +189,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         return tags
 
     def _checked(self, X: Any) -> Any:
-        """NumPy arrays, lists and data frames go through scikit-learn's own checks; numbers are not copied."""
+        """Check NumPy arrays, lists and data frames by scikit-learn's own functions; values are not copied."""
         if self.kind is None and not _knows_its_kind(X):
             raise InputError(
                 "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
@@ -219,8 +216,8 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _start(self) -> tuple[Any, int]:
-        """The start as a run takes it, and how many runs: the same start twice would be the same run twice."""
+    def _initial(self) -> tuple[Any, int]:
+        """Return `init` for `Run`, and the number of runs: given memberships twice would be the same run twice."""
         init = self.init
         if isinstance(init, str) and init in INITS:
             return init, self.n_init
@@ -239,7 +236,7 @@ def _knows_its_kind(X: Any) -> bool:
 
 
 def _is_plain(X: Any) -> bool:
-    """Whether this is an array in memory, and not a matrix, a path, or a chunked array that must stay where it is."""
+    """Return whether this is an array in memory: not a matrix, a path, or a chunked array, which is not copied."""
     return not (_knows_its_kind(X) or hasattr(X, "chunks"))
 
 
@@ -247,7 +244,7 @@ def _is_plain(X: Any) -> bool:
 class FuzzyCMeans(_CMeans):
     """Relational fuzzy c-means (fcm1, RFCM): memberships u = 1 / sum_j (d_i / d_j)^(1/(m-1)).
 
-    `fuzzifier` is m, a number above 1: near 1 clusters are hard, far above they become alike.
+    `fuzzifier` is m, a number above 1: near 1 clusters are hard, far above they coincide.
     """
 
     fuzzifier: float = 2.0
@@ -260,7 +257,7 @@ class EntropyFuzzyCMeans(_CMeans):
     """Fuzzy c-means with an entropy term (fcm2): memberships are the softmax of -d / lambda.
 
     `entropy_weight` is lambda, a number above 0 on the scale of squared dissimilarities; "auto" is half of the value
-    at which all clusters become alike.
+    at which all clusters coincide.
     """
 
     entropy_weight: float | Literal["auto"] = "auto"
@@ -273,7 +270,7 @@ class PossibilisticCMeans(_CMeans):
     """Possibilistic c-means (pcm1): memberships u = 1 / (1 + (d / eta)^(1/(m-1))), which need not have sum 1.
 
     `fuzzifier` is m, above 1. The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same
-    start, times `spread_scale`.
+    `init`, times `spread_scale`.
     """
 
     fuzzifier: float = 2.0
@@ -287,7 +284,7 @@ class PossibilisticCMeans(_CMeans):
 class EntropyPossibilisticCMeans(_CMeans):
     """Possibilistic c-means with an entropy term (pcm2): memberships u = exp(-d / eta), which need not have sum 1.
 
-    The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same start, times
+    The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
     `spread_scale`.
     """
 

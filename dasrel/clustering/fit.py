@@ -1,136 +1,53 @@
-"""Cluster a matrix: from runs to the best partitions.
+"""Cluster a matrix: initial centres, bundles of runs, the best partition of every setting.
 
-Clustering a matrix: all runs, the best run of every setting, and what a person asks of it.
-
-How a best run is chosen. Runs are compared only within a setting: the same rule, number of clusters and parameters,
-so that they differ in their start alone. The lowest objective wins, the earlier run on a tie. Two cases need care:
+How the best run is chosen. Runs are compared only within a setting: the same rule, number of clusters and parameters,
+so that they differ only in their initial memberships. The lowest objective wins, the earlier run on a tie. Two cases:
 
 - healing gives each run its own beta; they are compared at the beta that they began with, where the objective is
   J(beta_0) = J(beta) - (beta - beta_0)/2 (A - B);
 - pcm1 and pcm2 estimate eta from the fcm2 run that they begin with, so that each minimises another function; they are
   compared by the objectives of those fcm2 runs (with eta="overall", or given memberships, by their own).
 
-Objectives of different settings say nothing about each other: a grid has one best run per setting.
+Objectives of different settings are not comparable: a grid has one best run per setting.
 
-What the runs of a clustering have come to so far: a row for each that has ended, the best of each setting, and the
-bundle under way. All of it goes into a checkpoint and comes back from there to the last bit.
+`BundleResults` holds the results of finished runs, the best of each setting and the running bundle; a checkpoint saves
+it, and a resumed clustering continues from it to the same bits.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.clustering import rules
 from dasrel.clustering.bundle import (
+    LANCZOS_BLOCK,
+    LANCZOS_SCANS,
     Bundle,
     BundleStats,
-    Outcome,
-    entropy_weights,
-    first_bundle,
+    FinishedRun,
+    IndexedRuns,
+    RunState,
+    Start,
     run_bundle,
     split_by_memory,
+    starting_spread,
+    unspread,
 )
 from dasrel.clustering.model import Model
-from dasrel.clustering.runs import Run, checked_runs
-from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
+from dasrel.clustering.runs import Clustering, Partition, Run, RunResult, checked_runs, stored_run
+from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, relation as as_relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
+from dasrel.geometry.lanczos import Operator, Search, lanczos
 from dasrel.util import Float
-from dasrel.util.files import digest
 from dasrel.util.text import count_text, some
-
-
-@dataclass(frozen=True, eq=False)
-class Partition:
-    """A run with its memberships. They, the distances, labels, objective and medoids belong to the same centres."""
-
-    result: RunResult
-    memberships: Float
-    """(n, c)."""
-    distances: Float
-    """Squared dissimilarities to the centres, spread included, (n, c)."""
-    model: Model
-
-    @property
-    def labels(self) -> NDArray[np.intp]:
-        """The cluster of largest membership of each object; the lowest number on a tie."""
-        largest: NDArray[np.intp] = self.memberships.argmax(axis=1)
-        return largest
-
-    @property
-    def objective(self) -> float:
-        """The objective at these memberships and centres."""
-        return self.result.objective
-
-    @property
-    def sizes(self) -> NDArray[np.intp]:
-        """Number of objects with each label."""
-        return np.bincount(self.labels, minlength=self.memberships.shape[1]).astype(np.intp)
-
-    @property
-    def medoids(self) -> NDArray[np.intp]:
-        """Position of the object nearest to each centre."""
-        nearest: NDArray[np.intp] = self.distances.argmin(axis=0)
-        return nearest
-
-    @property
-    def entropy(self) -> float:
-        """O(U) = -sum u log u."""
-        return self.result.entropy
-
-    def border(self, threshold: float = 0.5) -> NDArray[np.intp]:
-        """Positions of objects whose largest membership is below the threshold."""
-        return np.flatnonzero(self.memberships.max(axis=1) < threshold)
-
-    def image(self, objects: Sequence[int] | NDArray[np.intp]) -> Float:
-        """The induced dissimilarity D(U) = 1 - U'U / max(U'U) (K14 17) of chosen objects, (k, k)."""
-        return rules.induced_dissimilarity(self.memberships.T, np.asarray(objects, dtype=np.intp))
-
-
-@dataclass(frozen=True, eq=False)
-class Clustering:
-    """All that `cluster` found."""
-
-    partitions: tuple[Partition, ...]
-    """The best run of every setting, in the order in which settings were given."""
-    kept: tuple[Partition, ...]
-    """Every run, in the order given, if that was asked for; else empty."""
-    runs: tuple[RunResult, ...]
-    """Every run, in the order given."""
-    scans: int
-    first_scans: int
-    """Of them, those before the first iteration, for entropy_weight="auto"."""
-    bundles: int
-    columns: tuple[int, ...]
-    """Columns multiplied in each iteration's scan."""
-    seconds: float
-    update_seconds: float
-    """Of them, outside scans: membership updates."""
-    largest_eigenvalue: float | None
-    """lambda_max of -1/2 P D P without spread, where it was needed."""
-    warnings: tuple[str, ...]
-
-    @property
-    def best(self) -> Partition:
-        """The best run, where there is one setting; objectives of several settings cannot be compared."""
-        if len(self.partitions) > 1:
-            raise InputError(
-                f"there are {count_text(len(self.partitions), 'setting')} and their objectives cannot be compared:"
-                " choose from"
-                " partitions, or compare them by a validity index"
-            )
-        return self.partitions[0]
-
-    def table(self) -> list[dict[str, Any]]:
-        """One row per run, plain values."""
-        chosen = {id(partition.result) for partition in self.partitions}
-        return [{"run": k, **r.row(), "best": id(r) in chosen} for k, r in enumerate(self.runs)]
 
 
 def cluster(
@@ -142,7 +59,7 @@ def cluster(
     memory: int | str | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Clustering:
-    """Make all runs together, one scan per iteration for all of them, and return the best run of every setting.
+    """Run all runs together, one scan per iteration for all of them, and return the best run of every setting.
 
     Parameters
     ----------
@@ -153,71 +70,108 @@ def cluster(
     kind
         What the numbers of an array are.
     keep_all
-        Whether the memberships of all runs are kept, not only those of the best run of every setting.
+        Whether the memberships of all runs are returned, not only those of the best run of every setting.
     memory
-        Memory that may be taken on this machine, such as "2GiB"; by default half of the machine's. Runs that do not
+        Memory that may be used on this machine, such as "2GiB"; by default half of the machine's. Runs that do not
         fit into one bundle are split into several, with a warning.
     checkpoint
-        Writes down the state between scans, to go on from to the same bits.
+        Saves the state between scans, to be resumed to the same bits.
 
     Cost: as many scans as the slowest run has iterations, and at most 10 before for entropy_weight="auto"; about
     44 n c bytes per run (float32) and 24 n c bytes per result that is kept.
     """
+    return prepare_clustering(matrix, runs, kind=kind, keep_all=keep_all, memory=memory).run(checkpoint)
+
+
+def prepare_clustering(
+    matrix: Any,
+    runs: Run | Sequence[Run],
+    *,
+    kind: str | None = None,
+    keep_all: bool = False,
+    memory: int | str | None = None,
+) -> PreparedClustering:
+    """Check the arguments of `cluster` against the matrix. Cost: no tile is read."""
     listed = [runs] if isinstance(runs, Run) else list(runs)
-    relation = matrix if isinstance(matrix, Relation) else as_relation(matrix, kind=kind)
-    if isinstance(matrix, Relation) and kind is not None:
-        raise InputError("a relation knows its kind; leave kind out")
+    relation = given_relation(matrix, kind)
     source = relation.matrix
-    listed = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
-    notes = _Notes()
-    if any(run.rule == "hard" and (run.spread or relation.beta) for run in listed):
-        notes.add("the rule hard runs without the spread: its objective is the same, but a spread freezes its steps")
-        listed = [replace(run, spread=0.0) if run.rule == "hard" else run for run in listed]
-    bundles, scan_memory = split_by_memory(relation, listed, keep_all=keep_all, memory=memory)
+    return PreparedClustering(
+        relation, checked_runs(listed, relation.n_objects, source.ids, source.diagonal), keep_all, memory
+    )
 
-    def about() -> dict[str, Any]:
-        return {"relation": relation.identity(), "keep_all": keep_all, "run": [named(run) for run in listed]}
 
-    with checkpoint_writer(checkpoint, "cluster", about) as keep:
-        bundles = same_bundles(bundles, keep.state("bundles"))
-        if len(bundles) > 1:
+def given_relation(matrix: Any, kind: str | None) -> Relation:
+    """Return the relation of a matrix, of an array of this kind, or the given relation."""
+    if not isinstance(matrix, Relation):
+        return as_relation(matrix, kind=kind)
+    if kind is not None:
+        raise InputError("a relation knows its kind; leave kind out")
+    return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedClustering:
+    """A clustering with checked arguments, to be run, or to be estimated by `planning`."""
+
+    relation: Relation
+    runs: list[Run]
+    keep_all: bool
+    memory: int | str | None
+
+    def run(self, checkpoint: Checkpoint | None) -> Clustering:
+        """Run it; see `cluster`."""
+        relation, runs, notes = self.relation, self.runs, _Warnings()
+        if any(run.rule == "hard" and (run.spread or relation.beta) for run in runs):
             notes.add(
-                f"{count_text(len(listed), 'run')} do not fit into memory at once and were split into"
-                f" {count_text(len(bundles), 'bundle')}, each with its own scans",
-                remedy="raise {memory} to make fewer scans",
+                "the rule hard runs without the spread: its objective is the same, but a spread freezes its steps"
             )
-        first = entropy_weights(relation, listed, scan_memory, keep)
-        if first["without_value"]:
-            notes.add("all objects are alike, so that the automatic entropy weight has no value: 1 was used")
-        weights = {int(place): value for place, value in first["weights"].items()}
-        so_far = BundleResults.unpacked(keep.state("bundles"), listed, keep_all)
-        while so_far.bundle < len(bundles):
-            here = so_far.under_way or first_bundle(relation, bundles[so_far.bundle], weights)
+            runs = [replace(run, spread=0.0) if run.rule == "hard" else run for run in runs]
+        bundles, scan_memory = split_by_memory(relation, runs, keep_all=self.keep_all, memory=self.memory)
 
-            def step(bundle: Bundle | None) -> None:
-                keep.step("bundles", lambda: {**so_far.packed(bundle), "bundles": places_of(bundles)})
+        def about() -> dict[str, Any]:
+            identity = relation.identity()
+            return {"relation": identity, "keep_all": self.keep_all, "run": [stored_run(run) for run in runs]}
 
-            run_bundle(relation, here, deliver=so_far.deliver, on_step=step, work=so_far.work, memory=scan_memory)
-            so_far.bundle, so_far.under_way = so_far.bundle + 1, None
-            if so_far.bundle < len(bundles):
-                step(None)
-        scans, seconds = keep.scans, keep.seconds
+        with checkpoint_writer(checkpoint, "cluster", about) as keep:
+            bundles = _resumed_bundles(bundles, keep.state("bundles"))
+            if len(bundles) > 1:
+                notes.add(
+                    f"{count_text(len(runs), 'run')} do not fit into memory at once and were split into"
+                    f" {count_text(len(bundles), 'bundle')}, each with its own scans",
+                    remedy="raise {memory} to make fewer scans",
+                )
+            first = entropy_weights(relation, runs, scan_memory, keep)
+            if first["without_value"]:
+                notes.add("all objects are equal, so that the automatic entropy weight has no value: 1 was used")
+            weights = {int(index): value for index, value in first["weights"].items()}
+            indices = [[index for index, _ in bundle] for bundle in bundles]
+            done = BundleResults.unpacked(keep.state("bundles"), runs, self.keep_all)
+            while done.bundle < len(bundles):
+                bundle = done.running or first_bundle(relation, bundles[done.bundle], weights)
 
-    results = tuple(result for result in so_far.table if result is not None)
-    _look_back(results, first["eigenvalue"], relation.n_objects, notes)
-    best, kept = so_far.best, so_far.kept
-    partitions = tuple(_partition(relation, best[key], results) for key in dict.fromkeys(r.setting for r in listed))
-    all_of_them = tuple(_partition(relation, kept[place], results) for place in sorted(kept))
-    return Clustering(
-        partitions, all_of_them, results, scans=scans, first_scans=first["scans"], bundles=len(bundles),
-        columns=tuple(so_far.work.columns), seconds=seconds, update_seconds=so_far.work.update_seconds,
-        largest_eigenvalue=first["eigenvalue"],
-        warnings=notes.told(),
-    )  # fmt: skip
+                def step(running: Bundle | None) -> None:
+                    keep.step("bundles", lambda: {**done.packed(running), "bundles": indices})
+
+                run_bundle(relation, bundle, deliver=done.add, on_step=step, stats=done.stats, memory=scan_memory)
+                done.bundle, done.running = done.bundle + 1, None
+                if done.bundle < len(bundles):
+                    step(None)
+            scans, seconds = keep.scans, keep.seconds
+
+        results = tuple(result for result in done.table if result is not None)
+        _check_results(results, first["eigenvalue"], relation.n_objects, notes)
+        settings = dict.fromkeys(run.setting for run in runs)
+        return Clustering(
+            tuple(_partition(relation, done.best[setting]) for setting in settings),
+            tuple(_partition(relation, done.kept[index]) for index in sorted(done.kept)),
+            results, scans=scans, first_scans=first["scans"], bundles=len(bundles), columns=tuple(done.stats.columns),
+            seconds=seconds, update_seconds=done.stats.update_seconds, largest_eigenvalue=first["eigenvalue"],
+            warnings=notes.issue(),
+        )  # fmt: skip
 
 
-class _Notes:
-    """Warnings: each is given once, and kept with the result."""
+class _Warnings:
+    """Warnings of a clustering: each is issued once, and returned with the result."""
 
     def __init__(self) -> None:
         self._notes: list[DasrelWarning] = []
@@ -225,14 +179,14 @@ class _Notes:
     def add(self, problem: str, *, where: str | None = None, remedy: str | None = None) -> None:
         self._notes.append(DasrelWarning(problem, where=where, remedy=remedy))
 
-    def told(self) -> tuple[str, ...]:
+    def issue(self) -> tuple[str, ...]:
         for note in self._notes:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(note, stacklevel=4)  # at the caller of `cluster`
         return tuple(map(str, self._notes))
 
 
-def _look_back(results: Sequence[RunResult], eigenvalue: float | None, n: int, notes: _Notes) -> None:
-    """What a user should know of how it went."""
+def _check_results(results: Sequence[RunResult], eigenvalue: float | None, n: int, notes: _Warnings) -> None:
+    """Add a warning for each way in which runs ended badly."""
     total = len(results)
 
     def tell(which: list[int], text: str, remedy: str | None = None) -> None:
@@ -261,169 +215,80 @@ def _look_back(results: Sequence[RunResult], eigenvalue: float | None, n: int, n
     tell(those(lambda r: r.empty), "ended with empty clusters: there are fewer different objects than clusters")
 
 
-def _partition(relation: Relation, outcome: Outcome, results: Sequence[RunResult]) -> Partition:
-    run, source = outcome.run, relation.matrix
-    diagonal = source.diagonal
-    lam = outcome.entropy_weight if run.rule == "fcm2" else None
+def _partition(relation: Relation, finished: FinishedRun) -> Partition:
+    result, source = finished.result, relation.matrix
+    run, diagonal = result.run, source.diagonal
     model = Model(
-        rule=run.rule, V=outcome.V, half=outcome.half, kind=source.kind, ids=np.array(source.ids, dtype=object),
-        beta=outcome.beta, fuzzifier=run.fuzzifier, entropy_weight=lam,
-        eta=outcome.eta, steps=relation.view.steps, diagonal=None if diagonal is None else np.asarray(diagonal),
-        has_terms=bool(relation.terms),
+        rule=run.rule, V=finished.V, half=finished.half, kind=source.kind, ids=np.array(source.ids, dtype=object),
+        beta=result.beta, fuzzifier=run.fuzzifier, entropy_weight=result.entropy_weight if run.rule == "fcm2" else None,
+        eta=None if result.eta is None else np.array(result.eta), steps=relation.view.steps,
+        diagonal=None if diagonal is None else np.asarray(diagonal), has_terms=bool(relation.terms),
     )  # fmt: skip
-    return Partition(results[outcome.place], outcome.U.T, outcome.d.T, model)
-
-
-_STORED = {
-    "init": "start", "random_state": "seed",
-    "membership_sums": "sizes", "coincident_clusters": "coincident", "negative_distances": "negatives",
-}  # fmt: skip
-"""The names that checkpoints hold for what has another name here: their format does not change."""
-
-
-@dataclass(frozen=True, eq=False)
-class RunResult:
-    """What is known of every run: a row of the table."""
-
-    run: Run
-    converged: bool
-    n_iter: int
-    """Iterations; for pcm1 and pcm2 those of the fcm2 run before are included."""
-    objective: float
-    score: float
-    """What runs of one setting are compared by; the objective, save for the two cases above."""
-    history: tuple[float, ...]
-    """The objective after each iteration; accelerated steps that were taken back are left out."""
-    entropy: float
-    """O(U) = -sum u log u."""
-    membership_sums: tuple[float, ...]
-    """Sum of the memberships of each cluster."""
-    beta: float
-    """Spread at the end: what was given and what healing added."""
-    entropy_weight: float | None
-    """lambda as it was used."""
-    eta: tuple[float, ...] | None
-    flat: bool
-    """Whether U says nothing: all clusters alike for every object, to within 0.01."""
-    coincident_clusters: int
-    """Pairs of clusters at one place: distances to them differ by less than 1 % of their range."""
-    reseeded: int
-    """How often an empty cluster was given a new object."""
-    empty: int
-    """Clusters that are empty at the end, because no object lies away from its centre."""
-    negative_distances: int
-    """Distances below zero, summed over iterations."""
-    rises: int
-    """Iterations in which the objective rose beyond rounding: never on a Euclidean relation."""
-    rejected: int
-    """Accelerated steps that were taken back."""
-
-    def packed(self) -> dict[str, Any]:
-        """For a checkpoint: all but the run."""
-        values = {_STORED.get(f.name, f.name): getattr(self, f.name) for f in fields(self) if f.name != "run"}
-        return {**values, "history": np.array(self.history)}
-
-    @staticmethod
-    def unpacked(kept: dict[str, Any], run: Run) -> RunResult:
-        """What `packed` made."""
-        eta = None if kept["eta"] is None else tuple(kept["eta"])
-        tuples = {"history": tuple(kept["history"].tolist()), "sizes": tuple(kept["sizes"]), "eta": eta}
-        values = {**kept, **tuples}
-        return RunResult(run=run, **{f.name: values[_STORED.get(f.name, f.name)] for f in fields(RunResult)[1:]})
-
-    def row(self) -> dict[str, Any]:
-        """Plain values, for a table or a file."""
-        values: dict[str, Any] = self.run.parameters()
-        for name in ("converged", "n_iter", "objective", "score", "entropy", "beta", "flat", "coincident_clusters",
-                     "reseeded", "empty", "negative_distances", "rises", "rejected"):  # fmt: skip
-            values[name] = getattr(self, name)
-        if self.entropy_weight is not None:
-            values["entropy_weight_used"] = self.entropy_weight
-        if self.eta is not None:
-            values["eta_used"] = list(self.eta)
-        values["membership_sums"] = list(self.membership_sums)
-        return values
-
-
-def row_of(outcome: Outcome) -> RunResult:
-    """The row of the table that an outcome makes."""
-    U = outcome.U[None]
-    return RunResult(
-        run=outcome.run, converged=outcome.converged, n_iter=outcome.n_iter, objective=outcome.objective,
-        score=outcome.score, history=outcome.history, entropy=float(rules.entropy(U)[0]),
-        membership_sums=tuple(outcome.U.sum(axis=1).tolist()), beta=outcome.beta, entropy_weight=outcome.entropy_weight,
-        eta=None if outcome.eta is None else tuple(outcome.eta.tolist()), flat=bool(rules.is_flat(U)[0]),
-        coincident_clusters=0 if outcome.run.rule == "hard" else _coincident(outcome.d),
-        reseeded=outcome.reseeded, empty=outcome.empty, negative_distances=outcome.negatives, rises=outcome.rises,
-        rejected=outcome.rejected,
-    )  # fmt: skip
-
-
-def _coincident(d: Float) -> int:
-    near = 0.01 * float(d.max() - d.min())
-    return sum(float(np.abs(d[i] - d[j]).max()) <= near for i in range(len(d)) for j in range(i))
+    return Partition(result, finished.U.T, finished.d.T, model)
 
 
 class BundleResults:
-    """What has been delivered, what was used, and the bundle that is under way."""
+    """Results of finished runs, and the bundle that is running."""
 
     def __init__(self, runs: Sequence[Run], keep_all: bool) -> None:
         self.table: list[RunResult | None] = [None] * len(runs)
-        self.best: dict[tuple[Any, ...], Outcome] = {}
-        self.kept: dict[int, Outcome] = {}
-        self.work = BundleStats()
+        self.best: dict[tuple[Any, ...], FinishedRun] = {}
+        """By setting."""
+        self.kept: dict[int, FinishedRun] = {}
+        """By index, if all are kept."""
+        self.stats = BundleStats()
         self.bundle = 0
-        self.under_way: Bundle | None = None
+        """Index of the running bundle."""
+        self.running: Bundle | None = None
+        """Its state in the checkpoint that was resumed."""
         self._keep_all = keep_all
 
-    def deliver(self, outcome: Outcome) -> None:
-        self.table[outcome.place] = row_of(outcome)
-        so_far = self.best.get(outcome.run.setting)
-        better = so_far is None or (outcome.score, outcome.place) < (so_far.score, so_far.place)
+    def add(self, finished: FinishedRun) -> None:
+        """Add a run; its arrays are kept if it is the best of its setting, or if all are kept."""
+        result, setting = finished.result, finished.result.run.setting
+        self.table[finished.index] = result
+        best = self.best.get(setting)
+        better = best is None or (result.score, finished.index) < (best.result.score, best.index)
         if better or self._keep_all:
-            outcome = replace(outcome, d=outcome.d.copy())  # it was a slice of the whole bundle's
+            finished = replace(finished, d=finished.d.copy())  # it was a slice of the product of all runs
         if better:
-            self.best[outcome.run.setting] = outcome
+            self.best[setting] = finished
         if self._keep_all:
-            self.kept[outcome.place] = outcome
+            self.kept[finished.index] = finished
 
-    def packed(self, under_way: Bundle | None) -> dict[str, Any]:
-        """For a checkpoint."""
-        rows = [(place, row) for place, row in enumerate(self.table) if row is not None]
-        held = {outcome.place: outcome for outcome in (*self.best.values(), *self.kept.values())}
+    def packed(self, running: Bundle | None) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        rows = [(index, row) for index, row in enumerate(self.table) if row is not None]
+        held = {finished.index: finished for finished in (*self.best.values(), *self.kept.values())}
         return {
-            "rows": [[place, row.packed()] for place, row in rows],
-            "outcomes": [outcome.packed() for outcome in held.values()],
-            "best": [outcome.place for outcome in self.best.values()],
-            "columns": self.work.columns,
-            "seconds": [self.work.scan_seconds, self.work.update_seconds],
+            "rows": [[index, row.packed()] for index, row in rows],
+            "outcomes": [finished.packed() for finished in held.values()],
+            "best": [finished.index for finished in self.best.values()],
+            "columns": self.stats.columns,
+            "seconds": [self.stats.scan_seconds, self.stats.update_seconds],
             "bundle": self.bundle,
-            "under_way": None if under_way is None else under_way.packed(),
+            "under_way": None if running is None else running.packed(),
         }
 
     @staticmethod
     def unpacked(state: dict[str, Any] | None, runs: Sequence[Run], keep_all: bool) -> BundleResults:
-        """What `packed` made; the beginning, where there is nothing."""
-        so_far = BundleResults(runs, keep_all)
+        """Return the results from what `packed` returned; empty ones without a state."""
+        done = BundleResults(runs, keep_all)
         if state is None:
-            return so_far
-        for place, row in state["rows"]:
-            so_far.table[place] = RunResult.unpacked(row, runs[place])
-        held = {one["place"]: Outcome.unpacked(one, runs) for one in state["outcomes"]}
-        so_far.best = {runs[place].setting: held[place] for place in state["best"]}
-        so_far.kept = held if keep_all else {}
-        so_far.work = BundleStats(state["columns"], *state["seconds"])
-        so_far.bundle = state["bundle"]
-        so_far.under_way = None if state["under_way"] is None else Bundle.unpacked(state["under_way"], runs)
-        return so_far
+            return done
+        rows = {index: RunResult.unpacked(row, runs[index]) for index, row in state["rows"]}
+        done.table = [rows.get(index) for index in range(len(runs))]
+        held = {one["place"]: FinishedRun.unpacked(one, rows[one["place"]]) for one in state["outcomes"]}
+        done.best = {runs[index].setting: held[index] for index in state["best"]}
+        done.kept = held if keep_all else {}
+        done.stats = BundleStats(state["columns"], *state["seconds"])
+        done.bundle = state["bundle"]
+        done.running = None if state["under_way"] is None else Bundle.unpacked(state["under_way"], runs)
+        return done
 
 
-def places_of(bundles: list[list[tuple[int, Run]]]) -> list[list[int]]:
-    return [[place for place, _ in bundle] for bundle in bundles]
-
-
-def same_bundles(bundles: list[list[tuple[int, Run]]], state: dict[str, Any] | None) -> list[list[tuple[int, Run]]]:
-    """The bundles of the checkpoint, even if memory would now allow wider ones: their state is what there is."""
+def _resumed_bundles(bundles: list[IndexedRuns], state: dict[str, Any] | None) -> list[IndexedRuns]:
+    """Return the bundles of the checkpoint, even if memory would now allow wider ones: their states are saved."""
     if state is None:
         return bundles
     begun: list[list[int]] = state["bundles"]
@@ -434,15 +299,188 @@ def same_bundles(bundles: list[list[tuple[int, Run]]], state: dict[str, Any] | N
             remedy="raise {memory}",
         )
     runs = dict(one for bundle in bundles for one in bundle)
-    return [[(place, runs[place]) for place in bundle] for bundle in begun]
+    return [[(index, runs[index]) for index in bundle] for bundle in begun]
 
 
-def named(run: Run) -> dict[str, Any]:
-    """A run as a checkpoint knows it; a start that is no word by its numbers."""
-    values = run.parameters()
-    if isinstance(run.init, Model):
-        eta = () if run.init.eta is None else (run.init.eta,)
-        values["init"] = "model " + digest(np.ascontiguousarray(one).tobytes() for one in (run.init.V, *eta))
-    elif not isinstance(run.init, str):
-        values["init"] = "memberships " + digest([np.asarray(run.init, dtype=np.float64).tobytes()])
-    return {_STORED.get(name, name): value for name, value in values.items()}
+# ---------------------------------------------------------------------------------- entropy weights and initial centres
+
+
+def entropy_weights(relation: Relation, runs: Sequence[Run], memory: int, keep: CheckpointWriter) -> dict[str, Any]:
+    """Return lambda of every run that needs one, by index: as given, or lambda_c / 2 = lambda_max(K) / n with spread.
+
+    Cost: no scan, or those of `largest_gram_eigenvalue`.
+    """
+    if keep.result("first") is not None:
+        return cast(dict[str, Any], keep.result("first"))
+    weights: dict[str, float] = {}
+    automatic = []
+    for index, run in enumerate(runs):
+        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.init, str))
+        if begins_with_fcm2 and run.entropy_weight == "auto":
+            automatic.append(index)
+        elif begins_with_fcm2 and run.entropy_weight is not None:
+            weights[str(index)] = float(run.entropy_weight)
+    eigenvalue, without_value = None, False
+    if automatic:
+        base = unspread(relation)
+        gram = _replayable(lambda V: base.gram(V, memory=memory), keep)
+        eigenvalue = largest_gram_eigenvalue(gram, base.n_objects, memory=memory)
+        for index in automatic:
+            value = (eigenvalue + starting_spread(relation, runs[index]) / 2) / relation.n_objects
+            without_value = without_value or not value > 0
+            weights[str(index)] = value if value > 0 else 1.0
+    found = {"weights": weights, "eigenvalue": eigenvalue, "without_value": without_value, "scans": keep.scans}
+    keep.finish("first", found)
+    return found
+
+
+def largest_gram_eigenvalue(gram: Operator, n: int, *, rtol: float = 1e-3, memory: int | str | None = None) -> float:
+    """Return the largest eigenvalue of W(D) = -1/2 P D P, from below, by block Lanczos; `gram` is X -> W(D) X.
+
+    A spread beta adds beta/2 to it.
+
+    Cost: one scan per step, until the residual is below `rtol` of the eigenvalue, at most `LANCZOS_SCANS`; a basis of
+    2 x 4 x 10 columns.
+    """
+    if n == 1:
+        return 0.0
+    search = Search(
+        lowest=0, highest=1, tol=rtol, block=min(LANCZOS_BLOCK, n - 1), max_scans=LANCZOS_SCANS, memory=memory
+    )
+    return float(lanczos(gram, n, search=search).highest.values[0])
+
+
+def _replayable(gram: Operator, keep: CheckpointWriter) -> Operator:
+    """Return the operator with its products saved in checkpoints: a resumed search gets those again, in order."""
+    products: list[Float] = keep.state("first") or []
+    used = itertools.count()
+
+    def multiply(V: Float) -> Float:
+        k = next(used)
+        if k == len(products):
+            products.append(gram(V))
+            keep.step("first", lambda: products)
+        return products[k]
+
+    return multiply
+
+
+def first_bundle(relation: Relation, runs: IndexedRuns, entropy_weights: dict[int, float]) -> Bundle:
+    """Return runs at their initial centres.
+
+    Parameters
+    ----------
+    runs
+        (index, run): index is the position in the list of all runs.
+    entropy_weights
+        By index, for fcm2 and for the rules that begin with it.
+
+    Cost: that of `first_starts`.
+    """
+    betas = [starting_spread(relation, run) for _, run in runs]
+    starts = first_starts(unspread(relation), [run for _, run in runs], betas)
+    return Bundle(
+        [
+            RunState(run, index, start, beta, entropy_weights.get(index))
+            for (index, run), start, beta in zip(runs, starts, betas, strict=True)
+        ]
+    )
+
+
+def generator(run: Run) -> np.random.Generator:
+    """Return the random generator of a run."""
+    return np.random.default_rng(np.random.SeedSequence((run.random_state, run.restart)))
+
+
+def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Start]:
+    """Return the first centres of every run of a bundle.
+
+    pcm1 and pcm2 with a named `init` get those of the fcm2 run that they begin with. Random numbers are drawn object by
+    object from (random_state, restart) of a run: they depend neither on the tiles nor on the other runs of the bundle.
+
+    Parameters
+    ----------
+    relation
+        Without its spread.
+    betas
+        The spread of each run.
+
+    Cost: no scan for "random", memberships and models. All "rows" runs together read the tiles of the strips that hold
+    the rows, at most the bytes of a scan; all "k-means++" runs together read as much once for each cluster but the
+    last, of the run with the most clusters. These reads are not counted as scans.
+    """
+    n = relation.n_objects
+    starts: list[Start | None] = [None] * len(runs)
+    for k, run in enumerate(runs):
+        if isinstance(run.init, Model):
+            starts[k] = Start(np.array(run.init.V, dtype=np.float64)[None])
+        elif not isinstance(run.init, str):
+            starts[k] = from_memberships(np.asarray(run.init, dtype=np.float64).T[None], run.theta)
+        elif run.init == "random":
+            # exponential numbers over their sum: uniform over all memberships with sum 1
+            drawn = generator(run).standard_exponential((n, run.n_clusters))
+            U = np.ascontiguousarray(drawn.T)[None]
+            U /= U.sum(axis=1, keepdims=True)
+            starts[k] = from_memberships(U, 1.0 if run.is_possibilistic else run.theta)
+    rows = [k for k, run in enumerate(runs) if isinstance(run.init, str) and run.init == "rows"]
+    if rows:
+        drawn_rows = _from_rows(relation, [runs[k] for k in rows], [betas[k] for k in rows])
+        for k, V in zip(rows, drawn_rows, strict=True):
+            starts[k] = Start(V)
+    apart = [k for k, run in enumerate(runs) if isinstance(run.init, str) and run.init == "k-means++"]
+    if apart:
+        chosen = _far_apart(relation, [runs[k] for k in apart], [betas[k] for k in apart])
+        for k, objects in zip(apart, chosen, strict=True):
+            V = np.zeros((1, len(objects), n))
+            V[0, np.arange(len(objects)), objects] = 1.0
+            starts[k] = Start(V)
+    return [start for start in starts if start is not None]
+
+
+def from_memberships(U: Float, theta: float) -> Start:
+    """Return the centres of memberships (1, c, n)."""
+    U = np.ascontiguousarray(U)
+    return Start(rules.weights(U, theta).V, U)
+
+
+def _from_rows(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Float]:
+    """Return c different random rows of D for each run, each divided by its sum (K14)."""
+    picked = [generator(run).choice(relation.n_objects, size=run.n_clusters, replace=False) for run in runs]
+    rows = relation.rows(np.concatenate(picked).tolist())
+    result, at = [], 0
+    for objects, beta in zip(picked, betas, strict=True):
+        V = _spread(rows[at : at + len(objects)], objects, beta)
+        at += len(objects)
+        total = V.sum(axis=1)
+        lonely = total <= 0  # an object at distance zero from all others is a centre itself
+        V[lonely, objects[lonely]] = total[lonely] = 1.0
+        result.append((V / total[:, None])[None])
+    return result
+
+
+def _far_apart(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[NDArray[np.intp]]:
+    """Return objects drawn one after another, each with probability proportional to its distance from those before."""
+    n = relation.n_objects
+    draws = [generator(run).random(run.n_clusters) for run in runs]
+    chosen = [[int(draw[0] * n)] for draw in draws]
+    nearest: list[Float | None] = [None] * len(runs)
+    for j in range(1, max(run.n_clusters for run in runs)):
+        moving = [r for r, run in enumerate(runs) if run.n_clusters > j]
+        rows = relation.rows([chosen[r][-1] for r in moving])
+        for row, r in zip(rows, moving, strict=True):
+            d = _spread(row[None], np.array(chosen[r][-1:]), betas[r])[0]
+            before = nearest[r]
+            near = d if before is None else np.minimum(before, d)
+            near[chosen[r]] = 0.0
+            nearest[r] = near
+            odds = near if near.max() > 0 else np.isin(np.arange(n), chosen[r], invert=True).astype(np.float64)
+            sums = np.cumsum(odds / odds.max())
+            chosen[r].append(int(np.searchsorted(sums, draws[r][j] * sums[-1], side="right").clip(0, n - 1)))
+    return [np.array(objects, dtype=np.intp) for objects in chosen]
+
+
+def _spread(rows: Float, objects: NDArray[np.intp], beta: float) -> Float:
+    """Return rows of D plus a spread; negative values, as of similarities that are no kernel, become zero."""
+    spread = np.maximum(rows + beta, 0.0)
+    spread[np.arange(len(objects)), objects] = 0.0
+    return spread

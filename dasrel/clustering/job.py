@@ -1,63 +1,173 @@
 """A clustering job from options: runs, warm start, renumbered clusters, result folder.
 
-What `dasrel cluster` and a cluster step of a workflow do: runs from words, the clustering, and its folder.
+`dasrel cluster` and the cluster step of a workflow prepare a job from their options, and run it or estimate its cost.
 
-Going on from an earlier result: clusters keep their numbers, and it is told what moved.
-
-The objects of the earlier result are known by their names; the matrix may have grown since. Clusters are numbered so
-that the memberships of these objects agree with the earlier ones as far as they can: an assignment problem of c x c.
+A warm start continues an earlier result. Its objects are identified by their ids; the matrix may have grown since.
+Clusters keep their numbers: they are numbered so that the memberships of these objects agree with the earlier ones as
+far as possible, an assignment problem of c x c. The result lists the objects that moved.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from dasrel.clustering import rules
-from dasrel.clustering.fit import Clustering, Partition, cluster
+from dasrel.clustering.bundle import unspread
+from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
-from dasrel.clustering.output import load_model, save_clustering
-from dasrel.clustering.runs import Run, grid
+from dasrel.clustering.output import load_model, write_clustering
+from dasrel.clustering.runs import Clustering, Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import InputError, StoreError
-from dasrel.geometry.euclidean import as_euclidean
 from dasrel.util import Float, progress
 from dasrel.util.results import check_out
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, TAKES
 
+if TYPE_CHECKING:
+    from dasrel.clustering.planning import ClusteringPlan
 
-def make_runs(asked: dict[str, Any]) -> list[Run]:
-    """The bundle that was asked for: every rule with the numbers that it takes, from every start.
+
+def cluster_into(
+    store: str,
+    out: str | Path,
+    options: dict[str, Any],
+    *,
+    memory: str | None = None,
+    checkpoint: Checkpoint | None = None,
+    about: dict[str, Any] | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Cluster a store, write the result folder, and return the contents of its result.json.
 
     Parameters
     ----------
-    asked
-        Lists of `rule`, `n_clusters` and `init`, lists of the numbers that rules take where they are given, and
+    options
+        As for `prepare_job`.
+    about
+        Added to what result.json says of store, out and options.
+
+    Cost: that of `cluster` and, where a method is named, of `euclideanize`.
+    """
+    return prepare_job(store, options, out, memory=memory, force=force).run(checkpoint=checkpoint, about=about)
+
+
+def prepare_job(
+    store: str,
+    options: dict[str, Any],
+    out: str | Path | None = None,
+    *,
+    memory: str | None = None,
+    force: bool = False,
+) -> ClusterJob:
+    """Check options and the result folder, and make the runs.
+
+    Parameters
+    ----------
+    options
+        As for `make_runs`, and `euclideanize`: a method, a file, or None. With `warm_start`, an earlier result of the
+        store or of a smaller one, there is one run, which continues it; clusters keep their numbers.
+    out
+        The result folder; not needed for the cost.
+
+    Cost: reads the given models and memberships.
+    """
+    previous = None if options.get("warm_start") is None else load_previous(options["warm_start"])
+    runs = make_runs(options) if previous is None else [_warm_run(options, previous)]
+    if out is not None:
+        check_out(out, force=force)
+    return ClusterJob(store, options, runs, previous, out, memory, force)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterJob:
+    """A clustering with checked options; see `prepare_job`."""
+
+    store: str
+    options: dict[str, Any]
+    runs: list[Run]
+    previous: Previous | None
+    """The earlier result that a warm start continues."""
+    out: str | Path | None
+    memory: str | None
+    force: bool
+
+    def run(self, *, checkpoint: Checkpoint | None = None, about: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Cluster, write the result folder, and return the contents of its result.json; see `cluster_into`."""
+        assert self.out is not None
+        previous, memory = self.previous, self.memory
+        with watched(checkpoint, "euclideanize", "cluster"):
+            changed = euclideanized(self.store, self.options["euclideanize"], memory=memory, checkpoint=checkpoint)
+            matrix: Any = self.store if changed is None else changed.relation
+            if previous is not None and changed is None:
+                matrix = relation(self.store)  # opened once, so that moves are found in the matrix that was clustered
+            found = cluster(matrix, self.runs, memory=memory, checkpoint=checkpoint)
+            header = {
+                "store": self.store, "out": str(self.out), "requested": self.options,
+                "euclideanized": None if changed is None else changed.report(),
+            }  # fmt: skip
+            tables = None
+            if previous is not None:
+                found, moves = keep_numbers(found, previous, matrix, memory=memory)
+                header["warm_start"] = {"from": previous.path, **moves.report()}
+                tables = {"moved.csv": moves.table()}
+            header |= about or {}
+            return write_clustering(found, Path(self.out), about=header, tables=tables, force=self.force)
+
+    def cost(self, *, workers: Mapping[str, Any] | None = None, probe_seconds: float = 2.0) -> ClusteringPlan:
+        """Estimate the cost; see `planning.plan_clustering`."""
+        from dasrel.clustering.planning import plan_clustering
+
+        return plan_clustering(
+            self.store, self.runs, euclideanize=self.options["euclideanize"], memory=self.memory, workers=workers,
+            probe_seconds=probe_seconds,
+        )  # fmt: skip
+
+
+def euclideanized(matrix: Any, method: Any, *, memory: int | str | None, checkpoint: Checkpoint | None) -> Any:
+    """Return the `Euclideanized` matrix for a method, a file or a `Euclideanized`; None for None.
+
+    Cost: that of `euclideanize` for a method, else no scan.
+    """
+    if method is None:
+        return None
+    from dasrel.geometry.euclidean import as_euclidean  # half of the geometry room, needed only here
+
+    return as_euclidean(matrix, method, memory=memory, checkpoint=checkpoint)
+
+
+def make_runs(options: dict[str, Any]) -> list[Run]:
+    """Return the runs of all rules, each with the parameters that it takes, for every `init`.
+
+    Parameters
+    ----------
+    options
+        Lists of `rule`, `n_clusters` and `init`, lists of the parameters that rules take where they are given, and
         `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`.
     """
-    common = {name: asked[name] for name in ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate")}
+    names = ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate")
+    common = {name: options[name] for name in names}
     runs = []
-    for rule in asked["rule"]:
-        own = {name: asked[name] for name, takers in TAKES.items() if name in asked and rule in takers}
-        for init in asked["init"]:
+    for rule in options["rule"]:
+        own = {name: options[name] for name, takers in TAKES.items() if name in options and rule in takers}
+        for init in options["init"]:
             given = init not in INITS
-            start = _given_start(init) if given else init
-            n_init = 1 if given else asked["n_init"]  # a given start twice would be the same run twice
-            runs += grid(rule, asked["n_clusters"], n_init=n_init, init=start, **common, **own)
+            n_init = 1 if given else options["n_init"]  # given memberships twice would be the same run twice
+            start = _given_init(init) if given else init
+            runs += grid(rule, options["n_clusters"], n_init=n_init, init=start, **common, **own)
     return runs
 
 
-def _given_start(init: str) -> Any:
-    """A start from a file: a model, or memberships."""
+def _given_init(init: str) -> Any:
+    """Read a model or memberships from a file."""
     if init.endswith(".npy"):
         try:
             return np.load(init, allow_pickle=False)
@@ -68,168 +178,121 @@ def _given_start(init: str) -> Any:
     raise InputError(f"init is {shown(init)!r}: use {', '.join(INITS)}, a model (.npz) or memberships (.npy)")
 
 
-def runs_asked(asked: dict[str, Any]) -> tuple[list[Run], Previous | None]:
-    """The runs to be made, and what they go on from with `warm_start`."""
-    previous = None if asked.get("warm_start") is None else load_previous(asked["warm_start"])
-    return (make_runs(asked) if previous is None else [_warm_run(asked, previous)]), previous
-
-
-def cluster_into(
-    store: str,
-    out: str | Path,
-    asked: dict[str, Any],
-    *,
-    memory: str | None = None,
-    checkpoint: Checkpoint | None = None,
-    about: dict[str, Any] | None = None,
-    force: bool = False,
-) -> dict[str, Any]:
-    """Cluster a store as asked, write the folder of results, and return what its result.json says.
-
-    Parameters
-    ----------
-    asked
-        As for `make_runs`, and `euclideanize`: a method, a file, or None. With `warm_start`, an earlier result of the
-        store or of a smaller one, there is one run, which goes on from it; clusters keep their numbers.
-    about
-        Added to what result.json says of store, out and what was asked for.
-
-    Cost: that of `cluster` and, where a method is named, of `euclideanize`.
-    """
-    runs, previous = runs_asked(asked)
-    check_out(out, force=force)
-    with watched(checkpoint, "euclideanize", "cluster"):
-        changed = as_euclidean(store, asked["euclideanize"], memory=memory, checkpoint=checkpoint)
-        matrix: Any = store if changed is None else changed.relation
-        if previous is not None and changed is None:
-            matrix = relation(store)  # opened once, so that what is told belongs to what was clustered
-        found = cluster(matrix, runs, memory=memory, checkpoint=checkpoint)
-        said = {
-            "store": store, "out": str(out), "requested": asked,
-            "euclideanized": None if changed is None else changed.report(),
-        }  # fmt: skip
-        tables = None
-        if previous is not None:
-            found, moves = keep_numbers(found, previous, matrix, memory=memory)
-            said["warm_start"] = {"from": previous.path, **moves.report()}
-            tables = {"moved.csv": moves.table()}
-        return save_clustering(found, out, about={**said, **(about or {})}, tables=tables, force=force)
-
-
-def _warm_run(asked: dict[str, Any], previous: Previous) -> Run:
-    """The one run that goes on from an earlier result, with its numbers where no others are asked for."""
-    if asked["init"] != ["random"]:
+def _warm_run(options: dict[str, Any], previous: Previous) -> Run:
+    """Return the one run that continues an earlier result, with its parameters where no others are given."""
+    if options["init"] != ["random"]:
         raise InputError("a warm start is where the run begins: leave init out")
     model = previous.model
-    numbers = {"fuzzifier": model.fuzzifier, "entropy_weight": model.entropy_weight}
-    given = {name: [value] for name, value in numbers.items() if value is not None}
-    idle = [name for name in ("entropy_weight", "spread_scale") if model.eta is not None and name in asked]
+    parameters = {"fuzzifier": model.fuzzifier, "entropy_weight": model.entropy_weight}
+    kept = {name: [value] for name, value in parameters.items() if value is not None}
+    idle = [name for name in ("entropy_weight", "spread_scale") if model.eta is not None and name in options]
     if idle:
         raise InputError(f"{idle[0]} is of no use here: a warm start keeps the widths of the clusters of {model.rule}")
-    runs = make_runs({**given, **asked, "n_init": 1})
+    runs = make_runs({**kept, **options, "n_init": 1})
     if len(runs) != 1:
-        raise InputError(f"a warm start goes on with one run, and {len(runs)} were asked for: give no lists")
+        raise InputError(f"a warm start continues one run, and {len(runs)} were requested: give no lists")
     return previous.run(runs[0])
 
 
-FIRST = 10
-"""Objects that a report names; a table has all of them."""
+MOST_IDS = 10
+"""Ids in a report; the table has all of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """What has changed from one result to the next, of the same clusters."""
+    """The changes of memberships from one result to the next, of the same clusters."""
 
     ids: NDArray[Any]
-    """Names of the objects now, (n,)."""
-    places: NDArray[np.intp]
-    """Where the objects of the earlier result stand now."""
+    """Ids of the objects now, (n,)."""
+    positions: NDArray[np.intp]
+    """Positions of the earlier result's objects now."""
     before: Float
-    """Their memberships then, objects by clusters."""
+    """Their earlier memberships, objects by clusters."""
     now: Float
     """Memberships of all objects now, (n, c)."""
     order: tuple[int, ...]
-    """For each cluster, the number that it would have had."""
+    """For each cluster, its number before the renumbering."""
 
     @property
     def moved(self) -> NDArray[np.intp]:
-        """Which objects of the earlier result changed their cluster, by their places in it."""
-        return np.flatnonzero(self.before.argmax(axis=1) != self.now[self.places].argmax(axis=1))
+        """Positions in the earlier result of the objects that changed their cluster."""
+        return np.flatnonzero(self.before.argmax(axis=1) != self.now[self.positions].argmax(axis=1))
 
     @property
     def new(self) -> NDArray[np.intp]:
-        """Where the objects stand that are new."""
+        """Positions of the new objects."""
         fresh = np.ones(len(self.now), dtype=bool)
-        fresh[self.places] = False
+        fresh[self.positions] = False
         return np.flatnonzero(fresh)
 
     def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         count = self.now.shape[1]
         moved = self.moved
         labels = self.now.argmax(axis=1)
-        change = np.abs(self.now[self.places] - self.before)
+        change = np.abs(self.now[self.positions] - self.before)
         worst = int(change.max(axis=1).argmax())
         return {
             "objects_before": len(self.before),
             "new_objects": len(self.new),
             "order": list(self.order),
             "moved": len(moved),
-            "moved_ids": [str(self.ids[self.places[k]]) for k in moved[:FIRST]],
+            "moved_ids": [str(self.ids[self.positions[k]]) for k in moved[:MOST_IDS]],
             "sizes_before": np.bincount(self.before.argmax(axis=1), minlength=count).tolist(),
             "sizes": np.bincount(labels, minlength=count).tolist(),
             "new_per_cluster": np.bincount(labels[self.new], minlength=count).tolist(),
-            "largest_change": {"membership": float(change.max()), "id": str(self.ids[self.places[worst]])},
+            "largest_change": {"membership": float(change.max()), "id": str(self.ids[self.positions[worst]])},
         }
 
     def table(self) -> tuple[list[str], Iterator[list[Any]]]:
-        """All objects that changed their cluster: a header, and a line for each."""
+        """Return all objects that changed their cluster: a header, and a line for each."""
         header = ["id", "label_before", "label", "membership_before", "membership"]
         return header, (self._line(int(k)) for k in self.moved)
 
     def _line(self, k: int) -> list[Any]:
-        then, here = self.before[k], self.now[self.places[k]]
+        then, here = self.before[k], self.now[self.positions[k]]
         first, second = int(then.argmax()), int(here.argmax())
-        return [str(self.ids[self.places[k]]), first, second, float(then[first]), float(here[second])]
+        return [str(self.ids[self.positions[k]]), first, second, float(then[first]), float(here[second])]
 
 
 @dataclass(frozen=True, eq=False)
 class Previous:
-    """An earlier result: its centres, and the memberships of its objects if they were kept beside them."""
+    """An earlier result: its centres, and the memberships of its objects if they are in the same folder."""
 
     path: str
     model: Model
     memberships: Float | None
 
     def run(self, run: Run) -> Run:
-        """A run that goes on from here; another rule or number of clusters is refused."""
+        """Return the run with this model as `init`; raise for another rule or number of clusters."""
         model = self.model
-        for word, asked, there in (("rule", run.rule, model.rule), ("clusters", run.n_clusters, model.n_clusters)):
-            if asked != there:
+        pairs = (("rule", run.rule, model.rule), ("clusters", run.n_clusters, model.n_clusters))
+        for name, requested, there in pairs:
+            if requested != there:
                 raise InputError(
-                    f"the warm start {shown(self.path, limit=200)} has {word} {there}, and {asked} was asked for: ask"
-                    " for the same, or start anew"
+                    f"the warm start {shown(self.path, limit=200)} has {name} {there}, and {requested} was requested:"
+                    " request the same, or leave the warm start out"
                 )
         return replace(run, init=model)
 
     def moves(self, partition: Partition, relation: Relation, *, memory: int | str | None = None) -> Moves:
-        """How a partition of the same or of a grown matrix differs, clusters numbered as they are now.
+        """Return how a partition of the same or of a grown matrix differs, clusters numbered as they are now.
 
-        Cost: no scan where memberships were kept, else one.
+        Cost: no scan where memberships were saved, else one.
         """
         ids = partition.model.ids
         at = {str(name): k for k, name in enumerate(ids)}
-        places = np.array([at[str(name)] for name in self.model.ids], dtype=np.intp)
+        positions = np.array([at[str(name)] for name in self.model.ids], dtype=np.intp)
         before = self.memberships
         if before is None:
             known = self.model.grown(ids, partition.model.diagonal)
-            before = memberships_at(relation, known, memory=memory)[places]
+            before = memberships_at(relation, known, memory=memory)[positions]
         order = tuple(range(before.shape[1]))
-        return Moves(np.asarray(ids), places, before, partition.memberships, order)
+        return Moves(np.asarray(ids), positions, before, partition.memberships, order)
 
 
 def load_previous(path: str | os.PathLike[str]) -> Previous:
-    """A result's folder, or its model.npz; memberships that lie beside the model are read too."""
+    """Read a result folder, or its model.npz with the memberships beside it."""
     model = load_model(path)
     where = Path(path)
     beside = (where if where.is_dir() else where.parent) / "memberships.npy"
@@ -249,19 +312,21 @@ def load_previous(path: str | os.PathLike[str]) -> Previous:
 
 
 def matching_order(before: Float, now: Float) -> NDArray[np.intp]:
-    """Which column of `now` is which column of `before`: the assignment with the largest overlap in all.
+    """Return which column of `now` is which column of `before`: the assignment with the largest total overlap.
 
     >>> matching_order(np.eye(3), np.eye(3)[:, [2, 0, 1]])
     array([1, 2, 0])
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import, and needed for warm starts only
+
     overlap = before.T @ now
-    overlap = overlap + 1e-9 * overlap.max(initial=0.0) * np.eye(len(overlap))  # clusters that are alike stay in place
+    overlap = overlap + 1e-9 * overlap.max(initial=0.0) * np.eye(len(overlap))  # equal clusters keep their order
     order: NDArray[np.intp] = linear_sum_assignment(overlap, maximize=True)[1]
     return order
 
 
 def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
-    """The same partition with its clusters in another order, in everything that is numbered by clusters."""
+    """Return the same partition with its clusters in another order."""
     result, model = partition.result, partition.model
     eta = result.eta
     return replace(
@@ -285,22 +350,22 @@ def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
 def keep_numbers(
     found: Clustering, previous: Previous, relation: Relation, *, memory: int | str | None = None
 ) -> tuple[Clustering, Moves]:
-    """A clustering of one setting with its clusters numbered as in an earlier result, and what moved since.
+    """Return a clustering of one setting with its clusters numbered as in an earlier result, and the moved objects.
 
-    Cost: no scan where the earlier memberships were kept, else one.
+    Cost: no scan where the earlier memberships were saved, else one.
     """
     best = found.best
     with progress.watch() as counted:
         moves = previous.moves(best, relation, memory=memory)
-    order = matching_order(moves.before, best.memberships[moves.places])
-    fresh = renumbered(best, order)
-    runs = tuple(fresh.result if one is best.result else one for one in found.runs)
-    moves = replace(moves, now=fresh.memberships, order=tuple(order.tolist()))
-    return replace(found, partitions=(fresh,), runs=runs, scans=found.scans + counted.scans), moves
+    order = matching_order(moves.before, best.memberships[moves.positions])
+    renewed = renumbered(best, order)
+    runs = tuple(renewed.result if one is best.result else one for one in found.runs)
+    moves = replace(moves, now=renewed.memberships, order=tuple(order.tolist()))
+    return replace(found, partitions=(renewed,), runs=runs, scans=found.scans + counted.scans), moves
 
 
 def numbered_as(partition: Partition, model: Model) -> Partition:
-    """A partition with its clusters numbered as those of the model that it began with, by the centres' weights."""
+    """Return a partition with its clusters numbered as those of its initial model, by the centres' weights."""
     start = model.grown(partition.model.ids, partition.model.diagonal)
     before, now = (np.sqrt(np.maximum(one.V, 0.0)).T for one in (start, partition.model))
     order = matching_order(before, now)
@@ -308,18 +373,16 @@ def numbered_as(partition: Partition, model: Model) -> Partition:
 
 
 def memberships_at(relation: Relation, model: Model, *, memory: int | str | None = None) -> Float:
-    """Memberships (n, c) of all objects of a matrix in the clusters of a model of it.
+    """Return memberships (n, c) of all objects of a matrix in the clusters of a model of it.
 
     Cost: one scan.
     """
     if relation.n_objects != model.n_objects:
         raise InputError(f"the model has {count_text(model.n_objects, 'object')} and the matrix {relation.n_objects}")
-    base = replace(relation, beta=0.0)
+    base = unspread(relation)
     V = np.ascontiguousarray(model.V, dtype=np.float64 if base.terms else base.matrix.dtype)
     (Y,) = left_products([(base, V)], memory=memory)
-    norms = (model.V * model.V).sum(axis=1)[None]
-    W = rules.Weights(model.V[None], np.ones_like(norms), norms, np.zeros(norms.shape, dtype=np.bool_))
-    d, _ = rules.distances(Y[None], W, beta=model.beta)
+    d, _ = rules.distances(Y[None], rules.given_weights(model.V[None]), beta=model.beta)
     if model.rule not in ("hard", "fcm2"):
         np.maximum(d, 0.0, out=d)
     U: Float = rules.memberships(model.formula(), d)[0].T

@@ -1,9 +1,7 @@
-"""Centres of one run: predict, save and load.
-
-A model: the centres of one run, enough to place new objects and to start again. A small .npz file, no pickle.
+"""The model of one run: its centres, to predict new objects and for warm starts. A small .npz file, no pickle.
 
 A centre is a set of weights of the n training objects, so a model is c rows of n numbers, the half quadratic terms
-v_i'D v_i / 2, and the rule with its parameters. No part of the matrix is kept.
+v_i'D v_i / 2, and the rule with its parameters. It holds no part of the matrix.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 MODEL_VERSION = 1
-_BLOCK_BYTES = 32 * 2**20  # new rows are taken this many bytes at a time
+_BLOCK_BYTES = 32 * 2**20  # new rows are read this many bytes at a time
 FORMAT = ArchiveFormat("model", "model_version", MODEL_VERSION, ("V", "half", "eta", "diagonal", "ids"))
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The centres that a run ended with."""
+    """The final centres of a run."""
 
     rule: str
     V: Float
@@ -41,21 +39,21 @@ class Model:
     half: Float
     """v_i'D v_i / 2 of each centre, (c,), of the relation without the spread."""
     kind: str
-    """What the training matrix held, and what rows of new objects must hold."""
+    """Kind of the training matrix; rows of new objects must be of the same kind."""
     ids: Array
-    """Names of the n training objects, in the order of the columns of new rows."""
+    """Ids of the n training objects, in the order of the columns of new rows."""
     beta: float = 0.0
-    """Spread: what was given, and what healing added."""
+    """Spread: the given one, and what healing added."""
     fuzzifier: float | None = None
     entropy_weight: float | None = None
     eta: Float | None = None
     """Spreads of the clusters, (c,), of pcm1 and pcm2."""
     steps: tuple[tuple[str, Parameter], ...] = ()
-    """Views of the matrix that follow its kind, as (step, parameter)."""
+    """Views applied to the matrix after that of its kind, as (step, parameter)."""
     diagonal: Float | None = None
     """Self-similarities of the training objects, (n,), for kinds similarity and kernel."""
     has_terms: bool = False
-    """Whether the relation held a term that is not made of the matrix's values; new objects cannot be placed then."""
+    """Whether the relation has a term that is no view of the matrix; new objects cannot be predicted then."""
 
     @property
     def n_clusters(self) -> int:
@@ -68,15 +66,15 @@ class Model:
         return int(self.V.shape[1])
 
     def grown(self, ids: Array, diagonal: Array | None = None) -> Model:
-        """The same centres for a matrix that holds this model's objects and perhaps more, known by their ids.
+        """Return the same centres for a matrix with this model's objects, identified by their ids, and perhaps more.
 
-        A new object has no weight in any centre, so that nothing about the centres changes, and nothing is read. A
-        matrix that lacks objects of the model is refused.
+        A new object has weight zero in every centre, so that the centres do not change, and nothing is read. Raises if
+        the matrix lacks objects of the model.
 
         Parameters
         ----------
         ids, diagonal
-            Of that matrix: its objects' names and, for kinds similarity and kernel, their self-similarities.
+            Ids of that matrix and, for kinds similarity and kernel, its self-similarities.
 
         Cost: no scan; c rows of n numbers.
         """
@@ -97,15 +95,15 @@ class Model:
         return replace(self, V=V, ids=np.array(names, dtype=object), diagonal=own)
 
     def predict(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
-        """The cluster of largest membership of each new object; see `predict_memberships`."""
+        """Return the cluster of largest membership of each new object; see `predict_memberships`."""
         labels: NDArray[np.intp] = self.predict_memberships(rows, self_similarity=self_similarity).argmax(axis=1)
         return labels
 
     def predict_memberships(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> Float:
-        """Memberships (k, c) of k new objects, from their rows of dissimilarities to the n training objects.
+        """Return memberships (k, c) of k new objects, from their rows of dissimilarities to the n training objects.
 
         d(x, v_i) = D* v_i - v_i'D v_i / 2, and beta/2 (1 + ||v_i||^2) more under a spread: a new object is none of the
-        training objects. A distance below zero, possible when the matrix is not Euclidean, is taken as zero and
+        training objects. A distance below zero, possible when the matrix is not Euclidean, is set to zero and
         counted in a warning.
 
         Parameters
@@ -190,12 +188,12 @@ class Model:
                 diagonal=parts["diagonal"] if parts["diagonal"].size else None,
                 has_terms=bool(about["has_terms"]),
             )
-            model._check_whole()
+            model._check_complete()
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{shown(path, limit=200)} is a damaged model: {shown(error, limit=200)}") from None
         return model
 
-    def _check_whole(self) -> None:
+    def _check_complete(self) -> None:
         self.formula()
         if self.V.ndim != 2 or self.half.shape != (self.n_clusters,) or len(self.ids) != self.n_objects:
             raise ValueError(
@@ -207,12 +205,12 @@ class Model:
             raise ValueError(f"self-similarities do not go with kind {self.kind}")
 
     def formula(self) -> Rule:
-        """The rule with its numbers."""
+        """Return the rule with its parameters."""
         given = {"m": self.fuzzifier, "lam": self.entropy_weight, "eta": self.eta}
         return Rule(self.rule, **{key: value for key, value in given.items() if value is not None})
 
     def _rows(self, rows: Any) -> Any:
-        """New rows as something that gives blocks of rows; their shape is checked."""
+        """Return new rows as an array that can be sliced; shape and type are checked."""
         if isinstance(rows, (str, os.PathLike)):
             where = shown(rows, limit=200)
             try:
@@ -227,7 +225,7 @@ class Model:
         values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
         if self.has_terms:
             raise InputError(
-                "this model stands on a relation with an added term (an ultrametric, for instance), which new"
+                "this model is of a relation with an added term (such as an ultrametric), which new"
                 " objects have no values for; train on the matrix itself, or with a spread"
             )
         if len(values.shape) != 2 or values.shape[1] != self.n_objects:
@@ -256,5 +254,5 @@ class Model:
 
 
 def _numbers(value: Any) -> Parameter:
-    """A step's parameter as JSON has it: one number, or several."""
+    """Return the parameter of a step from JSON: one number, or several."""
     return tuple(float(a) for a in value) if isinstance(value, list) else float(value)

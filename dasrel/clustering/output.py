@@ -1,16 +1,15 @@
 """Result folders, CSV files and predictions.
 
-What a clustering leaves on disk: a folder of plain files that any program can read, whole or not there at all.
+A result folder holds plain files that any program can read; it is complete or absent. With one setting all files are in
+the folder itself. With several, `result.json` and `runs.csv` are about all of them, and each setting has a folder named
+after it, such as `fcm1-clusters3-fuzzifier1.5`.
 
-One setting: everything lies in the folder itself. Several settings: `result.json` and `runs.csv` are about all of them,
-and each setting has a folder of its own, named by what it is, such as `fcm1-clusters3-fuzzifier1.5`.
-
-    result.json       what was asked for, what came out, scans, times, versions, warnings
+    result.json       options, results, scans, times, versions, warnings
     runs.csv          one line for every run
     labels.csv        id, label, membership: the cluster of largest membership of each object
     memberships.npy   n x c
-    model.npz         the centres, for `dasrel predict` and for going on
-    moved.csv         after a warm start: id, label and membership before and now of objects that changed their cluster
+    model.npz         the centres, for `dasrel predict` and for warm starts
+    moved.csv         after a warm start: id, label and membership, before and now, of objects that moved
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from dasrel import __version__
-from dasrel.clustering.fit import Clustering, Partition
 from dasrel.clustering.model import Model
-from dasrel.clustering.runs import Run
+from dasrel.clustering.runs import Clustering, Partition, Run
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, PathLike
 from dasrel.util.limits import Cost, Output, Range
@@ -35,7 +33,7 @@ from dasrel.util.text import count_text, redacted, shown
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 _NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
-"""What a folder's name says where settings differ in it, besides the rule and the number of clusters."""
+"""Parameters that are part of a folder's name where settings differ in them, besides rule and number of clusters."""
 
 
 def save_clustering(
@@ -46,37 +44,48 @@ def save_clustering(
     tables: Mapping[str, Table] | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write all that `dasrel.cluster` found into a folder, and return what its result.json says.
+    """Write the result of `dasrel.cluster` into a folder, and return the contents of its result.json.
 
     Parameters
     ----------
     about
-        Added to the beginning of result.json: where the matrix came from, what was asked for.
+        Added to the beginning of result.json, such as the store and the options.
     tables
         More CSV files for the folder, by name: a header, and lines.
     force
-        Replace an earlier result. A folder that holds none is never touched.
+        Replace an earlier result. A folder that holds anything else is never replaced.
 
     Cost: no scan; writes about 8 n (2 c + 2) bytes for each setting.
     """
-    target = Path(out)
-    check_out(target, force=force)
+    check_out(out, force=force)
+    return write_clustering(found, Path(out), about=about, tables=tables, force=force)
+
+
+def write_clustering(
+    found: Clustering,
+    target: Path,
+    *,
+    about: dict[str, Any] | None = None,
+    tables: Mapping[str, Table] | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write a result folder that `check_out` has allowed; see `save_clustering`."""
     names = folder_names([partition.result.run for partition in found.partitions])
     result = {**redacted(about or {}), **_summary(found, names)}
-    with result_folder(target, result, force=force) as aside:
+    with result_folder(target, result, force=force) as temporary:
         for name, partition in zip(names, found.partitions, strict=True):
-            (aside / name).mkdir(exist_ok=True)
-            _save_partition(partition, aside / name)
+            (temporary / name).mkdir(exist_ok=True)
+            _save_partition(partition, temporary / name)
         rows = found.table()
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        write_csv(aside / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
+        write_csv(temporary / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
         for name, (header, lines) in (tables or {}).items():
-            write_csv(aside / name, header, lines)
+            write_csv(temporary / name, header, lines)
     return result
 
 
 def folder_names(runs: Sequence[Run]) -> list[str]:
-    """A folder for each setting: "." for a single one, else its rule, clusters, and all in which settings differ.
+    """Return a folder name for each setting: "." for a single one, else rule, clusters, and what settings differ in.
 
     >>> folder_names([Run("fcm1", 2, fuzzifier=1.5), Run("fcm1", 2, fuzzifier=2), Run("hard", 3)])
     ['fcm1-clusters2-fuzzifier1.5', 'fcm1-clusters2-fuzzifier2', 'hard-clusters3']
@@ -157,7 +166,7 @@ def _save_partition(partition: Partition, folder: Path) -> None:
 
 
 def load_model(path: PathLike) -> Model:
-    """A model from its file, or from the folder of results that it lies in."""
+    """Read a model from its file, or from the result folder that holds it."""
     folder = Path(path)
     if folder.is_dir() and not (folder / "model.npz").is_file():
         inside = sorted(one.parent.name for one in folder.glob("*/model.npz"))
@@ -169,7 +178,7 @@ def load_model(path: PathLike) -> Model:
 def save_predictions(
     path: PathLike, memberships: Array, ids: Sequence[str] | None = None, *, force: bool = False
 ) -> None:
-    """Write id, label, membership, and the membership in every cluster, one line for each new object."""
+    """Write id, label, membership, and the membership in every cluster, one line per new object."""
     target = Path(path)
     check_file(target, force=force)
     count, clusters = memberships.shape
@@ -185,7 +194,7 @@ def save_predictions(
 
 
 def _cell(value: Any) -> Any:
-    """Lists as numbers with spaces between; truth as in JSON."""
+    """Return a value for a CSV field: lists separated by spaces, booleans as in JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
@@ -196,7 +205,7 @@ def _cell(value: Any) -> Any:
 def estimate_predict(
     model: str | os.PathLike[str], rows: str, out: str | os.PathLike[str], *, force: bool = False
 ) -> Cost:
-    """What `dasrel predict` would do. Cost: reads the model; the rows are only looked for."""
+    """Estimate the cost of `dasrel predict`. Cost: reads the model; the rows only have to exist."""
     check_file(out, force=force)
     known = load_model(model)
     if "://" not in rows and not os.path.exists(rows):

@@ -1,15 +1,10 @@
-"""Estimate the cost of a clustering, and measure the speed of this machine.
+"""Estimate the cost of a clustering: scans, bytes, memory and time, here and on a cluster, before it is run.
 
-What a clustering would cost: scans, bytes, memory and time, here and on a cluster, before it is begun.
-
-Memory is predicted by the functions that a real run checks itself with. Scans are a range: how many iterations there
-will be, nobody knows. Time comes from a probe of this store on this machine, see `probe`.
-
-How fast this machine reads the tiles of this store and multiplies them, measured in about two seconds.
-
-Tiles are taken from all over the store, by as many threads as a scan has. Reading is measured cold where that can be
-had: the operating system is asked to drop the probed tiles from its memory, and then to give them again. Nothing is
-written, and what was dropped comes back with the next read.
+Memory is predicted by the functions that a real run checks itself with. Scans are a range, because the number of
+iterations is not known. Times follow from a probe of about two seconds: how fast this machine reads tiles of this store
+and multiplies them. Tiles are taken from all over the store, by as many threads as a scan has. Reading is measured cold
+where possible: the operating system is asked to drop the probed tiles from its page cache before they are read.
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -19,52 +14,62 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import cycle
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from dask.system import CPU_COUNT
 
-from dasrel.clustering.bundle import BundleContext, RunState, split_by_memory
-from dasrel.clustering.runs import BLOCK, LANCZOS_SCANS, Run, checked_runs, from_memberships
+from dasrel.clustering import rules
+from dasrel.clustering.bundle import (
+    LANCZOS_BLOCK,
+    LANCZOS_SCANS,
+    IndexedRuns,
+    eigenvalue_memory,
+    split_by_memory,
+    update,
+)
+from dasrel.clustering.fit import given_relation, prepare_clustering
+from dasrel.clustering.rules import Rule
+from dasrel.clustering.runs import Run
 from dasrel.engine.readahead import buffer_bytes
-from dasrel.engine.relation import Relation, product_consumer, relation as as_relation
+from dasrel.engine.relation import Relation, product_consumer, product_shape
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
-from dasrel.engine.worker_cache import PINNED_SHARE, batches, placement
+from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.geometry.euclidean import FITS, Euclideanized, euclidean_scans, is_method
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
-from dasrel.util import Array, Float, limits, parallel
+from dasrel.util import Array, limits, parallel
 from dasrel.util.limits import Range
 from dasrel.util.text import shown
 from dasrel.vocabulary import METHODS
 
 TYPICAL = {"hard": (16, 16), "fcm1": (54, 25), "fcm2": (54, 25), "pcm1": (75, 47), "pcm2": (75, 47)}
 """Iterations of the slowest of 10 restarts, plain and accelerated, at a tolerance of 1e-5: the median over digits, iris
-and wine (Euclidean distances) with 2, 3 and 10 clusters. They spread from 16 to 30 for hard, 25 to 168 (17 to 80) for
+and wine (Euclidean distances) with 2, 3 and 10 clusters. They range from 16 to 30 for hard, 25 to 168 (17 to 80) for
 fcm1 and fcm2, 62 to 126 (38 to 88) for pcm1 and pcm2. USPS digits 0 and 7 took 34 to 39 (25 to 28) in single runs."""
 TYPICAL_EIGENVALUE = 4
 """Scans for entropy_weight="auto" on the same data: 2 to 5."""
 TASK_SECONDS = 0.001
-"""What a task costs the scheduler of a cluster."""
+"""Time of the scheduler of a cluster per task."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Workers that one thinks of."""
+    """Workers to estimate for."""
 
-    counts: tuple[int, ...] = (1, 2, 4, 8, 16)
+    counts: Sequence[int] = (1, 2, 4, 8, 16)
+    """One estimate for each number of workers."""
     memory: int | str = "8GiB"
     """Of each worker."""
     threads: int = 1
     """Of each worker."""
     network: float = 1e9
-    """Bytes a second into or out of a worker: 10 Gbit/s is little more."""
+    """Bytes per second into or out of a worker: 10 Gbit/s is little more."""
 
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1 or self.threads < 1:
@@ -77,23 +82,23 @@ class Fleet:
 
 @dataclass(frozen=True)
 class OnWorkers:
-    """How it would look with so many workers."""
+    """The estimate for one number of workers."""
 
     workers: int
     threads: int
     """Of each."""
     fits: bool
     trouble: str | None
-    """Why not."""
+    """Why it does not fit."""
     bundles: int
     worker_memory: int
-    """Bytes that a worker needs for its tasks, without any tile that it keeps."""
+    """Bytes that a worker needs for its tasks, without pinned tiles."""
     held: float
-    """Share of the tiles that the workers keep in memory from the first scan on."""
+    """Share of the tiles that stay pinned in the workers' memory from the first scan on."""
     memory_for_all: int
-    """Bytes that each worker must have for all tiles to be kept."""
+    """Bytes that each worker must have for all tiles to be pinned."""
     travel_bytes: int
-    """Most bytes that go between machines in a scan: columns to the workers, sums between them and back."""
+    """Most bytes sent between machines in a scan: columns to the workers, sums between them and back."""
     first_scan_seconds: float | None
     scan_seconds: float | None
     total_seconds: Range | None
@@ -102,7 +107,7 @@ class OnWorkers:
 
 @dataclass(frozen=True)
 class ClusteringPlan:
-    """What a clustering would cost. Made by `plan_clustering`."""
+    """The estimated cost of a clustering. Made by `plan_clustering`."""
 
     store: str | None
     n_objects: int
@@ -111,7 +116,7 @@ class ClusteringPlan:
     tile: int
     tiles: int
     tasks: int
-    """Of a scan."""
+    """Per scan."""
     bytes_per_scan: int
     runs: int
     n_settings: int
@@ -124,7 +129,7 @@ class ClusteringPlan:
     """Before the first iteration, for entropy_weight="auto"."""
     euclideanize_scans: Range
     start_reads: int
-    """Most bytes read for starts "rows" and "k-means++", in scans; they are not counted as scans."""
+    """Most bytes read for init "rows" and "k-means++", in multiples of a scan; they are not counted as scans."""
     memory: int
     """Bytes at the peak on this machine."""
     memory_limit: int
@@ -140,7 +145,7 @@ class ClusteringPlan:
     workers: tuple[OnWorkers, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
@@ -150,11 +155,11 @@ def plan_clustering(
     *,
     euclideanize: Any = None,
     memory: int | str | None = None,
-    fleet: Fleet | None = None,
+    workers: Mapping[str, Any] | None = None,
     probe_seconds: float = 2.0,
     kind: str | None = None,
 ) -> ClusteringPlan:
-    """What `cluster` would cost with the same arguments, here and on a cluster. Refuses what it would refuse.
+    """Estimate the cost of `cluster` with the same arguments, here and on a cluster; raise what it would raise.
 
     Parameters
     ----------
@@ -162,117 +167,104 @@ def plan_clustering(
         As for `cluster`.
     euclideanize
         A method, which costs scans, or a file or `Euclideanized`, which costs none.
-    fleet
-        The workers to think of; by default 1, 2, 4, 8 and 16 of 8 GiB.
+    workers
+        The workers to estimate for, a dict with any of: `counts`, one estimate for each, by default (1, 2, 4, 8, 16);
+        `memory` of each worker, by default "8GiB"; `threads` of each worker, by default 1; `network`, bytes per second
+        into or out of a worker, by default 1e9.
     probe_seconds
         How long to measure.
 
     Cost: a few tiles are read, about `probe_seconds`; nothing is written.
     """
-    listed = [runs] if isinstance(runs, Run) else list(runs)
-    relation = _seen(matrix, euclideanize, kind)
-    source: Any = relation.matrix
-    listed = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
-    fleet = fleet or Fleet()
+    fleet = _fleet(workers or {})
+    relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)
+    prepared = prepare_clustering(relation, runs, memory=memory)
+    listed, source = prepared.runs, relation.matrix
 
     limit = limits.memory_limit(memory)
-    bundles, scan_memory = split_by_memory(relation, listed, memory=limit)
+    bundles, scan_memory = split_by_memory(relation, listed, memory=limit, has_terms=has_terms)
     columns = _columns(bundles)
     here, task = _memory_here(relation, listed, max(columns), limit - scan_memory, limit)
 
     iterations = _iterations(bundles)
     automatic = any(run.entropy_weight == "auto" for run in listed)
     first = Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS) if automatic else Range(0, 0, 0)
-    changing = euclidean_scans(euclideanize) if is_method(euclideanize) else Range(0, 0, 0)
-    scans = iterations + first + changing
+    before = first + changing
+    scans = iterations + before
     starts = _start_reads(listed)
 
     speed = measure(relation, listed, max(columns), seconds=probe_seconds)
-    kept = float(source.files.kept_share) if getattr(source.files, "mapped", True) else 0.0
+    cached = float(source.files.kept_share) if getattr(source.files, "mapped", True) else 0.0
     buffers = buffer_bytes(source.files, int(CPU_COUNT))
     here += buffers if here + buffers <= limit else 0
     total = source.layout.total_bytes
     product = total / speed.product + speed.update
     reading = max(total / speed.read + speed.update, product)
-    later = max((1 - kept) * total / speed.read + speed.update, product)
-    plan, before = Plan(source.layout), first + changing
+    later = max((1 - cached) * total / speed.read + speed.update, product)
+
+    def on_workers(count: int) -> OnWorkers:
+        each = limits.room_of(limits.memory_limit(fleet.memory)), fleet.threads
+        there = {f"worker {k + 1}": each for k in range(count)}
+        try:
+            split, _ = split_by_memory(relation, listed, memory=limit, workers=there, has_terms=has_terms)
+        except MemoryLimitError as error:
+            return OnWorkers(count, fleet.threads, False, str(error), 0, 0, 0.0, 0, 0, None, None, None)
+        return _on_workers(relation, split, before, speed, there, fleet.network)
+
     return ClusteringPlan(
         store=location(source.store) if isinstance(source, Matrix) else None,
         n_objects=relation.n_objects, kind=source.kind, dtype=str(source.dtype), tile=source.layout.tile,
-        tiles=len(source.layout.tiles()), tasks=len(plan.groups()), bytes_per_scan=total, runs=len(listed),
-        n_settings=len({run.setting for run in listed}), columns=max(columns), bundles=len(bundles), scans=scans,
-        n_iter=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
-        memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=kept == 1, first_scan_seconds=reading,
+        tiles=len(source.layout.tiles()), tasks=len(Plan(source.layout).groups()), bytes_per_scan=total,
+        runs=len(listed), n_settings=len({run.setting for run in listed}), columns=max(columns), bundles=len(bundles),
+        scans=scans, n_iter=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
+        memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=cached == 1, first_scan_seconds=reading,
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
-        workers=tuple(_on_workers(relation, listed, limit, before, speed, fleet, count) for count in fleet.counts),
+        workers=tuple(map(on_workers, fleet.counts)),
     )  # fmt: skip
 
 
-def _seen(matrix: Any, euclideanize: Any, kind: str | None) -> Relation:
-    """The relation that would be clustered. For a method, one of the same shape: its numbers are not known yet."""
-    if isinstance(matrix, Relation):
-        if kind is not None:
-            raise InputError("a relation knows its kind; leave kind out")
-        plain = matrix
-    else:
-        plain = as_relation(matrix, kind=kind)
+def _fleet(workers: Mapping[str, Any]) -> Fleet:
+    known = [f.name for f in fields(Fleet)]
+    unknown = [name for name in workers if name not in known]
+    if unknown:
+        raise InputError(f"workers has no {shown(unknown[0])!r}; there are {', '.join(known)}")
+    return Fleet(**workers)
+
+
+def _relation_to_cluster(matrix: Any, euclideanize: Any, kind: str | None) -> tuple[Relation, bool, Range]:
+    """Return the relation that would be clustered, whether it has terms, and the scans that make it.
+
+    Of a method only the shape of its relation is known before its scans: values of its parameters are arbitrary here.
+    """
+    plain = given_relation(matrix, kind)
     if euclideanize is None:
-        return plain
-    if isinstance(euclideanize, Euclideanized):
-        return euclideanize.on(plain.matrix).relation
-    if is_method(euclideanize):
-        if euclideanize == "spread":
-            return plain.spread(1.0)
-        return (
-            plain.plus_fit(euclideanize, 1.0, 0.5) if euclideanize in FITS else plain.plus(_Zero(plain.n_objects), 1.0)
-        )
-    if isinstance(euclideanize, os.PathLike) or (isinstance(euclideanize, str) and euclideanize.endswith(".npz")):
-        return Euclideanized.load(euclideanize, plain.matrix).relation
-    raise InputError(
-        f"euclideanize is {shown(euclideanize)!r}: use one of {', '.join(METHODS)}, or a file (.npz) that"
-        " `dasrel euclideanize` wrote"
-    )
+        return plain, bool(plain.terms), Range(0, 0, 0)
+    from dasrel.geometry.euclidean import FITS, as_euclidean, euclidean_scans  # half of the geometry room
+
+    if isinstance(euclideanize, str) and euclideanize in METHODS:
+        seen = plain.plus_fit(euclideanize, 1.0, 0.5) if euclideanize in FITS else plain
+        return seen, bool(plain.terms) or euclideanize == "ultrametric", euclidean_scans(euclideanize)
+    changed = as_euclidean(plain.matrix, euclideanize)
+    assert changed is not None
+    return changed.relation, bool(changed.relation.terms), Range(0, 0, 0)
 
 
-@dataclass(frozen=True)
-class _Zero:
-    """Stands for an ultrametric that is not there yet."""
-
-    n_objects: int
-
-    def left(self, U: Float) -> Float:
-        return np.zeros(U.shape)
-
-    def diagonal(self) -> Float:
-        return np.zeros(self.n_objects)
-
-    def block(self, rows: slice, columns: slice) -> Float:
-        return np.zeros((rows.stop - rows.start, columns.stop - columns.start))
-
-
-def _columns(bundles: list[list[tuple[int, Run]]]) -> list[int]:
-    """Columns of each bundle's first scan."""
+def _columns(bundles: list[IndexedRuns]) -> list[int]:
+    """Return the columns of each bundle's first scan."""
     return [
         sum(run.n_clusters for _, run in bundle) + int(any(run.eta == "overall" for _, run in bundle))
         for bundle in bundles
     ]
 
 
-def _consumer(relation: Relation, columns: int) -> Any:
-    """The consumer of such a scan; its columns take no memory."""
-    source: Any = relation.matrix
-    zeros = np.broadcast_to(np.zeros(1, dtype=source.dtype), (columns, relation.n_objects))
-    return product_consumer(source, [(relation.view, zeros)])
-
-
 def _memory_here(relation: Relation, runs: Sequence[Run], columns: int, held: int, limit: int) -> tuple[int, int]:
-    """Bytes at the peak, and those of one task: what the runs hold, what the scan holds, a task on every thread."""
+    """Return the bytes at the peak, and those of one task: the runs' arrays, the scan, a task on every thread."""
     source: Any = relation.matrix
-    fixed, task = needed_memory(source, [_consumer(relation, columns)])
+    fixed, task = needed_memory(source, [product_shape(source, [(relation.view, columns)])])
     peak = held + _with_tasks(fixed, task, limit - held)
     if any(run.entropy_weight == "auto" for run in runs):
-        basis = 8 * relation.n_objects * BLOCK * (2 * LANCZOS_SCANS + 8)
-        first = needed_memory(source, [_consumer(relation, BLOCK)])
+        basis = eigenvalue_memory(relation.n_objects)
+        first = needed_memory(source, [product_shape(source, [(relation.view, LANCZOS_BLOCK)])])
         peak = max(peak, basis + _with_tasks(*first, limit - basis))
     return peak, task
 
@@ -284,8 +276,8 @@ def _with_tasks(fixed: int, task: int, limit: int) -> int:
     return int(fixed + threads * task)
 
 
-def _iterations(bundles: list[list[tuple[int, Run]]]) -> Range:
-    """A bundle takes as many scans as its slowest run has iterations."""
+def _iterations(bundles: list[IndexedRuns]) -> Range:
+    """Return the iterations of all bundles: each takes as many as its slowest run."""
     total = Range(0, 0, 0)
     for bundle in bundles:
         each = []
@@ -299,9 +291,9 @@ def _iterations(bundles: list[list[tuple[int, Run]]]) -> Range:
 
 
 def _start_reads(runs: Sequence[Run]) -> int:
-    words = [(run.init, run.n_clusters) for run in runs if isinstance(run.init, str)]
-    far = [c for start, c in words if start == "k-means++"]
-    return int(any(start == "rows" for start, _ in words)) + (max(far) - 1 if far else 0)
+    named = [(run.init, run.n_clusters) for run in runs if isinstance(run.init, str)]
+    far = [c for init, c in named if init == "k-means++"]
+    return int(any(init == "rows" for init, _ in named)) + (max(far) - 1 if far else 0)
 
 
 def _seconds(scans: Range, starts: int, first: float, later: float) -> Range:
@@ -309,60 +301,46 @@ def _seconds(scans: Range, starts: int, first: float, later: float) -> Range:
     return Range(values[0], values[1] + starts * later, values[2] + starts * later)
 
 
-def imagined(count: int, memory: int, threads: int) -> Any:
-    """A client whose workers are not there, for the functions that ask a client what its workers have."""
-    each = {"memory_limit": memory, "nthreads": threads}
-    identity = {"workers": {f"worker {k + 1}": each for k in range(count)}}
-    return SimpleNamespace(scheduler=SimpleNamespace(identity=None), sync=lambda function, **_: identity)
-
-
 def _on_workers(
-    relation: Relation, runs: Sequence[Run], limit: int, before: Range, speed: Speed, fleet: Fleet, count: int
+    relation: Relation, bundles: list[IndexedRuns], before: Range, speed: Speed, workers: WorkerMemory, network: float
 ) -> OnWorkers:
-    """Bundles, memory and held tiles by the code of a real scan; times by the rates of one core and one disk here.
+    """Estimate with these workers: memory and pinned tiles by the code of a real scan, times by the rates of one core.
 
-    The store is taken to give no more bytes a second to many workers than it gave to this machine.
+    The store is assumed to give no more bytes per second to many workers than it gave to this machine.
     """
     source: Any = relation.matrix
-    each = limits.memory_limit(fleet.memory)
-    client = imagined(count, each, fleet.threads)
-    plan, total = Plan(source.layout), source.layout.total_bytes
-    nothing = OnWorkers(count, fleet.threads, False, None, 0, 0, 0.0, 0, 0, None, None, None)
-    try:
-        bundles, _ = split_by_memory(relation, runs, memory=limit, client=client)
-    except MemoryLimitError as error:
-        return replace(nothing, trouble=str(error))
+    plan, total, tile_bytes = Plan(source.layout), source.layout.total_bytes, source.layout.tile_bytes
+    count, (_, threads) = len(workers), next(iter(workers.values()))
     columns = max(_columns(bundles))
-    consumer = _consumer(relation, columns)
-    task, kept = needed_on_worker(source, [consumer])
-    need = task * fleet.threads + kept
+    consumer = product_shape(source, [(relation.view, columns)])
+    task, besides = needed_on_worker(source, [consumer])
+    need = task * threads + besides
     groups = {group: plan.tiles(group) for group in plan.groups()}
-    memory = limits.worker_memory(client)
-    sizes = {group: len(places) * source.layout.tile_bytes for group, places in groups.items()}
-    homes = placement(sizes, (), task, memory)
+    sizes = {group: len(tiles) * tile_bytes for group, tiles in groups.items()}
+    homes = placement(sizes, (), task, workers)
     held = sum(sizes[group] for group in homes)
-    tasks = batches(list(groups), homes, memory, most=None)
-    largest = max(len(places) for places in groups.values()) * source.layout.tile_bytes
-    pinned = total / count + (largest if count > 1 else 0)
-    for_all = math.ceil((pinned + fleet.threads * task) / PINNED_SHARE) + 1
-    result = replace(
-        nothing, bundles=len(bundles), worker_memory=limits.limit_for(need), held=held / total,
-        memory_for_all=limits.limit_for(max(for_all, need)),
+    pinned = total / count + (max(sizes.values()) if count > 1 else 0)
+    for_all = math.ceil((pinned + threads * task) / PINNED_SHARE) + 1
+    result = OnWorkers(
+        count, threads, False, None, len(bundles), worker_memory=limits.limit_for(need), held=held / total,
+        memory_for_all=limits.limit_for(max(for_all, need)), travel_bytes=0, first_scan_seconds=None, scan_seconds=None,
+        total_seconds=None,
     )  # fmt: skip
     try:
-        limits.check_workers(memory, task, "a scan", kept=kept)
+        limits.check_workers(workers, task, "a scan", kept=besides)
     except MemoryLimitError as error:
         return replace(result, trouble=str(error))
 
+    tasks = batches(list(groups), homes, workers, most=None)
     columns_out = min(count, plan.strips) * consumer.share_bytes
     sums = plan.travel_fraction(columns) * total if count > 1 else 0.0
     back = 8 * columns * relation.n_objects
     core = speed.product * speed.columns / columns / speed.cores
-    compute = total / (core * count * fleet.threads)
-    moving = (columns_out + back) / fleet.network + sums / (fleet.network * count)
-    around = moving + TASK_SECONDS * (len(tasks) + 2 * plan.strips) + speed.update
-    first = max(compute, total / speed.read) + around
-    later = max(compute, (total - held) / speed.read) + around
+    compute = total / (core * count * threads)
+    sending = (columns_out + back) / network + sums / (network * count)
+    overhead = sending + TASK_SECONDS * (len(tasks) + 2 * plan.strips) + speed.update
+    first = max(compute, total / speed.read) + overhead
+    later = max(compute, (total - held) / speed.read) + overhead
     scans = _iterations(bundles) + before
     return replace(
         result, fits=True, travel_bytes=int(columns_out + sums + back), first_scan_seconds=first, scan_seconds=later,
@@ -370,12 +348,14 @@ def _on_workers(
     )  # fmt: skip
 
 
-Place = tuple[int, int]
+# -------------------------------------------------------------------------------------------- the speed of this machine
+
+Tile = tuple[int, int]
 MOST_COLUMNS = 256
-"""Columns that are multiplied in a probe. Beyond them products are bound by arithmetic, and time goes with their
-number: all of a very wide bundle would make the probe of one large tile take many seconds."""
+"""Most columns multiplied in a probe. Beyond them products are bound by arithmetic, and time is proportional to their
+number: with all columns of a very wide bundle, one large tile would take many seconds."""
 SHARE_BYTES = 256 << 20
-"""Of columns that a probe holds; tiles are taken from as many strips as that allows."""
+"""Most bytes of columns that a probe holds; tiles are taken from as many strips as that allows."""
 MOST_MAPS = 64
 UPDATE_OBJECTS = 32_768
 CHUNK = 4 << 20
@@ -383,34 +363,34 @@ CHUNK = 4 << 20
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured."""
+    """Measured speeds."""
 
     read: float
-    """Bytes of tiles a second, all threads together, from where the store lies."""
+    """Bytes of tiles read per second from the store, all threads together."""
     cold: bool | None
-    """Whether these reads came from the disk and not from memory; None where that cannot be known."""
+    """Whether these reads came from the disk and not from the page cache; None if unknown."""
     product: float
-    """Bytes of tiles a second that are multiplied, all threads together, once they are in memory."""
+    """Bytes of tiles in memory multiplied per second, all threads together."""
     columns: int
-    """Columns that they were multiplied with."""
+    """Columns of these products."""
     update: float
-    """Seconds for the memberships of all runs, once."""
+    """Seconds of one update of the memberships of all runs."""
     threads: int
     cores: int
     seconds: float
-    """That measuring took."""
+    """Duration of the measurement."""
 
 
 def measure(relation: Relation, runs: Sequence[Run], columns: int, *, seconds: float = 2.0) -> Speed:
-    """The speed of this machine with this store, for products of so many columns.
+    """Measure the speed of this machine with this store, for products of so many columns.
 
     Cost: some tiles, as many as can be read in half of `seconds`, at least one for each thread.
     """
     began = time.perf_counter()
-    places = relation.matrix.layout.tiles()
-    order = np.random.default_rng(0).permutation(len(places))
-    spread = [places[k] for k in order]
-    threads = max(1, min(limits.thread_count(), len(places)))
+    tiles = relation.matrix.layout.tiles()
+    order = np.random.default_rng(0).permutation(len(tiles))
+    spread = [tiles[k] for k in order]
+    threads = max(1, min(limits.thread_count(), len(tiles)))
     read, cold, held = _read(relation.matrix, spread, threads, seconds / 2)
     wide = min(columns, MOST_COLUMNS)
     product = _multiply(relation, held, threads, wide, seconds / 2) * wide / columns
@@ -419,46 +399,46 @@ def measure(relation: Relation, runs: Sequence[Run], columns: int, *, seconds: f
     return Speed(read, cold, product, columns, update, threads, min(threads, int(CPU_COUNT)), took)
 
 
-def _read(matrix: Any, places: Sequence[Place], threads: int, seconds: float) -> tuple[float, bool | None, list[Any]]:
-    """Bytes a second, whether they were cold, and some of the tiles: maps, or one in memory for each thread."""
+def _read(matrix: Any, tiles: Sequence[Tile], threads: int, seconds: float) -> tuple[float, bool | None, list[Any]]:
+    """Return bytes per second, whether they were cold, and some tiles: maps, or one in memory per thread."""
     files, size = matrix.files, int(matrix.layout.tile_bytes)
     on_disk = isinstance(matrix, Matrix) and local_path(matrix.store) is not None
-    first = {place: _drop(files.file(*place)) for place in places[: 2 * threads]} if on_disk else {}
+    first = {at: _drop(files.file(*at)) for at in tiles[: 2 * threads]} if on_disk else {}
     cold = None if not first or None in first.values() else any(first.values())
     mapped = bool(getattr(files, "mapped", False))
-    done: list[tuple[Place, Array]] = []
+    done: list[tuple[Tile, Array]] = []
     lock = threading.Lock()
     buffers = threading.local()
 
-    def work(place: Place) -> int:
-        if cold and (first[place] if place in first else _drop(files.file(*place))) is False:
-            return 0  # what the system would not let go of says nothing
+    def work(at: Tile) -> int:
+        if cold and (first[at] if at in first else _drop(files.file(*at))) is False:
+            return 0  # still in the page cache: not a cold read
         if mapped:
             if not hasattr(buffers, "one"):
                 buffers.one = bytearray(CHUNK)
-            with contextlib.suppress(OSError), open(files.file(*place), "rb", buffering=0) as file:
+            with contextlib.suppress(OSError), open(files.file(*at), "rb", buffering=0) as file:
                 while file.readinto(buffers.one):
                     pass
-        tile = files.read(*place) if mapped else files.read_checked(*place)  # says what is wrong, if anything is
+        tile = files.read(*at) if mapped else files.read_checked(*at)  # raises if the tile is missing or damaged
         with lock:
             if len(done) < (MOST_MAPS if mapped else threads):
-                done.append((place, tile))
+                done.append((at, tile))
         return size
 
-    return _rate(work, iter(places), threads, seconds), cold, done
+    return _rate(work, iter(tiles), threads, seconds), cold, done
 
 
 def _drop(path: str) -> bool | None:
-    """Ask for a file to be dropped from memory. Whether it was, as far as the system says."""
+    """Ask the system to drop a file from its page cache; return whether it did, None if unknown."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        return None  # the read that follows says what is wrong
+        return None  # the read that follows raises
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         middle = os.fstat(descriptor).st_size // 2
         with contextlib.suppress(BlockingIOError):
-            os.preadv(descriptor, [bytearray(1)], middle, os.RWF_NOWAIT)  # refuses to wait for a disk
+            os.preadv(descriptor, [bytearray(1)], middle, os.RWF_NOWAIT)  # fails if it would have to wait for the disk
             return False
         return True
     except (OSError, AttributeError):
@@ -467,8 +447,8 @@ def _drop(path: str) -> bool | None:
         os.close(descriptor)
 
 
-def _multiply(relation: Relation, held: list[tuple[Place, Array]], threads: int, columns: int, seconds: float) -> float:
-    """Bytes of tiles a second, through the very code of a scan."""
+def _multiply(relation: Relation, held: list[tuple[Tile, Array]], threads: int, columns: int, seconds: float) -> float:
+    """Return bytes of tiles multiplied per second, by the code of a scan."""
     source: Any = relation.matrix
     plan = Plan(source.layout)
     weights = np.random.default_rng(0).random((columns, 1)).astype(source.layout.dtype)
@@ -482,7 +462,7 @@ def _multiply(relation: Relation, held: list[tuple[Place, Array]], threads: int,
             shares |= {strip: consumer.share(plan.span(strip)) for strip in new}
             near.append(((i, j), tile))
 
-    def work(item: tuple[Place, Array]) -> int:
+    def work(item: tuple[Tile, Array]) -> int:
         (i, j), tile = item
         group = i // plan.group_side, j // plan.group_side
         partial = consumer.kernel.begin(plan, group, (shares[group[0]], shares[group[1]]))
@@ -494,7 +474,7 @@ def _multiply(relation: Relation, held: list[tuple[Place, Array]], threads: int,
 
 
 def _rate(work: Callable[[Any], int], items: Iterator[Any], threads: int, seconds: float) -> float:
-    """Bytes a second of all threads together: each takes items until time is up, one at least."""
+    """Return bytes per second of all threads together: each takes items until time is up, at least one."""
     lock, total = threading.Lock(), [0]
     began = time.perf_counter()
 
@@ -516,23 +496,23 @@ def _rate(work: Callable[[Any], int], items: Iterator[Any], threads: int, second
 
 
 def update_seconds(runs: Sequence[Run], n_objects: int) -> float:
-    """Seconds for one update of the memberships of all runs, between two scans; no tile is read for it."""
+    """Return the seconds of one update of the memberships of all runs, between two scans; no tile is read."""
     rng = np.random.default_rng(0)
     n = min(n_objects, UPDATE_OBJECTS)
-    alike: dict[tuple[str, int, bool], list[Run]] = {}
-    for run in runs:
-        alike.setdefault((run.rule, run.n_clusters, run.accelerate), []).append(run)
+    counts = Counter((run.rule, run.n_clusters) for run in runs)
     total = 0.0
-    for (rule, c, _), several in alike.items():
-        run = Run(rule, c, tol=0.0)
+    for (name, c), count in counts.items():
+        values: dict[str, Any] = {"m": 2.0, "lam": 1.0, "eta": np.ones(c)}
+        rule = Rule(name, **{key: values[key] for key in rules.TAKES[name]})
         U = rng.dirichlet(np.ones(c), size=n).T[None]
-        motion = RunState(run, 0, from_memberships(U, 1.0 if run.is_possibilistic else run.theta), 0.0, 1.0)
-        around = BundleContext(n, 2.0, n, np.dtype(np.float64))
+        W = rules.weights(U, rule.theta)
         took = []
         for _again in range(2):
             Y = rng.uniform(1, 2, (1, c, n))  # distances stay above zero
             began = time.perf_counter()
-            motion.advance(Y, around, 1.0)
+            d, _ = rules.distances(Y, W, out=Y)
+            rules.clip_negative(d, tol=0.0)
+            rules.change(update(rule, d).U, U)
             took.append(time.perf_counter() - began)
-        total += min(took) * n_objects / n * len(several)
+        total += min(took) * n_objects / n * count
     return total / max(1, min(int(CPU_COUNT), len(runs)))

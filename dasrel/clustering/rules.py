@@ -1,18 +1,16 @@
-"""Formulas of the c-means rules, pure functions of arrays.
-
-The five rules of the c-means family: memberships, distances, objectives and spreads, as pure functions on arrays.
+"""Formulas of the five c-means rules, as pure functions of arrays: memberships, distances, objectives, spreads.
 
 A stack of runs of one rule with the same number of clusters is an array of shape (runs, c, n), float64, objects last.
 D is the (n, n) matrix of squared dissimilarities, U the memberships, theta the exponent of a rule, and
-V = u^theta / sum_h u^theta the weights of the centres. The matrix itself is never seen here: all that is needed of it
-is the product Y = D V. One iteration of a stack is
+V = u^theta / sum_h u^theta the weights of the centres. The matrix itself is not needed here, only the product
+Y = D V. One iteration of a stack is
 
     weights(U) -> scan: Y = D V -> distances(Y) -> clip_negative or heal -> objective(U) -> memberships
 
 Papers: F09 is Filippone 2009, K14 is Khalilia and others 2014, L7 is Koutroumbas, unit 7.
 
-Every loop below goes over runs, one at a time: a run's numbers then have the same bits whatever else is in the stack,
-its parameters are scalars, and its (c, n) slice stays in the cache.
+All loops are over runs, one at a time: a run then has the same bits whatever else is in the stack, its parameters are
+scalars, and its (c, n) slice stays in the cache.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ from dasrel.vocabulary import RULES
 Array = NDArray[np.float64]
 
 
-# which of m, lam, eta a rule takes, F09 tables 1 and 2
-_TAKES = {"fcm1": ["m"], "fcm2": ["lam"], "pcm1": ["m", "eta"], "pcm2": ["eta"], "hard": []}
-_WORDS = {"m": "fuzzifier", "lam": "entropy_weight", "eta": "eta"}
+TAKES = {"fcm1": ["m"], "fcm2": ["lam"], "pcm1": ["m", "eta"], "pcm2": ["eta"], "hard": []}
+"""Which of m, lam and eta a rule takes, F09 tables 1 and 2."""
+_NAMES = {"m": "fuzzifier", "lam": "entropy_weight", "eta": "eta"}
 _BLOCK = 65_536  # numbers of one run worked on at a time: 512 kB, so that the steps of an update stay in the cache
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 class Rule:
-    """A rule and its parameters, for one run or a whole stack of them.
+    """A rule and its parameters, for one run or a stack of runs.
 
     Parameters
     ----------
@@ -47,7 +45,7 @@ class Rule:
         Fuzzifier of fcm1 and pcm1, above 1; weight of the entropy in fcm2, above 0. One number, or one per run.
     eta
         Spreads of the clusters in pcm1 and pcm2, not negative: (c,) for all runs, or (runs, c). A cluster of spread
-        zero keeps only the objects at distance zero.
+        zero holds only the objects at distance zero.
 
     >>> Rule("pcm1", m=1.5, eta=[1.0, 2.0]).theta
     array([1.5])
@@ -59,9 +57,9 @@ class Rule:
         if name not in RULES:
             raise InputError(f"unknown rule {shown(name)!r}: use one of {', '.join(RULES)}")
         for key, value in {"m": m, "lam": lam, "eta": eta}.items():
-            if (value is None) == (key in _TAKES[name]):
+            if (value is None) == (key in TAKES[name]):
                 verb = "needs a value for" if value is None else "takes no"
-                raise InputError(f"the rule {name} {verb} {_WORDS[key]}")
+                raise InputError(f"the rule {name} {verb} {_NAMES[key]}")
         self.name = name
         self.m = _parameter("m", m, above=1.0, ndim=1)
         self.lam = _parameter("lam", lam, above=0.0, ndim=1)
@@ -73,21 +71,21 @@ class Rule:
         return self.m
 
     def take(self, keep: NDArray[np.intp] | NDArray[np.bool_]) -> Rule:
-        """The same rule for some of the runs: an index array or a mask over runs. Shared parameters stay shared."""
-        given = {key: getattr(self, key) for key in _TAKES[self.name]}
+        """Return the rule for some of the runs, by an index array or a mask. Shared parameters stay shared."""
+        given = {key: getattr(self, key) for key in TAKES[self.name]}
         return Rule(self.name, **{key: value if len(value) == 1 else value[keep] for key, value in given.items()})
 
 
 def _parameter(key: str, value: ArrayLike | None, *, above: float, ndim: int) -> Array:
     if value is None:
-        return np.ones((1,) * ndim)  # of no use to the rule; a theta of 1 is just what the others have
+        return np.ones((1,) * ndim)  # not used by the rule; theta is 1 for the other rules
     array = np.array(value, dtype=np.float64, ndmin=ndim)
     if array.ndim != ndim:
-        raise InputError(f"{_WORDS[key]} has shape {array.shape}: give at most {ndim} dimension{'s' * (ndim - 1)}")
+        raise InputError(f"{_NAMES[key]} has shape {array.shape}: give at most {ndim} dimension{'s' * (ndim - 1)}")
     wrong = ~(np.isfinite(array) & (array > above))
     if wrong.any():
         limit = "not negative" if key == "eta" else f"above {above:g}"
-        raise InputError(f"{_WORDS[key]} is {float(array[wrong][0])}: give a finite number {limit}")
+        raise InputError(f"{_NAMES[key]} is {float(array[wrong][0])}: give a finite number {limit}")
     return array
 
 
@@ -105,10 +103,16 @@ class Weights(NamedTuple):
     empty: NDArray[np.bool_]
 
 
-def weights(U: Array, theta: ArrayLike, *, out: Array | None = None) -> Weights:
-    """V = u^theta / sum_h u^theta (F09 eq. 23, K14 eq. 5), for memberships (runs, c, n) of any smallness.
+def given_weights(V: Array) -> Weights:
+    """Return centres that are given as weights (runs, c, n), without memberships: their mass is 1."""
+    norms = (V * V).sum(axis=2)
+    return Weights(V, np.ones_like(norms), norms, np.zeros(norms.shape, dtype=np.bool_))
 
-    theta is one number or one per run; `out` is where V goes, and may be U.
+
+def weights(U: Array, theta: ArrayLike, *, out: Array | None = None) -> Weights:
+    """Return V = u^theta / sum_h u^theta (F09 eq. 23, K14 eq. 5) for memberships (runs, c, n), however small.
+
+    theta is one number or one per run; V is written to `out`, which may be U.
 
     Cost: no scan; V (runs, c, n) and one scratch array (c, n).
     """
@@ -133,7 +137,7 @@ def weights(U: Array, theta: ArrayLike, *, out: Array | None = None) -> Weights:
 
 
 def distances(Y: Array, W: Weights, *, beta: ArrayLike = 0.0, out: Array | None = None) -> tuple[Array, Array]:
-    """Distances of all objects to all centres, from the product alone.
+    """Return the distances of all objects to all centres, from the product alone.
 
     d_ik = (D v_i)_k - v_i'D v_i / 2 (K14 eq. 3, equal to F09 eq. 33), plus beta/2 ||v_i - e_k||^2 when beta has been
     added to all dissimilarities off the diagonal (beta = -2 lambda_1 is the shift of F09).
@@ -145,13 +149,13 @@ def distances(Y: Array, W: Weights, *, beta: ArrayLike = 0.0, out: Array | None 
     beta
         The spread, one number or one per run.
     out
-        Where the distances go; may be Y.
+        Array for the distances; may be Y.
 
     Returns
     -------
     d, half
-        The distances (runs, c, n), and v_i'D v_i / 2, (runs, c), without the spread, as `objective` and
-        `new_distances` want it.
+        The distances (runs, c, n), and v_i'D v_i / 2, (runs, c), without the spread, for `objective` and
+        `new_distances`.
 
     Cost: no scan; d (runs, c, n) and one scratch array (c, n).
     """
@@ -168,10 +172,10 @@ def distances(Y: Array, W: Weights, *, beta: ArrayLike = 0.0, out: Array | None 
 
 
 def new_distances(Y: Array, half: Array, norms: Array, *, beta: ArrayLike = 0.0) -> Array:
-    """Distances of new objects to the centres: D* v_i - v_i'D v_i / 2, plus beta/2 (1 + ||v_i||^2).
+    """Return the distances of new objects to the centres: D* v_i - v_i'D v_i / 2, plus beta/2 (1 + ||v_i||^2).
 
     Y is (runs, c, k): the dissimilarities of k new objects to the n old ones, times V; half and norms are (runs, c),
-    from `distances` and `weights`. A new object is none of the old ones, so all of its dissimilarities are spread.
+    from `distances` and `weights`. A new object is none of the old ones: all its dissimilarities get the spread.
     """
     spread = _per_run(beta, len(Y))[:, None]
     moved: Array = Y + (0.5 * spread * (1.0 + norms) - half)[:, :, None]
@@ -179,7 +183,7 @@ def new_distances(Y: Array, half: Array, norms: Array, *, beta: ArrayLike = 0.0)
 
 
 def rounding(n: int, largest: float, *, dtype: DTypeLike = np.float64) -> float:
-    """How far below zero rounding alone can bring a distance: n eps max D, eps that of the product's arithmetic."""
+    """Return how far below zero rounding can bring a distance: n eps max D, eps that of the product's arithmetic."""
     return n * float(np.finfo(dtype).eps) * largest
 
 
@@ -195,7 +199,7 @@ def clip_negative(d: Array, *, tol: ArrayLike) -> NDArray[np.intp]:
 
 
 def heal(d: Array, W: Weights) -> Array:
-    """Lift negative distances to zero by the least spread that does it, run by run and in place (NERFCM).
+    """Raise negative distances to zero by the smallest sufficient spread, run by run and in place (NERFCM).
 
     delta = max over i, k of -2 d_ik / ||v_i - e_k||^2, and d_ik += delta/2 ||v_i - e_k||^2. Call `clip_negative`
     first: next to a centre that is an object, rounding divided by nearly nothing would give a huge delta. Returns
@@ -212,15 +216,15 @@ def heal(d: Array, W: Weights) -> Array:
         if usable.any():
             delta[r] = (-2.0 * d[r][usable] / apart[usable]).max()
             d[r] += np.multiply(apart, 0.5 * delta[r], out=scratch)
-        np.maximum(d[r], 0.0, out=d[r])  # the one that set delta is zero now, but for rounding
+        np.maximum(d[r], 0.0, out=d[r])  # the one that determined delta is zero now, up to rounding
     return delta
 
 
 def memberships(rule: Rule, d: Array, *, out: Array | None = None) -> Array:
-    """The memberships that minimise the objective of a rule at the given distances (F09 table 2).
+    """Return the memberships that minimise the objective of a rule at the given distances (F09 table 2).
 
     fcm1 and pcm1 need distances that are not negative. fcm1: an object at distance zero from some centres is split
-    equally among them. hard: the lowest index wins a tie. `out` is where the memberships go, and may be d.
+    equally among them. hard: the lowest index wins a tie. The memberships are written to `out`, which may be d.
 
     Cost: no scan; U (runs, c, n) and a fixed scratch of half a megabyte.
     """
@@ -228,7 +232,7 @@ def memberships(rule: Rule, d: Array, *, out: Array | None = None) -> Array:
     U = np.empty_like(d) if out is None else out
     m, lam = _per_run(rule.m, runs), _per_run(rule.lam, runs)
     step = max(256, _BLOCK // c)
-    # 0/0 and x/0 occur only where the exact value is set by hand below, or is the right limit
+    # 0/0 and x/0 occur only where the value is set explicitly below, or is the right limit
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for r in range(runs):
             for at in range(0, n, step):
@@ -259,7 +263,7 @@ def _fcm1(d: Array, u: Array, m: float) -> None:
 
 
 def _fcm2(d: Array, u: Array, lam: float) -> None:
-    """u_ik = softmax_i(-d_ik / lambda), F09 D.16, counted from the nearest centre."""
+    """u_ik = softmax_i(-d_ik / lambda), F09 D.16, relative to the nearest centre."""
     np.subtract(d.min(axis=0), d, out=u)
     u /= lam
     np.exp(u, out=u)
@@ -282,7 +286,7 @@ def _pcm(d: Array, u: Array, eta: Array, m: float | None) -> None:
 
 
 def _hard(d: Array, u: Array) -> None:
-    """One at the nearest centre, the first of them on a tie."""
+    """Write 1 at the nearest centre, the first of them on a tie, and 0 elsewhere."""
     low = d.min(axis=0)
     free = np.ones(low.shape, dtype=np.bool_)
     for i in range(len(d)):
@@ -292,7 +296,7 @@ def _hard(d: Array, u: Array) -> None:
 
 
 def objective(rule: Rule, U: Array, W: Weights, half: Array, *, beta: ArrayLike = 0.0) -> Array:
-    """J = G/2 + H + alpha (A - B) of each run, alpha = beta/2: what the updates minimise, and must never increase.
+    """Return J = G/2 + H + alpha (A - B) of each run, alpha = beta/2: updates minimise it and never increase it.
 
     G(U) = sum_i u_i^theta' D u_i^theta / sum_h u_ih^theta (F09 eq. 25), so G/2 = sum_i mass_i half_i and no matrix is
     needed; H is the entropy of F09 table 1; A and B are those of `shift_terms`. W are the weights of U, and half is
@@ -318,12 +322,12 @@ def objective(rule: Rule, U: Array, W: Weights, half: Array, *, beta: ArrayLike 
 
 
 def shift_terms(W: Weights) -> tuple[Array, Array]:
-    """A(U) = sum u^theta and B(U) = sum_i sum_h u^(2 theta) / sum_h u^theta of each run (F09 eq. 40, 41)."""
+    """Return A(U) = sum u^theta and B(U) = sum_i sum_h u^(2 theta) / sum_h u^theta of each run (F09 eq. 40, 41)."""
     return W.mass.sum(axis=1), (W.mass * W.norms).sum(axis=1)
 
 
 def eta_from_weights(V: Array, d: Array, *, scale: float = 1.0) -> Array:
-    """eta_i = scale * sum_h u^theta d / sum_h u^theta, (runs, c): F09 D.24; scale is the papers' gamma."""
+    """Return eta_i = scale * sum_h u^theta d / sum_h u^theta, (runs, c): F09 D.24; scale is the papers' gamma."""
     eta = np.empty(d.shape[:2])
     scratch = np.empty(d.shape[1:])
     for r in range(len(d)):
@@ -332,7 +336,7 @@ def eta_from_weights(V: Array, d: Array, *, scale: float = 1.0) -> Array:
 
 
 def eta_above_cut(U: Array, d: Array, *, cut: float) -> tuple[Array, NDArray[np.bool_]]:
-    """The mean of d over the members of each cluster with u > cut (L7), and a mask of the clusters that have none.
+    """Return the mean of d over the members of each cluster with u > cut (L7), and a mask of clusters without any.
 
     Both are (runs, c); eta is 0 where the mask is true.
     """
@@ -346,7 +350,7 @@ def eta_above_cut(U: Array, d: Array, *, cut: float) -> tuple[Array, NDArray[np.
 
 
 def eta_overall(total: float, n: int, *, c: int, q: float, beta: float = 0.0) -> float:
-    """eta = b / (q sqrt(c)) for all clusters (L7), b = sum D / (2 n^2) the mean squared distance to the grand mean.
+    """Return eta = b / (q sqrt(c)) (L7), b = sum D / (2 n^2) the mean squared distance to the grand mean.
 
     `total` is the sum of all n^2 elements of D, q the fuzzifier (1 for pcm2). A spread adds beta n (n - 1) to it.
     """
@@ -354,16 +358,16 @@ def eta_overall(total: float, n: int, *, c: int, q: float, beta: float = 0.0) ->
 
 
 def entropy(U: Array) -> Array:
-    """O(U) = -sum u log u of each run, natural logarithm (F09 eq. 43)."""
+    """Return O(U) = -sum u log u of each run, natural logarithm (F09 eq. 43)."""
     total: Array = -_u_log_u(U).sum(axis=1)
     return total
 
 
 def is_flat(U: Array, *, tol: float = 1e-2) -> NDArray[np.bool_]:
-    """Runs that say nothing: every object has the same membership in all clusters, to within tol.
+    """Return which runs are flat: every object has the same membership in all clusters, to within tol.
 
     That is U = 1/c for the fuzzy rules (m or lambda too large), coincident clusters for the possibilistic ones. A
-    single cluster is never called flat.
+    single cluster is never flat.
     """
     flat = np.zeros(len(U), dtype=np.bool_)
     if U.shape[1] > 1:
@@ -373,7 +377,7 @@ def is_flat(U: Array, *, tol: float = 1e-2) -> NDArray[np.bool_]:
 
 
 def change(new: Array, old: Array, *, p: float = np.inf) -> Array:
-    """The p-norm of new - old, each run taken as one long vector (F09 eq. 22): max |U - U'| unless told otherwise."""
+    """Return the p-norm of new - old, each run as one long vector (F09 eq. 22); by default max |U - U'|."""
     size = np.empty(len(new))
     scratch = np.empty(new.shape[1:])
     for r in range(len(new)):
@@ -384,21 +388,21 @@ def change(new: Array, old: Array, *, p: float = np.inf) -> Array:
 
 
 def labels(U: Array) -> NDArray[np.intp]:
-    """The cluster of largest membership of each object, (runs, n); the lowest index wins a tie."""
+    """Return the cluster of largest membership of each object, (runs, n); the lowest index wins a tie."""
     largest: NDArray[np.intp] = U.argmax(axis=1)
     return largest
 
 
 def induced_dissimilarity(U: Array, objects: NDArray[np.intp]) -> Array:
-    """D(U) = 1 - U'U / max(U'U) (K14 eq. 17) of one run's memberships (c, n), for k chosen objects.
+    """Return D(U) = 1 - U'U / max(U'U) (K14 eq. 17) of one run's memberships (c, n), for k chosen objects.
 
-    The maximum is that over all n objects. It stands on the diagonal of U'U (Cauchy-Schwarz), so it costs O(c n).
+    The maximum is that over all n objects. It is on the diagonal of U'U (Cauchy-Schwarz), so it costs O(c n).
 
     Cost: no scan; the result is (k, k).
     """
     top = np.einsum("ik,ik->k", U, U).max()
-    some = U[:, objects]
-    image: Array = 1.0 - (some.T @ some) / (top if top > 0 else 1.0)
+    chosen = U[:, objects]
+    image: Array = 1.0 - (chosen.T @ chosen) / (top if top > 0 else 1.0)
     return image
 
 
@@ -406,11 +410,11 @@ def _per_run(value: ArrayLike, runs: int) -> Array:
     array: Array = np.asarray(value, dtype=np.float64)
     if array.ndim == 0:
         return np.full(runs, array)
-    return array if array.shape == (runs,) else np.broadcast_to(array, (runs,))  # which takes as long as a small update
+    return array if array.shape == (runs,) else np.broadcast_to(array, (runs,))  # slow for a small update
 
 
 def _power(x: Array, exponent: float) -> None:
-    """x ** exponent in place; the two common exponents are an order of magnitude faster than the general power."""
+    """Compute x ** exponent in place; the two common exponents are ten times faster than the general power."""
     if exponent == 2.0:
         np.multiply(x, x, out=x)
     elif exponent != 1.0:
@@ -418,12 +422,12 @@ def _power(x: Array, exponent: float) -> None:
 
 
 def _from_corners(W: Weights, r: int, out: Array) -> Array:
-    """||v_i - e_k||^2 = ||v_i||^2 - 2 v_ik + 1 of one run, (c, n)."""
+    """Return ||v_i - e_k||^2 = ||v_i||^2 - 2 v_ik + 1 of one run, (c, n)."""
     np.multiply(W.V[r], -2.0, out=out)
     out += (W.norms[r] + 1.0)[:, None]
     for i in np.flatnonzero(W.norms[r] > 0.5):
-        # A centre close to one object: the sum above cancels there, and healing divides by it. With 1 - v_ik written
-        # as the sum of the other weights, nothing cancels.
+        # A centre close to one object: the sum above cancels there, and healing divides by it. Written as the sum of
+        # the other weights, 1 - v_ik does not cancel.
         k = int(W.V[r, i].argmax())
         others = np.delete(W.V[r, i], k)
         out[i, k] = others.sum() ** 2 + (others * others).sum()
@@ -431,7 +435,7 @@ def _from_corners(W: Weights, r: int, out: Array) -> Array:
 
 
 def _u_log_u(U: Array) -> Array:
-    """sum_h u ln u, (runs, c), with 0 ln 0 = 0."""
+    """Return sum_h u ln u, (runs, c), with 0 ln 0 = 0."""
     sums = np.empty(U.shape[:2])
     scratch = np.empty(U.shape[1:])
     for r in range(len(U)):

@@ -1,11 +1,6 @@
-"""Runs: a rule, its parameters and its initial memberships.
+"""Runs and their results: what to run (`Run`, `grid`), and what was found (`RunResult`, `Partition`, `Clustering`).
 
-What is to be run: one `Run` each, and grids of them. Everything here is checked before a tile is read.
-
-Where runs begin: random memberships, rows of the matrix, k-means++ on its rows, given memberships, a model.
-
-Random numbers belong to (seed, restart) of a run and are drawn object by object: they depend neither on the tiles nor
-on what else is in the bundle.
+A run is a rule with its parameters and its initial memberships. All of it is checked before a tile is read.
 """
 
 from __future__ import annotations
@@ -20,19 +15,18 @@ from numpy.typing import NDArray
 
 from dasrel.clustering import rules
 from dasrel.clustering.model import Model
-from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.geometry.lanczos import Search, lanczos
 from dasrel.util import Float
+from dasrel.util.files import digest
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, PARAMETERS, RULES
 
-_NAMES = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+_PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One optimisation: a rule, its parameters and a start. Parameters that the rule does not take are refused.
+    """One optimisation: a rule, its parameters and initial memberships. A parameter that the rule lacks is an error.
 
     >>> Run("fcm2", 3).entropy_weight
     'auto'
@@ -61,49 +55,49 @@ class Run:
     """Whether eta is estimated again at every iteration; else once, at the start."""
     init: str | Float | Model = "random"
     """"random": memberships drawn for each object; "rows": rows of D with sum 1 (K14); "k-means++": objects far from
-    each other; memberships (n, c); or a model, of this matrix or of fewer of its objects. pcm1 and pcm2 first run fcm2
-    from a start given by a word."""
+    each other; memberships (n, c); or a model, of this matrix or of fewer of its objects. From a named `init`, pcm1 and
+    pcm2 first run fcm2."""
     random_state: int = 0
     restart: int = 0
     """Number of this restart: random numbers come from (random_state, restart)."""
     spread: float = 0.0
     """beta added to all dissimilarities off the diagonal, known in advance."""
     on_negative: Literal["error", "heal"] = "error"
-    """What negative distances do: "error" as in RFCM, or "heal" as in NERFCM: beta grows just enough."""
+    """What to do about negative distances: "error" as in RFCM, or "heal" as in NERFCM: beta grows just enough."""
     max_iter: int = 300
-    """Most iterations; those of an fcm2 run before pcm1 or pcm2 are counted apart."""
+    """Most iterations; those of the fcm2 run before pcm1 or pcm2 are counted separately."""
     tol: float = 1e-5
-    """A run has converged when the change from one iteration to the next is below this; 0 asks for all iterations."""
+    """A run has converged when the change from one iteration to the next is below this; 0 runs all iterations."""
     stop: Literal["memberships", "weights"] = "memberships"
-    """What must not change: U, or the weights V of the centres (K14)."""
+    """What is compared between iterations: U, or the weights V of the centres (K14)."""
     norm: float = np.inf
     """The p-norm of the change (F09 22); the largest change by default."""
     accelerate: bool = False
-    """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, another path."""
+    """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, other intermediate values."""
 
     def __post_init__(self) -> None:
-        _choice("rule", self.rule, RULES)
+        _check_choice("rule", self.rule, RULES)
         filled = dict(PARAMETERS[self.rule])
         if self.eta == "cut":
             filled["eta_cut"] = 0.5
-        for name in _NAMES:
+        for name in _PARAMETERS:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, filled.get(name))
             elif name not in filled:
                 other = " unless eta='cut'" if name == "eta_cut" and "eta" in filled else ""
                 raise InputError(f"the rule {self.rule} takes no {name}{other}")
-        _whole("n_clusters", self.n_clusters, 1)
-        _whole("max_iter", self.max_iter, 1)
-        _whole("random_state", self.random_state, 0)
-        _whole("restart", self.restart, 0)
+        _check_integer("n_clusters", self.n_clusters, 1)
+        _check_integer("max_iter", self.max_iter, 1)
+        _check_integer("random_state", self.random_state, 0)
+        _check_integer("restart", self.restart, 0)
         if self.fuzzifier is not None:
-            _above("fuzzifier", self.fuzzifier, 1.0)
+            _check_above("fuzzifier", self.fuzzifier, 1.0)
         if self.entropy_weight is not None and self.entropy_weight != "auto":
-            _above("entropy_weight", self.entropy_weight, 0.0, '; or "auto"')
+            _check_above("entropy_weight", self.entropy_weight, 0.0, '; or "auto"')
         if self.spread_scale is not None:
-            _above("spread_scale", self.spread_scale, 0.0)
+            _check_above("spread_scale", self.spread_scale, 0.0)
         if self.eta is not None:
-            _choice("eta", self.eta, ("mean", "cut", "overall"))
+            _check_choice("eta", self.eta, ("mean", "cut", "overall"))
         if self.eta_cut is not None and not 0 <= float(self.eta_cut) < 1:
             raise InputError(f"eta_cut is {self.eta_cut}: give a number from 0 to below 1")
         if not (_is_number(self.spread) and np.isfinite(self.spread) and self.spread >= 0):
@@ -112,14 +106,14 @@ class Run:
             raise InputError(f"tol is {shown(self.tol)}: give a finite number that is not negative")
         if not (_is_number(self.norm) and self.norm >= 1):
             raise InputError(f"norm is {shown(self.norm)}: give a number of at least 1, or infinity")
-        _choice("on_negative", self.on_negative, ("error", "heal"))
-        _choice("stop", self.stop, ("memberships", "weights"))
+        _check_choice("on_negative", self.on_negative, ("error", "heal"))
+        _check_choice("stop", self.stop, ("memberships", "weights"))
         if isinstance(self.init, str):
-            _choice("init", self.init, INITS, "memberships (n, c), or a model")
+            _check_choice("init", self.init, INITS, "memberships (n, c), or a model")
 
     @property
     def is_possibilistic(self) -> bool:
-        """pcm1 or pcm2."""
+        """Whether the rule is pcm1 or pcm2."""
         return self.rule in ("pcm1", "pcm2")
 
     @property
@@ -129,12 +123,12 @@ class Run:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """All that makes objectives comparable: runs of one setting differ in their start only."""
-        names = ("rule", "n_clusters", *_NAMES, "spread", "on_negative")
+        """The values that make objectives comparable: runs of one setting differ only in their initial memberships."""
+        names = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
         return tuple(getattr(self, name) for name in names)
 
     def parameters(self) -> dict[str, Any]:
-        """The fields as plain values, for tables and files; a start that is no word is named by what it is."""
+        """Return the fields as plain values, for tables and files; a given `init` as "model" or "memberships"."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         if not isinstance(self.init, str):
             values["init"] = "model" if isinstance(self.init, Model) else "memberships"
@@ -145,7 +139,7 @@ class Run:
 def grid(
     rule: str | Sequence[str], n_clusters: int | Sequence[int], *, n_init: int = 1, random_state: int = 0, **others: Any
 ) -> list[Run]:
-    """Runs for every combination of the values given, `n_init` restarts of each: one bundle for `dasrel.cluster`.
+    """Return runs for every combination of the values, `n_init` restarts of each: one bundle for `dasrel.cluster`.
 
     Any other field of `Run` may be given too, as one value or as a list of values. Restarts of the same number use the
     same random numbers in every combination.
@@ -157,7 +151,7 @@ def grid(
     unknown = [name for name in others if name not in known]
     if unknown:
         raise InputError(f"no such setting of a run: {shown(unknown[0])}; there are {', '.join(sorted(known))}")
-    _whole("n_init", n_init, 1)
+    _check_integer("n_init", n_init, 1)
     names = ["rule", "n_clusters", *others]
     lists = []
     for name, value in zip(names, [rule, n_clusters, *others.values()], strict=True):
@@ -173,9 +167,9 @@ def grid(
 
 
 def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -> list[Run]:
-    """What can only be checked against the matrix: numbers of clusters, given memberships, models.
+    """Check runs against the matrix: numbers of clusters, memberships, models; return them ready to run.
 
-    A start that is a model of fewer objects, or of the same in another order, is turned into one of this matrix.
+    A model of fewer objects, or of the same in another order, is extended to the objects of this matrix.
     """
     if not runs:
         raise InputError("there is no run to make: give at least one")
@@ -225,149 +219,185 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
-def _whole(name: str, value: Any, least: int) -> None:
+def _check_integer(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise InputError(f"{name} is {shown(value)}: give a whole number of at least {least}")
 
 
-def _above(name: str, value: Any, limit: float, or_else: str = "") -> None:
+def _check_above(name: str, value: Any, limit: float, or_else: str = "") -> None:
     if not (_is_number(value) and np.isfinite(value) and value > limit):
         raise InputError(f"{name} is {shown(value)}: give a finite number above {limit:g}{or_else}")
 
 
-def _choice(name: str, value: Any, allowed: Sequence[str], or_else: str = "") -> None:
+def _check_choice(name: str, value: Any, allowed: Sequence[str], or_else: str = "") -> None:
     if not isinstance(value, str) or value not in allowed:
         more = f", {or_else}" if or_else else ""
         raise InputError(f"{name} is {shown(value)!r}: use one of {', '.join(allowed)}{more}")
 
 
-BLOCK = 4  # columns of a Lanczos step
-LANCZOS_SCANS = 10
-"""Most scans that entropy_weight="auto" takes, once for all runs, before the first iteration."""
+_STORED = {
+    "init": "start", "random_state": "seed",
+    "membership_sums": "sizes", "coincident_clusters": "coincident", "negative_distances": "negatives",
+}  # fmt: skip
+"""Names in checkpoints where they differ from the names here: the format does not change."""
 
 
-@dataclass
-class Start:
-    """The first centres of a run, and the memberships that they were made of, if they were."""
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """The result of one run without its arrays: a row of the table."""
 
-    V: Float
-    """Weights (1, c, n)."""
-    U: Float | None = None
-    """Memberships (1, c, n), or None where the start is made of weights."""
-    mass: Float | None = None
-    """sum_h u^theta, (1, c), where there are memberships."""
+    run: Run
+    converged: bool
+    n_iter: int
+    """Iterations; for pcm1 and pcm2 those of the fcm2 run before are included."""
+    objective: float
+    score: float
+    """The number by which runs of one setting are compared: the objective, except in the two cases of `fit`."""
+    history: tuple[float, ...]
+    """The objective after each iteration, without rejected accelerated steps."""
+    entropy: float
+    """O(U) = -sum u log u."""
+    membership_sums: tuple[float, ...]
+    """Sum of the memberships of each cluster."""
+    beta: float
+    """Spread at the end: the given one and what healing added."""
+    entropy_weight: float | None
+    """lambda as it was used."""
+    eta: tuple[float, ...] | None
+    flat: bool
+    """Whether the memberships of every object are equal in all clusters, to within 0.01."""
+    coincident_clusters: int
+    """Pairs of clusters in the same position: distances to them differ by less than 1 % of their range."""
+    reseeded: int
+    """How often an empty cluster was given a new object."""
+    empty: int
+    """Clusters that are empty at the end, because every object coincides with its centre."""
+    negative_distances: int
+    """Distances below zero, summed over iterations."""
+    rises: int
+    """Iterations in which the objective rose beyond rounding: none on a Euclidean relation."""
+    rejected: int
+    """Accelerated steps that were rejected."""
 
+    def packed(self) -> dict[str, Any]:
+        """Return the values for a checkpoint, without the run."""
+        values = {_STORED.get(f.name, f.name): getattr(self, f.name) for f in fields(self) if f.name != "run"}
+        return {**values, "history": np.array(self.history)}
 
-def generator(run: Run) -> np.random.Generator:
-    """The random numbers of a run."""
-    return np.random.default_rng(np.random.SeedSequence((run.random_state, run.restart)))
+    @staticmethod
+    def unpacked(stored: dict[str, Any], run: Run) -> RunResult:
+        """Return the result of a run from what `packed` returned."""
+        eta = None if stored["eta"] is None else tuple(stored["eta"])
+        tuples = {"history": tuple(stored["history"].tolist()), "sizes": tuple(stored["sizes"]), "eta": eta}
+        values = {**stored, **tuples}
+        return RunResult(run=run, **{f.name: values[_STORED.get(f.name, f.name)] for f in fields(RunResult)[1:]})
 
-
-def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Start]:
-    """A start for every run of a bundle.
-
-    pcm1 and pcm2 with a start given by a word get the start of the fcm2 run that they begin with.
-
-    Parameters
-    ----------
-    relation
-        Without its spread.
-    betas
-        The spread of each run.
-
-    Cost: no scan for random, given and warm starts. All "rows" starts together read the tiles of the strips in which
-    the rows lie, at most a scan's worth of bytes; all "k-means++" starts together read so much for each of the largest
-    number of clusters, less one for the last. These reads are not counted as scans.
-    """
-    n = relation.n_objects
-    starts: list[Start | None] = [None] * len(runs)
-    for place, run in enumerate(runs):
-        if isinstance(run.init, Model):
-            starts[place] = Start(np.array(run.init.V, dtype=np.float64)[None])
-        elif not isinstance(run.init, str):
-            starts[place] = from_memberships(np.asarray(run.init, dtype=np.float64).T[None], run.theta)
-        elif run.init == "random":
-            # exponential numbers over their sum: uniform over all memberships with sum 1
-            drawn = generator(run).standard_exponential((n, run.n_clusters))
-            U = np.ascontiguousarray(drawn.T)[None]
-            U /= U.sum(axis=1, keepdims=True)
-            starts[place] = from_memberships(U, 1.0 if run.is_possibilistic else run.theta)
-    rows = [place for place, run in enumerate(runs) if isinstance(run.init, str) and run.init == "rows"]
-    if rows:
-        for place, V in zip(rows, _from_rows(relation, [runs[k] for k in rows], [betas[k] for k in rows]), strict=True):
-            starts[place] = Start(V)
-    apart = [place for place, run in enumerate(runs) if isinstance(run.init, str) and run.init == "k-means++"]
-    if apart:
-        chosen = _far_apart(relation, [runs[k] for k in apart], [betas[k] for k in apart])
-        for place, objects in zip(apart, chosen, strict=True):
-            V = np.zeros((1, len(objects), n))
-            V[0, np.arange(len(objects)), objects] = 1.0
-            starts[place] = Start(V)
-    return [start for start in starts if start is not None]
-
-
-def from_memberships(U: Float, theta: float) -> Start:
-    """The start that memberships (1, c, n) make."""
-    U = np.ascontiguousarray(U)
-    W = rules.weights(U, theta)
-    return Start(W.V, U, W.mass)
+    def row(self) -> dict[str, Any]:
+        """Return plain values, for a table or a file."""
+        values: dict[str, Any] = self.run.parameters()
+        for name in ("converged", "n_iter", "objective", "score", "entropy", "beta", "flat", "coincident_clusters",
+                     "reseeded", "empty", "negative_distances", "rises", "rejected"):  # fmt: skip
+            values[name] = getattr(self, name)
+        if self.entropy_weight is not None:
+            values["entropy_weight_used"] = self.entropy_weight
+        if self.eta is not None:
+            values["eta_used"] = list(self.eta)
+        values["membership_sums"] = list(self.membership_sums)
+        return values
 
 
-def _from_rows(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Float]:
-    """c different random rows of D for each run, each divided by its sum (K14)."""
-    picked = [generator(run).choice(relation.n_objects, size=run.n_clusters, replace=False) for run in runs]
-    rows = relation.rows(np.concatenate(picked).tolist())
-    result, at = [], 0
-    for objects, beta in zip(picked, betas, strict=True):
-        V = _spread(rows[at : at + len(objects)], objects, beta)
-        at += len(objects)
-        total = V.sum(axis=1)
-        lonely = total <= 0  # an object at distance zero from all: it stands for itself
-        V[lonely, objects[lonely]] = total[lonely] = 1.0
-        result.append((V / total[:, None])[None])
-    return result
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """A run with its memberships. They, the distances, labels, objective and medoids belong to the same centres."""
+
+    result: RunResult
+    memberships: Float
+    """(n, c)."""
+    distances: Float
+    """Squared dissimilarities to the centres, spread included, (n, c)."""
+    model: Model
+
+    @property
+    def labels(self) -> NDArray[np.intp]:
+        """The cluster of largest membership of each object; the lowest number on a tie."""
+        largest: NDArray[np.intp] = self.memberships.argmax(axis=1)
+        return largest
+
+    @property
+    def objective(self) -> float:
+        """The objective at these memberships and centres."""
+        return self.result.objective
+
+    @property
+    def sizes(self) -> NDArray[np.intp]:
+        """Number of objects with each label."""
+        return np.bincount(self.labels, minlength=self.memberships.shape[1]).astype(np.intp)
+
+    @property
+    def medoids(self) -> NDArray[np.intp]:
+        """Position of the object nearest to each centre."""
+        nearest: NDArray[np.intp] = self.distances.argmin(axis=0)
+        return nearest
+
+    @property
+    def entropy(self) -> float:
+        """O(U) = -sum u log u."""
+        return self.result.entropy
+
+    def border(self, threshold: float = 0.5) -> NDArray[np.intp]:
+        """Return the positions of objects whose largest membership is below the threshold."""
+        return np.flatnonzero(self.memberships.max(axis=1) < threshold)
+
+    def image(self, objects: Sequence[int] | NDArray[np.intp]) -> Float:
+        """Return the induced dissimilarity D(U) = 1 - U'U / max(U'U) (K14 17) of chosen objects, (k, k)."""
+        return rules.induced_dissimilarity(self.memberships.T, np.asarray(objects, dtype=np.intp))
 
 
-def _far_apart(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[NDArray[np.intp]]:
-    """Objects chosen one after the other, each with probability in proportion to its distance from those before."""
-    n = relation.n_objects
-    draws = [generator(run).random(run.n_clusters) for run in runs]
-    chosen = [[int(draw[0] * n)] for draw in draws]
-    nearest: list[Float | None] = [None] * len(runs)
-    for j in range(1, max(run.n_clusters for run in runs)):
-        moving = [r for r, run in enumerate(runs) if run.n_clusters > j]
-        rows = relation.rows([chosen[r][-1] for r in moving])
-        for row, r in zip(rows, moving, strict=True):
-            d = _spread(row[None], np.array(chosen[r][-1:]), betas[r])[0]
-            before = nearest[r]
-            near = d if before is None else np.minimum(before, d)
-            near[chosen[r]] = 0.0
-            nearest[r] = near
-            odds = near if near.max() > 0 else np.isin(np.arange(n), chosen[r], invert=True).astype(np.float64)
-            heap = np.cumsum(odds / odds.max())
-            chosen[r].append(int(np.searchsorted(heap, draws[r][j] * heap[-1], side="right").clip(0, n - 1)))
-    return [np.array(objects, dtype=np.intp) for objects in chosen]
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """The result of `cluster`."""
+
+    partitions: tuple[Partition, ...]
+    """The best run of every setting, in the order in which settings were given."""
+    kept: tuple[Partition, ...]
+    """Every run, in the order given, with `keep_all`; else empty."""
+    runs: tuple[RunResult, ...]
+    """Every run, in the order given."""
+    scans: int
+    first_scans: int
+    """Of them, those before the first iteration, for entropy_weight="auto"."""
+    bundles: int
+    columns: tuple[int, ...]
+    """Columns multiplied in each iteration's scan."""
+    seconds: float
+    update_seconds: float
+    """Of them, outside scans: membership updates."""
+    largest_eigenvalue: float | None
+    """lambda_max of -1/2 P D P without spread, where it was needed."""
+    warnings: tuple[str, ...]
+
+    @property
+    def best(self) -> Partition:
+        """The best run of the only setting; objectives of several settings cannot be compared."""
+        if len(self.partitions) > 1:
+            raise InputError(
+                f"there are {count_text(len(self.partitions), 'setting')} and their objectives cannot be compared:"
+                " choose from partitions, or compare them by a validity index"
+            )
+        return self.partitions[0]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one row per run, plain values."""
+        chosen = {id(partition.result) for partition in self.partitions}
+        return [{"run": k, **r.row(), "best": id(r) in chosen} for k, r in enumerate(self.runs)]
 
 
-def _spread(rows: Float, objects: NDArray[np.intp], beta: float) -> Float:
-    """Rows of D with a spread; what is below zero, in similarities that are no kernel, counts as zero."""
-    spread = np.maximum(rows + beta, 0.0)
-    spread[np.arange(len(objects)), objects] = 0.0
-    return spread
-
-
-def largest_gram_eigenvalue(
-    relation: Relation, *, block: int = BLOCK, rtol: float = 1e-3, memory: int | str | None = None
-) -> float:
-    """The largest eigenvalue of W(D) = -1/2 P D P, from below, by block Lanczos with full reorthogonalisation.
-
-    A spread beta adds beta/2 to it.
-
-    Cost: one scan per step, until the residual is below `rtol` of the eigenvalue, at most `LANCZOS_SCANS`; a basis of
-    2 x 4 x 10 columns.
-    """
-    n = relation.n_objects
-    if n == 1:
-        return 0.0
-    search = Search(lowest=0, highest=1, tol=rtol, block=min(block, n - 1), max_scans=LANCZOS_SCANS, memory=memory)
-    return float(lanczos(lambda V: relation.gram(V, memory=memory), n, search=search).highest.values[0])
+def stored_run(run: Run) -> dict[str, Any]:
+    """Return a run as a checkpoint identifies it: initial memberships or a model by a hash of their numbers."""
+    values = run.parameters()
+    if isinstance(run.init, Model):
+        eta = () if run.init.eta is None else (run.init.eta,)
+        values["init"] = "model " + digest(np.ascontiguousarray(one).tobytes() for one in (run.init.V, *eta))
+    elif not isinstance(run.init, str):
+        values["init"] = "memberships " + digest([np.asarray(run.init, dtype=np.float64).tobytes()])
+    return {_STORED.get(name, name): value for name, value in values.items()}

@@ -9,8 +9,9 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from dasrel.clustering import bundle
-from dasrel.clustering.fit import cluster
-from dasrel.clustering.runs import LANCZOS_SCANS, Run, grid, largest_gram_eigenvalue
+from dasrel.clustering.bundle import LANCZOS_SCANS
+from dasrel.clustering.fit import cluster, largest_gram_eigenvalue
+from dasrel.clustering.runs import Run, grid
 from dasrel.engine.relation import product_consumer, relation
 from dasrel.engine.scan import needed_memory, needed_on_worker
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
@@ -237,7 +238,7 @@ def test_scans_are_counted_in_every_mode(how):
 def test_the_largest_eigenvalue_is_that_of_the_centred_matrix():
     for D in (squared(60), non_metric(40), squared(n=3), np.array([[0.0, 2.0], [2.0, 0.0]]), np.zeros((5, 5))):
         dense = np.linalg.eigvalsh(oracle.centred(D))[-1]
-        found = largest_gram_eigenvalue(relation(D, kind="squared-distance"))
+        found = largest_gram_eigenvalue(relation(D, kind="squared-distance").gram, len(D))
         assert found == pytest.approx(dense, rel=1e-2, abs=1e-12)
         assert found <= dense * (1 + 1e-12) + 1e-12
 
@@ -490,7 +491,7 @@ def test_grids_are_products():
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5, 32, 33, 100])
-def test_memory_of_a_wide_bundle_is_reckoned_as_the_scan_does(columns: int) -> None:
+def test_memory_of_a_wide_bundle_is_that_of_its_scan(columns: int) -> None:
     """Without making the columns; on both sides of where the compiled kernel leaves off."""
     seen = relation(np.abs(np.subtract.outer(np.arange(300.0), np.arange(300.0))), kind="distance")
     consumer = product_consumer(seen.matrix, [(seen.view, np.zeros((columns, 300)))])

@@ -4,6 +4,8 @@ import csv
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -302,9 +304,9 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--rule fcm2 --clusters 3 --warm-start fcm1", "has rule fcm1, and fcm2 was asked for"),
-        ("--rule fcm1 --clusters 4 --warm-start fcm1", "has clusters 3, and 4 was asked for"),
-        ("--rule fcm1 --clusters 3,4 --warm-start fcm1", "one run, and 2 were asked for"),
+        ("--rule fcm2 --clusters 3 --warm-start fcm1", "has rule fcm1, and fcm2 was requested"),
+        ("--rule fcm1 --clusters 4 --warm-start fcm1", "has clusters 3, and 4 was requested"),
+        ("--rule fcm1 --clusters 3,4 --warm-start fcm1", "one run, and 2 were requested"),
         ("--rule fcm1 --clusters 3 --warm-start fcm1 --init rows", "leave init out"),
         ("--rule pcm2 --clusters 3 --warm-start pcm2 --spread-scale 2", "spread_scale is of no use here"),
         ("--rule fcm1 --clusters 3 --warm-start nothing", "no model at nothing"),
@@ -317,6 +319,15 @@ def test_refused_warm_starts(results: Path, capsys: pytest.CaptureFixture[str], 
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert told in error
     assert not Path("out").exists()
+
+
+def test_a_job_loads_no_geometry_that_it_does_not_need() -> None:
+    """Trees, pencils and gamma searches are loaded only to Euclideanise; neither is scikit-learn needed."""
+    script = "import sys, dasrel.clustering.job; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert "dasrel.clustering.fit" in loaded
+    unneeded = ("dasrel.geometry.euclidean", "dasrel.geometry.tree", "dasrel.clustering.planning", "sklearn")
+    assert [name for name in unneeded if name in loaded] == []
 
 
 def test_a_damaged_file_of_memberships(tmp_path: Path) -> None:

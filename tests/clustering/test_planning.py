@@ -2,8 +2,8 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ from zarr.storage import MemoryStore
 import dasrel
 from dasrel import watch
 from dasrel.cli.app import run
-from dasrel.clustering.planning import Fleet, imagined, measure, plan_clustering
+from dasrel.clustering.planning import measure, plan_clustering
 from dasrel.engine.relation import relation
 from dasrel.engine.worker_cache import PINNED_SHARE
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.geometry.euclidean import euclidean_scans
 from dasrel.store.writer import Writing
 from dasrel.util import limits
-from dasrel.util.limits import Range, limit_for, worker_memory
+from dasrel.util.limits import Range, limit_for
 from tests.helpers.matrices import distances, grouped_points
 
 N, TILE = 300, 64
@@ -142,10 +142,13 @@ def test_the_plan_refuses_what_the_run_refuses(store, tmp_path) -> None:
         plan_clustering(store, one, euclideanize=tmp_path / "none.npz")
     with pytest.raises(StoreError, match="no store at"):
         plan_clustering(tmp_path / "none.zarr", one)
-    with pytest.raises(InputError, match="at least one worker"):
-        Fleet(counts=(0,))
-    with pytest.raises(InputError, match="worker's memory is 'much': give"):
-        Fleet(memory="much")
+    for workers, message in [
+        ({"counts": (0,)}, "at least one worker"),
+        ({"memory": "much"}, "worker's memory is 'much': give"),
+        ({"count": 2}, "workers has no 'count'; there are counts, memory, threads, network"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            plan_clustering(store, one, workers=workers)
 
 
 # --------------------------------------------------------------------------------------------------------------- memory
@@ -210,21 +213,19 @@ def test_more_workers_hold_more_tiles(store) -> None:
     here = plan_clustering(store, runs, probe_seconds=0.02)
     # A part of what a worker has is for tiles, less one task: room for 4 of the 15, so 3 workers hold 12 and 4 all.
     task = here.task_memory + tile_bytes  # the tile is mapped, which is no memory of ours here, but a worker's
-    fleet = Fleet(counts=(1, 3, 4, 8), memory=limit_for(int((4 * tile_bytes + task) / PINNED_SHARE) + 1))
-    rows = plan_clustering(store, runs, fleet=fleet, probe_seconds=0.02).workers
+
+    def planned(counts: tuple[int, ...], memory: int) -> Any:
+        workers = {"counts": counts, "memory": memory}
+        return plan_clustering(store, runs, workers=workers, probe_seconds=0.02).workers
+
+    rows = planned((1, 3, 4, 8), limit_for(int((4 * tile_bytes + task) / PINNED_SHARE) + 1))
     assert [row.held for row in rows] == [4 / 15, 12 / 15, 1, 1]
     assert all(row.fits for row in rows)
     assert rows[0].travel_bytes < rows[1].travel_bytes
-    enough = replace(fleet, memory=rows[0].memory_for_all, counts=(1,))
-    assert plan_clustering(store, runs, fleet=enough, probe_seconds=0.02).workers[0].held == 1
-    tiny = replace(fleet, memory=10_000)
-    row = plan_clustering(store, runs, fleet=tiny, probe_seconds=0.02).workers[0]
+    assert planned((1,), rows[0].memory_for_all)[0].held == 1
+    (row,) = planned((1,), 10_000)
     assert (row.fits, row.scan_seconds, row.total_seconds) == (False, None, None)
     assert "give workers more memory" in row.trouble
-
-
-def test_imagined_workers_are_asked_like_real_ones() -> None:
-    assert worker_memory(imagined(2, limit_for(1000), 3)) == {"worker 1": (1000, 3), "worker 2": (1000, 3)}
 
 
 # --------------------------------------------------------------------------------------------------- the command line
