@@ -30,6 +30,7 @@ from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_file
 from dasrel import open_matrix, watch
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.runs import Clustering, Run, grid
+from dasrel.engine.readahead import tile_cache
 from dasrel.errors import DasrelWarning
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.matrix import Matrix
@@ -162,7 +163,7 @@ class ScanClock:
 def timed(matrix: Matrix, runs: list[Run], *, cold: bool) -> tuple[float, ScanClock]:
     """Return the seconds of a bundle, and its clock."""
     if cold:
-        matrix.files.maps.clear()  # what is mapped stays in the page cache
+        tile_cache(matrix).close_maps()  # what is mapped stays in the page cache
         drop(tile_files(matrix))
         matrix = past_the_cache(matrix.store)
     clock = ScanClock()
@@ -203,7 +204,7 @@ def roofline(matrix: Matrix, n: int) -> None:
 
 def raw_rate(matrix: Matrix) -> float:
     """Return the bytes per second of reading the tile files from disk and doing nothing with them."""
-    matrix.files.maps.clear()  # what is mapped stays in the page cache
+    tile_cache(matrix).close_maps()  # what is mapped stays in the page cache
     files = tile_files(matrix)
     return matrix.layout.total_bytes / best(raw_read, files, times=3, cold=files)
 

@@ -23,13 +23,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dasrel import open_matrix
+from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import relation
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.matrix import Matrix
@@ -87,7 +87,7 @@ def drop(files: list[str]) -> None:
 def past_the_cache(path: Path) -> Matrix:
     """Return the matrix as it is read when it is larger than memory: past the page cache."""
     matrix = open_matrix(path)
-    matrix.files = replace(matrix.files, cached=0)
+    tile_cache(matrix, page_cache=0)
     return matrix
 
 
@@ -210,11 +210,11 @@ def compare(path: Path, n: int, all_columns: list[int], kind: str) -> None:
         raw, ours = dict.fromkeys(caches, float("inf")), dict.fromkeys(caches, float("inf"))
         for _ in range(8):  # in turns, and as often: the disk's speed changes from moment to moment
             for cache, opened in caches.items():
-                matrix.files.maps.clear()  # what is mapped stays in the page cache
+                tile_cache(matrix).close_maps()  # what is mapped stays in the page cache
                 raw[cache] = min(raw[cache], best(raw_read, files, times=1, cold=files))
                 one = opened(path)
                 ours[cache] = min(ours[cache], best(relation(one).left, U, times=1, cold=files))
-                one.files.maps.clear()
+                tile_cache(one).close_maps()
         for cache, seconds in ours.items():
             line(
                 bench="scan", n=n, columns=k, cache=cache, seconds=seconds, fraction_of_raw_read=raw[cache] / seconds,

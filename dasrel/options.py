@@ -21,7 +21,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dasrel.errors import InputError
 from dasrel.util import Names
-from dasrel.util.text import seconds, shown
+from dasrel.util.limits import duration_seconds
+from dasrel.util.text import shown
 from dasrel.vocabulary import FORMATS, INITS, METHODS, RULES, TAKES, RuleName, is_similarity
 
 READING = "Reading the source"
@@ -310,7 +311,7 @@ class Writing:
         "Stop after this time, such as 30m, 2h or HH:MM:SS.",
         panel=SURVIVING,
         metavar="DURATION",
-        parse=seconds,
+        parse=duration_seconds,
     )
     """Seconds, or such as "30m", counted from the first tile: `Stopped` is raised before the tile that would end later.
     What is written stays; `resume` continues it."""

@@ -19,7 +19,7 @@ import typer
 from dasrel.cli.console import Console, as_option
 from dasrel.errors import InputError
 from dasrel.options import READING, RUNNING, SURVIVING, WRITING, OptionField, Selection, made, option_fields
-from dasrel.util.text import seconds
+from dasrel.util.limits import duration_seconds
 from dasrel.vocabulary import KINDS
 
 OUTPUT = "Output"
@@ -77,7 +77,7 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
 def duration(text: str | None) -> float | None:
     """Return the seconds of --time-limit, or None."""
     try:
-        return None if text is None else seconds(text)
+        return None if text is None else duration_seconds(text)
     except InputError as error:
         raise typer.BadParameter(error.text(as_option), param_hint="--time-limit") from None
 
@@ -114,7 +114,7 @@ class CheckpointOptions:
             if given and self.checkpoint is None:
                 raise InputError(f"{name} needs --checkpoint DIR, a folder for the state")
         if self.time_limit is not None:
-            seconds(self.time_limit)
+            duration_seconds(self.time_limit)
 
     def made(self, *, force: bool) -> Any:
         """Return the `dasrel.Checkpoint`, or None."""

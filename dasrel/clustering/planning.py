@@ -36,7 +36,7 @@ from dasrel.clustering.bundle import (
 from dasrel.clustering.fit import given_relation, prepare_clustering
 from dasrel.clustering.rules import Rule
 from dasrel.clustering.runs import Run
-from dasrel.engine.readahead import buffer_bytes
+from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import Relation, product_consumer, product_shape
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
@@ -194,8 +194,8 @@ def plan_clustering(
     starts = _start_reads(listed)
 
     speed = measure(relation, listed, max(columns), seconds=probe_seconds)
-    cached = float(source.files.kept_share) if getattr(source.files, "mapped", True) else 0.0
-    buffers = buffer_bytes(source.files, int(CPU_COUNT))
+    cache = tile_cache(source)
+    cached, buffers = cache.kept_share, cache.buffer_bytes(int(CPU_COUNT))
     here += buffers if here + buffers <= limit else 0
     total = source.layout.total_bytes
     product = total / speed.product + speed.update
@@ -333,7 +333,7 @@ def _on_workers(
 
     tasks = batches(list(groups), homes, workers, most=None)
     columns_out = min(count, plan.strips) * consumer.share_bytes
-    sums = plan.travel_fraction(columns) * total if count > 1 else 0.0
+    sums = plan.traffic_fraction(columns) * total if count > 1 else 0.0
     back = 8 * columns * relation.n_objects
     core = speed.product * speed.columns / columns / speed.cores
     compute = total / (core * count * threads)
@@ -405,7 +405,7 @@ def _read(matrix: Any, tiles: Sequence[Tile], threads: int, seconds: float) -> t
     on_disk = isinstance(matrix, Matrix) and local_path(matrix.store) is not None
     first = {at: _drop(files.file(*at)) for at in tiles[: 2 * threads]} if on_disk else {}
     cold = None if not first or None in first.values() else any(first.values())
-    mapped = bool(getattr(files, "mapped", False))
+    mapped = bool(files.mapped)
     done: list[tuple[Tile, Array]] = []
     lock = threading.Lock()
     buffers = threading.local()

@@ -1,12 +1,10 @@
-"""Save and resume state between scans.
-
-Checkpoints: the state of a computation between two scans, on disk, to go on from to the same bits.
+"""Save the state of a computation between two scans, and resume from it with the same bits.
 
     DIR/cluster-00000012.npz     the state of `cluster` after 12 scans
     DIR/cluster-00000011.npz     the one before, for the case that the newest cannot be read
 
-A file (see `util.files`) is written atomically and synced. A command asks a `Keeper` for what it had, tells it after
-every scan where it stands, and is stopped by it.
+A file (see `util.files`) is written atomically and synced. A command loads its state from a `CheckpointWriter`, passes
+it the new state after every scan, and is stopped by it.
 """
 
 from __future__ import annotations
@@ -25,33 +23,33 @@ from typing import Any
 
 from dasrel import __version__, kernels
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
-from dasrel.util import limits, progress, text
+from dasrel.util import limits, progress
 from dasrel.util.files import PARTIAL, exclusive_lock, read_state, remove_temporary_files, write_state
 from dasrel.util.text import count_text, is_url, shown, size_text
 
 FORMAT = 1
 KEPT = 2
 KERNELS = "kernels"
-"""What a checkpoint says of the kernels that it was computed with: with others, the bits would differ."""
+"""The key of a checkpoint that names its kernels: with other kernels, the bits would differ."""
 _log = logging.getLogger("dasrel")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where and how often a computation writes down its state, for `cluster`, `spectrum`, `euclideanize`, estimators.
+    """Where and how often a computation saves its state; for `cluster`, `spectrum`, `euclideanize`, estimators.
 
     Cost: each checkpoint writes what the computation holds: for `cluster` 16 to 40 bytes for each object and cluster
     of the runs that still move and 24 for each of those kept; for searches of eigenvalues their basis. No scan.
     """
 
     path: str | os.PathLike[str]
-    """A folder; it is made if need be. Several commands may share one."""
+    """A folder, created if necessary. Several commands may share one."""
     every: int = 1
-    """Scans between two checkpoints: no more than so many are ever repeated."""
+    """Scans between two checkpoints: at most so many are repeated after a failure."""
     resume: bool = False
-    """Go on from the newest checkpoint, or from the beginning where there is none yet."""
+    """Resume from the newest checkpoint, or begin where there is none yet."""
     force: bool = False
-    """Without `resume`: begin anew although there are checkpoints; they go once the first new one is written."""
+    """Without `resume`: begin anew although there are checkpoints; the first new one replaces them."""
     time_limit: float | str | None = None
     """Seconds, or such as "30m": raise `Stopped`, with a checkpoint, before the scan that would end later."""
 
@@ -62,17 +60,17 @@ class Checkpoint:
         if is_url(self.path):
             raise InputError(f"checkpoints are written to a folder of this machine, not to {shown(self.path)!r}")
         if self.time_limit is not None:
-            text.seconds(self.time_limit)
+            limits.duration_seconds(self.time_limit)
 
     def files(self, command: str) -> list[Path]:
-        """The checkpoints of a command ("cluster", "spectrum", "euclideanize"), the newest first."""
+        """List the checkpoints of a command ("cluster", "spectrum", "euclideanize"), the newest first."""
         with suppress(FileNotFoundError, NotADirectoryError):
             found = [one for one in Path(self.path).iterdir() if _number(one, command) >= 0]
             return sorted(found, key=lambda one: _number(one, command), reverse=True)
         return []
 
     def check(self, *commands: str) -> None:
-        """Refuse, before any work, a folder that cannot be written, or that holds checkpoints nobody speaks of."""
+        """Raise if the folder cannot be written, or has checkpoints while neither resume nor force is set."""
         folder = Path(self.path)
         where = shown(folder, limit=200)
         try:
@@ -87,11 +85,11 @@ class Checkpoint:
             if files and not (self.resume or self.force):
                 raise StoreError(
                     f"{where} holds a checkpoint ({files[0].name})",
-                    remedy="say {resume=True} to go on from it, {force=True} to begin anew, or give another folder",
+                    remedy="say {resume=True} to continue from it, {force=True} to begin anew, or give another folder",
                 )
 
     def clear(self, *commands: str) -> None:
-        """Remove the checkpoints of these commands, whose results are safe, and the folder if nothing is left in it."""
+        """Remove the checkpoints of these commands, whose results are saved, and the folder if it is empty then."""
         for command in commands:
             for file in [*self.files(command), _lock_file(Path(self.path), command)]:
                 file.unlink(missing_ok=True)
@@ -100,7 +98,7 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """The checkpoint of one computation under way. Get one with `keeping`; without a `Checkpoint` it keeps nothing.
+    """The checkpoint of one computation in progress. Get one with `keeping`; without a `Checkpoint` it keeps nothing.
 
     A computation has phases, each with a name. `result` and `state` tell what is known of a phase from before, `step`
     and `finish` are called after every scan.
@@ -139,20 +137,20 @@ class CheckpointWriter:
         return self._before + time.perf_counter() - self._began
 
     def result(self, phase: str) -> Any:
-        """What a phase ended with, or None."""
+        """Return the result of a finished phase, or None."""
         return self._results.get(phase)
 
     def state(self, phase: str) -> Any:
-        """Where a phase stands that has begun but not ended, or None."""
+        """Return the state of an unfinished phase, or None."""
         return self._states.get(phase)
 
     def step(self, phase: str, state: Callable[[], Any]) -> None:
-        """After a scan with more to come: write down the state if it is time to, and stop if that is asked for."""
-        self._states = {}  # what was read is in use by now, or past
+        """After a scan that is not the last: save the state if it is time to, and stop if a stop is requested."""
+        self._states = {}  # the states read are in use by now, or obsolete
         self._turn(lambda: {phase: state()})
 
     def finish(self, phase: str, result: Any, *, last: bool = False) -> None:
-        """A phase has ended with this result; the `last` one is written down in any case, and stops nothing."""
+        """Record the result of a finished phase; the `last` one is always saved, and never stops."""
         self._results[phase] = result
         self._states = {}
         if last and self._checkpoint is not None:
@@ -162,7 +160,7 @@ class CheckpointWriter:
 
     def _turn(self, states: Callable[[], dict[str, Any]]) -> None:
         if self._checkpoint is None or self.scans == self._opened_at:
-            return  # there is nothing new, and whoever goes on must get at least one scan further
+            return  # nothing new: a resumed process must make at least one scan
         now = time.perf_counter()
         self._slowest = max(self._slowest, now - self._turned)
         reason = limits.current().reason(self._slowest + self._slowest_write)
@@ -175,13 +173,13 @@ class CheckpointWriter:
                 done = count_text(self.scans, "scan")
                 raise Stopped(
                     f"stopped by {reason} after {done}; the state is in {shown(self._last, limit=400)}",
-                    remedy="run the same again with {resume=True} to go on from there",
+                    remedy="run the same again with {resume=True} to continue from there",
                     scans=self.scans, checkpoint=str(self._last),
                 )  # fmt: skip
         self._turned = time.perf_counter()
 
     def _write(self, states: Callable[[], dict[str, Any]]) -> str:
-        """Write a checkpoint, and leave no more than the last two. What went wrong, if something did."""
+        """Write a checkpoint, and keep only the last two. Return what failed, if anything."""
         assert self._checkpoint is not None
         began = time.perf_counter()
         file = Path(self._checkpoint.path) / f"{self._command}-{self.scans:08d}.npz"
@@ -194,7 +192,7 @@ class CheckpointWriter:
         except OSError as error:
             fault = error.strerror or str(error)
             warnings.warn(
-                f"the checkpoint {shown(file, limit=200)} could not be written: {fault}; the work goes on,"
+                f"the checkpoint {shown(file, limit=200)} could not be written: {fault}; the work continues,"
                 f" {'nothing is kept yet' if self._last is None else f'the last one is {self._last.name}'}",
                 DasrelWarning, stacklevel=4,
             )  # fmt: skip
@@ -213,7 +211,7 @@ class CheckpointWriter:
         return ""
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Take the newest checkpoint that can be read, and see that it belongs to this computation."""
+        """Load the newest readable checkpoint, and check that it belongs to this computation."""
         faults = []
         for file in self._old:
             try:
@@ -260,7 +258,7 @@ class CheckpointWriter:
 def checkpoint_writer(
     checkpoint: Checkpoint | None, command: str, about: Callable[[], dict[str, Any]]
 ) -> Iterator[CheckpointWriter]:
-    """The keeper of a computation, which counts its scans and seconds too. `about` says what the state belongs to."""
+    """Yield the checkpoint writer of a computation, which also counts its scans and seconds. `about` identifies it."""
     with progress.watch() as count:
         if checkpoint is None:
             yield CheckpointWriter(None, command, {}, count)
@@ -271,9 +269,9 @@ def checkpoint_writer(
             yield keeper
             took = keeper._writing
             if took > max(30.0, 0.25 * (time.perf_counter() - keeper._began)):
-                told = f"writing checkpoints took {took:.0f} s, {took / keeper.seconds:.0%} of the time"
+                problem = f"writing checkpoints took {took:.0f} s, {took / keeper.seconds:.0%} of the time"
                 remedy = "write them less often ({Checkpoint.every}), or to a faster disk"
-                warnings.warn(DasrelWarning(told, remedy=remedy), stacklevel=4)
+                warnings.warn(DasrelWarning(problem, remedy=remedy), stacklevel=4)
 
 
 @contextmanager
@@ -309,13 +307,13 @@ def _lock_file(folder: Path, command: str) -> Path:
 
 
 def _number(file: Path, command: str) -> int:
-    """The number in the name of a checkpoint of this command; -1 for other files."""
+    """Return the number in the name of a checkpoint of this command; -1 for other files."""
     found = re.fullmatch(rf"{command}-(\d{{8,}})\.npz", file.name, flags=re.ASCII)
     return -1 if found is None else int(found[1])
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Nested values by their whole names."""
+    """Return nested values by their complete names."""
     if isinstance(value, (dict, list, tuple)):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         flat: dict[str, Any] = {}

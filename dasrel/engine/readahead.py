@@ -1,22 +1,22 @@
-"""Tiles read ahead of their use.
+"""Tiles read ahead of use, and what is expected of them in the operating system's page cache.
 
-Tiles read ahead of their use, in the order in which a scan will ask for them, by threads that do nothing else.
+Threads that do nothing else read the tiles in the order in which a scan needs them.
 
-Tiles that the operating system will keep are read into its cache, and nothing is copied: the file is sent to nowhere,
-from end to end. Reading in this way the system takes memory in larger and larger pieces, and mapping them costs next to
-nothing. Measured on 2 cores at 5 GB/s, a first scan with 16 columns takes 0.31 core-seconds a GB; 0.40 when the mapped
-file is touched page by page, 0.63 when the pages are asked for by hints (of which one for a whole file is good for its
-first few megabytes only).
+Tiles that the page cache can keep are read into it with `sendfile` to /dev/null, from end to end, and nothing is
+copied. Read in this way, the system allocates the cache in larger and larger pieces, and mapping them is cheap.
+Measured on 2 cores at 5 GB/s, a first scan with 16 columns takes 0.31 core-seconds per GB; 0.40 when the mapped file is
+touched page by page, 0.63 when the pages are requested by hints (a hint for a complete file covers only its first few
+megabytes).
 
-A matrix that is larger than memory passes through the cache without ever being found there again, and pays for it: the
-processor copies every page, looks for pages to drop, and drops what others need. Such tiles are read straight from the
-disk into buffers that are used over and over. The buffers lie in large pages: the system finds, pins and hands over 512
-times fewer of them, and products like them better too. Measured on 2 cores with 4 columns: 7 GB/s, of which a tenth of
-a core goes into reading (5 GB/s with small pages), where four threads that read through the cache into nothing came to
-5 GB/s and took a core, and a matrix larger than memory to 1.3 to 2.4 GB/s.
+A matrix larger than memory passes through the page cache without ever being found there again, at a price: the
+processor copies every page, searches for pages to evict, and evicts those that other programs need. Such tiles are read
+with O_DIRECT into buffers that are reused. The buffers consist of large pages: the system manages 512 times fewer of
+them, and products run faster on them too. Measured on 2 cores with 4 columns: 7 GB/s, with a tenth of a core for
+reading (5 GB/s with small pages). Four threads that read through the page cache and discard the data reached 5 GB/s
+with a complete core, and a matrix larger than memory 1.3 to 2.4 GB/s.
 
-A tile that cannot be had this way (a file system without direct reading, a file that is short or gone, a scan that asks
-in another order) is read by the store itself, which says what is wrong if anything is.
+A tile that cannot be read ahead (a file system without O_DIRECT, a file that is short or missing, a scan in another
+order) is read by the store itself, which reports what is wrong if anything is.
 """
 
 from __future__ import annotations
@@ -27,19 +27,129 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dasrel.store.tile_files import TileFiles
-from dasrel.util import Array, parallel
+from dasrel.store.layout import FileReader, Reader, TileIndex, TileSource
+from dasrel.util import Array, limits
 
-Place = tuple[int, int]
-STREAMS = 3  # threads that read; more of them are no faster on the disks that were measured
-CHUNK = 16 * 2**20  # bytes read at a time; what is left over at the end, such as a checksum, is read with the last
-PAGE = 4096  # reads past the cache begin and end at whole pages
+STREAMS = 3  # reading threads; more of them are no faster on the disks that were measured
+CHUNK = 16 * 2**20  # bytes of one read; the remainder at the end, such as a checksum, is read with the last chunk
+PAGE = 4096  # direct reads begin and end at multiples of a page
 LARGE = 2 * 2**20  # a large page, of which buffers are made where the system has them
-SPARE = 2  # buffers besides those that are being worked on: one that is ready, one that is being read
+SPARE = 2  # buffers besides those in use: one that is ready, one that is being read
+CACHE_SHARE = 0.8
+"""Share of the memory free for files that a matrix may fill; beyond it, tiles would only evict each other."""
+EVICTED_SHARE = 0.1
+"""Share of the tiles that must come from disk before they are no longer assumed to be in memory."""
+
+
+class TileCache:
+    """Tiles of one matrix in the memory of this machine, from scan to scan: maps, buffers, and the page cache.
+
+    Parameters
+    ----------
+    page_cache
+        Bytes of tiles that the page cache is expected to keep from scan to scan; by default a share of the memory that
+        is free for files at the first use. The other tiles are read past the page cache.
+    keep_maps
+        Keep mapped files from scan to scan: mapping them anew costs a fifth of a scan of few columns. Only where all
+        tiles fit into a quarter of the memory, so that a larger matrix does not make the kernel unmap pages; not on a
+        worker, where Dask counts mapped files as the worker's memory.
+    """
+
+    def __init__(self, reader: Reader, *, page_cache: int | None = None, keep_maps: bool = True) -> None:
+        self.reader = reader
+        self.files = cast(FileReader, reader) if reader.mapped else None
+        """The reader of the tiles' files; None if the tiles are no local files."""
+        self.buffers: list[mmap.mmap] = []
+        """Buffers of `ReadAhead` that are free: allocating them anew costs a tenth of a scan of a few GB."""
+        self.seen: set[TileIndex] = set()
+        """Tiles that were read through the page cache."""
+        self._page_cache = page_cache
+        self._keep_maps = keep_maps and reader.layout.total_bytes <= limits.machine_memory() // 4
+        self._maps: dict[TileIndex, tuple[tuple[int, int, int], Array]] = {}
+
+    @cached_property
+    def kept_share(self) -> float:
+        """The share of the tiles that is expected to stay in memory from scan to scan."""
+        if self.files is None:
+            return 0.0 if self.reader.local_array is None else 1.0
+        room = CACHE_SHARE * limits.free_memory() if self._page_cache is None else self._page_cache
+        return min(1.0, room / self.reader.layout.total_bytes)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all tiles should be in memory, the page cache included: all were read, and there was room."""
+        if self.files is None:
+            array = self.reader.local_array
+            return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
+        n_blocks = self.reader.layout.n_blocks
+        return self.kept_share == 1 and len(self.seen) == n_blocks * (n_blocks + 1) // 2
+
+    @property
+    def should_read_ahead(self) -> bool:
+        """Whether the tiles are files that are better read ahead of use."""
+        return self.files is not None and not self.in_memory
+
+    @contextmanager
+    def scanning(self) -> Iterator[None]:
+        """Read all tiles inside the block; notice whether tiles that should have been in memory came from disk.
+
+        If they did, because other programs needed the memory, they are read ahead again until all have been read.
+        """
+        before = limits.bytes_from_disk() if self.files is not None and self.in_memory else None
+        yield
+        if before is not None:
+            read = limits.bytes_from_disk() - before
+            if read > EVICTED_SHARE * self.reader.layout.total_bytes:
+                self.seen.clear()
+
+    def read_checked(self, i: int, j: int) -> Array:
+        """Read tile (i, j) as the reader does, from a kept map if its file is unchanged."""
+        if self.files is None:
+            return self.reader.read_checked(i, j)
+        found = self._signature(i, j) if self._keep_maps else None
+        kept = self._maps.get((i, j))
+        if kept is not None and kept[0] == found:
+            tile = kept[1]
+        else:
+            self._maps.pop((i, j), None)
+            tile = self.files.read_checked(i, j)
+            if found is not None:
+                self._maps[i, j] = found, tile
+        self.seen.add((i, j))
+        return tile
+
+    def _signature(self, i: int, j: int) -> tuple[int, int, int] | None:
+        """Return numbers that change when the file does; None if it is missing, which the reader reports."""
+        try:
+            found = os.stat(cast(FileReader, self.files).file(i, j))
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def close_maps(self) -> None:
+        """Release the kept maps: pages of a mapped file stay in the page cache."""
+        self._maps.clear()
+
+    def buffer_bytes(self, threads: int) -> int:
+        """Return the anonymous memory of reading ahead for so many computing threads: none if all tiles are cached."""
+        return 0 if self.files is None or self.kept_share == 1 else worker_buffer_bytes(self.reader, threads)
+
+
+_caches: WeakKeyDictionary[TileSource, TileCache] = WeakKeyDictionary()
+
+
+def tile_cache(source: TileSource, *, page_cache: int | None = None) -> TileCache:
+    """Return the `TileCache` of a matrix, which lives as long as the matrix; a new one if `page_cache` is given."""
+    found = _caches.get(source)
+    if found is None or found.reader is not source.files or page_cache is not None:
+        found = _caches[source] = TileCache(source.files, page_cache=page_cache)
+    return found
 
 
 @dataclass(frozen=True)
@@ -58,37 +168,38 @@ class _Tile:
     left: int
     """Chunks that are not read yet."""
     direct: _Direct | None = None
-    """Where it goes, if not into the system's cache."""
+    """Its buffer, if it is read past the page cache."""
     begun: int = 0
-    """Chunks that somebody has begun to read."""
+    """Chunks whose reading has begun."""
     failed: bool = False
     claimed: bool = False
-    """Somebody waits for it or works on it, and will say when it is done."""
+    """Whether a task waits for it or works on it, and will call `done`."""
 
 
 class ReadAhead:
-    """A reader of tiles for one scan, in which as many threads as `at_once` says ask for them."""
+    """A reader of the tiles of one scan with so many computing threads, for a cache with files."""
 
-    def __init__(self, files: TileFiles, at_once: int) -> None:
-        self._files = files
-        self._size = files.layout.tile_bytes + 4
+    def __init__(self, cache: TileCache, threads: int) -> None:
+        self._cache = cache
+        self._files = cast(FileReader, cache.files)
+        self._size = self._files.layout.tile_bytes + 4
         self._chunks = range(0, max(1, self._size // CHUNK * CHUNK), CHUNK)
-        self._past: set[Place] = set()
-        self._waiting: list[Place] = []
-        self._tiles: dict[Place, _Tile] = {}
-        self._next: Place | None = None
-        self._free: list[mmap.mmap] = files.buffers
-        self._unmade = max(0, at_once + SPARE - len(self._free))
+        self._past: set[TileIndex] = set()
+        self._waiting: list[TileIndex] = []
+        self._tiles: dict[TileIndex, _Tile] = {}
+        self._next: TileIndex | None = None
+        self._free = cache.buffers
+        self._to_allocate = max(0, threads + SPARE - len(self._free))
         self._changed = threading.Condition()
         self._open = True
 
     @contextmanager
-    def reading(self, order: Sequence[Place]) -> Iterator[None]:
-        """Inside, tiles are read in this order, save those that are in the system's cache since an earlier scan."""
-        share, number = self._files.kept_share, {place: k for k, place in enumerate(self._files.layout.tiles())}
-        # Kept tiles are spread evenly among the others, so that these can be read while those are worked on.
-        self._past = {place for place in order if int((number[place] + 1) * share) == int(number[place] * share)}
-        self._waiting = [place for place in reversed(order) if place in self._past or place not in self._files.met]
+    def reading(self, order: Sequence[TileIndex]) -> Iterator[None]:
+        """Read tiles in this order inside the block, except those in the page cache since an earlier scan."""
+        share, number = self._cache.kept_share, {tile: k for k, tile in enumerate(self._files.layout.tiles())}
+        # Cached tiles are spread evenly among the others, which are read while the cached ones are worked on.
+        self._past = {tile for tile in order if int((number[tile] + 1) * share) == int(number[tile] * share)}
+        self._waiting = [tile for tile in reversed(order) if tile in self._past or tile not in self._cache.seen]
         threads = [threading.Thread(target=self._read_all, daemon=True) for _ in range(STREAMS)]
         for thread in threads:
             thread.start()
@@ -101,50 +212,46 @@ class ReadAhead:
             for thread in threads:
                 thread.join()
             with self._changed:
-                for tile in self._tiles.values():  # what a task still works on, after an error, is its own from now on
+                for tile in self._tiles.values():  # a buffer that a task still uses, after an error, is not reused
                     if tile.direct is not None:
                         os.close(tile.direct.descriptor)
                 self._tiles.clear()
-                if parallel.on_worker():  # where every task is an object of its own that lives until the scan has ended
-                    self._free.clear()
 
     def read_checked(self, i: int, j: int) -> Array:
-        """Tile (i, j), its checksum verified if this is its first read in this process; good until `done`."""
+        """Return tile (i, j), verified at its first read in this process; valid until `done`."""
         with self._changed:
             tile = self._claim((i, j))
             if tile is not None:
                 self._changed.wait_for(lambda: tile.left == 0 or not self._open)
         if tile is None or tile.direct is None or tile.failed or tile.left:
-            return self._files.read_checked(i, j)
-        whole = np.frombuffer(tile.direct.buffer, dtype=np.uint8, count=self._size)
-        self._files.verify_once(whole, i, j, tile.direct.stat)
-        side, (rows, columns) = self._files.layout.tile, self._files.layout.shape(i, j)
-        values = np.frombuffer(tile.direct.buffer, dtype=self._files.layout.dtype, count=side * side)
-        return values.reshape(side, side)[:rows, :columns]
+            return self._cache.read_checked(i, j)
+        content = np.frombuffer(tile.direct.buffer, dtype=np.uint8, count=self._size)
+        self._files.verify_once(content, i, j, tile.direct.stat)
+        return self._files.values(tile.direct.buffer, i, j)
 
-    def _claim(self, place: Place) -> _Tile | None:
-        """The tile, as soon as it is being read; None if the store must read it."""
-        asked = False
-        while place in self._waiting and self._open:
-            # Buffers that all hold what nobody has asked for yet will not come free.
-            hopeless = place in self._past and not (
-                self._free or self._unmade or any(map(_in_use, self._tiles.values()))
+    def _claim(self, index: TileIndex) -> _Tile | None:
+        """Return the tile as soon as its reading has begun; None if the store must read it."""
+        requested = False
+        while index in self._waiting and self._open:
+            # If all buffers hold tiles that no task has claimed, none of them will become free.
+            stuck = index in self._past and not (
+                self._free or self._to_allocate or any(map(_in_use, self._tiles.values()))
             )
-            if asked and not hopeless:
+            if requested and not stuck:
                 self._changed.wait()
                 continue
-            self._waiting.remove(place)
-            if not hopeless:
-                self._waiting.append(place)  # the next one to be read
-            asked = True
+            self._waiting.remove(index)
+            if not stuck:
+                self._waiting.append(index)  # the next one to be read
+            requested = True
             self._changed.notify_all()
-        tile = self._tiles.get(place)
+        tile = self._tiles.get(index)
         if tile is not None:
             tile.claimed = True
         return tile
 
     def done(self, i: int, j: int) -> None:
-        """Tile (i, j) is not looked at any more."""
+        """Reuse the buffer of tile (i, j), which is not accessed any more."""
         with self._changed:
             tile = self._tiles.pop((i, j), None)
             if tile is not None and tile.direct is not None:
@@ -153,28 +260,28 @@ class ReadAhead:
                 self._changed.notify_all()
 
     def _read_all(self) -> None:
-        """What each of the reading threads does."""
+        """Read chunks until none is left; run by each of the reading threads."""
         while (job := self._take()) is not None:
-            place, tile, start = job
+            index, tile, start = job
             try:
-                whole = self._read_chunk(tile.direct, start) if tile.direct is not None else self._bring(place)
+                complete = self._read_chunk(tile.direct, start) if tile.direct is not None else self._fill_cache(index)
             except OSError:
-                whole = False
+                complete = False
             with self._changed:
                 tile.left -= 1
-                tile.failed = tile.failed or not whole
+                tile.failed = tile.failed or not complete
                 self._changed.notify_all()
 
     def _read_chunk(self, tile: _Direct, start: int) -> bool:
-        """Read one chunk into the buffer; whether it was all there."""
-        # Past the end there is nothing to read: what is asked for beyond are whole pages of the buffer.
+        """Read one chunk into the buffer; return whether it was complete."""
+        # The last read extends to the end of the buffer, beyond the end of the file: direct reads are of whole pages.
         stop = len(tile.buffer) if start == self._chunks[-1] else start + CHUNK
         done = os.preadv(tile.descriptor, [memoryview(tile.buffer)[start:stop]], start)
         return done == min(stop, self._size) - start
 
-    def _bring(self, place: Place) -> bool:
-        """Have the system read a tile into its cache; whether it did."""
-        with open(self._files.file(*place), "rb", buffering=0) as file, open(os.devnull, "wb", buffering=0) as nowhere:
+    def _fill_cache(self, index: TileIndex) -> bool:
+        """Read a tile into the page cache; return whether it was complete."""
+        with open(self._files.file(*index), "rb", buffering=0) as file, open(os.devnull, "wb", buffering=0) as nowhere:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice as much at a time
             done = 0
@@ -185,8 +292,8 @@ class ReadAhead:
                 done += sent
         return True
 
-    def _take(self) -> tuple[Place, _Tile, int] | None:
-        """The next chunk to read; None when there is none left."""
+    def _take(self) -> tuple[TileIndex, _Tile, int] | None:
+        """Return the next chunk to read; None when there is none left."""
         with self._changed:
             while True:
                 if not self._open:
@@ -199,36 +306,36 @@ class ReadAhead:
                 if not self._waiting:
                     return None
                 if self._waiting[-1] not in self._past:
-                    place = self._waiting.pop()
-                    self._tiles[place] = _Tile(left=1)
+                    index = self._waiting.pop()
+                    self._tiles[index] = _Tile(left=1)
                     self._changed.notify_all()
-                    return place, self._tiles[place], 0
-                if self._free or self._unmade:
+                    return index, self._tiles[index], 0
+                if self._free or self._to_allocate:
                     self._begin()
                 else:
                     self._changed.wait()
 
     def _begin(self) -> None:
-        """Open the next tile's file and give it a buffer; one that cannot be opened is left to the store."""
-        place = self._waiting.pop()
+        """Open the file of the next tile and assign a buffer; a file that cannot be opened is left to the store."""
+        index = self._waiting.pop()
         self._changed.notify_all()
         try:
-            descriptor = os.open(self._files.file(*place), os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+            descriptor = os.open(self._files.file(*index), os.O_RDONLY | getattr(os, "O_DIRECT", 0))
         except OSError:
             return
         stat = os.fstat(descriptor)
         if stat.st_size != self._size:
             os.close(descriptor)
             return
-        self._tiles[place] = _Tile(left=len(self._chunks), direct=_Direct(self._buffer(), descriptor, stat))
-        self._next = place
+        self._tiles[index] = _Tile(left=len(self._chunks), direct=_Direct(self._buffer(), descriptor, stat))
+        self._next = index
 
     def _buffer(self) -> mmap.mmap:
         with suppress(IndexError):
             return self._free.pop()
-        self._unmade -= 1
-        # Not shared, as it would be by default: memory that could be shared does not come in large pages.
-        buffer = mmap.mmap(-1, _room(self._size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._to_allocate -= 1
+        # Private, not shared as by default: shared memory does not come in large pages.
+        buffer = mmap.mmap(-1, _rounded(self._size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):
                 buffer.madvise(mmap.MADV_HUGEPAGE)
@@ -236,21 +343,19 @@ class ReadAhead:
 
 
 def _in_use(tile: _Tile) -> bool:
-    """Whether a buffer will come free of this tile."""
+    """Whether a buffer of this tile will become free."""
     return tile.direct is not None and tile.claimed
 
 
-def buffer_bytes(files: Any, at_once: int, *, on_worker: bool = False) -> int:
-    """Anonymous memory that reading ahead takes, for as many threads as `at_once` says: none for what is cached.
+def worker_buffer_bytes(reader: Reader, threads: int) -> int:
+    """Return the most anonymous memory that reading ahead takes on a machine with so many computing threads.
 
-    A worker may have less memory for files than this machine: whether it will need buffers is not known here.
+    A worker may have less memory for files than this machine: whether it needs buffers is not known here.
     """
-    if files.kept_share == 1 and not on_worker:
-        return 0
-    return int((at_once + SPARE) * _room(files.layout.tile_bytes + 4))
+    return int((threads + SPARE) * _rounded(reader.layout.tile_bytes + 4))
 
 
-def _room(size: int) -> int:
-    """Bytes of a buffer for so many: whole pages, large ones if it fills any."""
+def _rounded(size: int) -> int:
+    """Round the size of a buffer up to complete pages, large ones if it fills any."""
     page = LARGE if size >= LARGE else PAGE
     return -(-size // page) * page

@@ -1,8 +1,6 @@
-"""The matrix as an operator: views, spread, terms and products.
+"""The matrix as an operator: squared dissimilarities through views, spread and added terms, and products with them.
 
-Products with the matrix by one scan: U F(matrix) for any number of columns and views at once.
-
-The matrix as an algorithm sees it: squared dissimilarities, through views that cost nothing on disk.
+One scan gives the products U F(matrix) for any number of columns and views F. Views cost nothing on disk.
 """
 
 from __future__ import annotations
@@ -15,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel.engine.scan import Consumer, Plan, TileSource, prepare_scan
+from dasrel.engine.scan import Consumer, Plan, prepare_scan
 from dasrel.errors import InputError
 from dasrel.kernels import products
 from dasrel.kernels.products import Parameter, Strips, View
+from dasrel.store.layout import TileSource
 from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
 from dasrel.util import Array, Float
 from dasrel.util.files import digest
@@ -48,7 +47,7 @@ class Products:
         self._scan = prepare_scan(source, [product_shape(source, wanted)], memory=memory)
 
     def run(self, columns: Sequence[Array]) -> list[NDArray[np.float64]]:
-        """For each product, given U of k x n: U F(matrix), float64, k x n.
+        """Return U F(matrix) for each product, given U of k x n; float64, k x n.
 
         Cost: one scan; k n numbers in, k n float64 numbers out.
         """
@@ -61,7 +60,7 @@ class Products:
 
 
 def check_shapes(source: TileSource, columns: Sequence[Array]) -> None:
-    """Refuse columns U that are not k x n."""
+    """Raise if columns U are not k x n."""
     n = source.layout.n_objects
     for u in columns:
         if u.ndim != 2 or u.shape[1] != n:
@@ -83,7 +82,7 @@ def product_consumer(source: TileSource, wanted: Sequence[tuple[View, Array]]) -
 
 
 def _in_order(wanted: Sequence[tuple[View, Any]]) -> list[int]:
-    """Equal views side by side: each is applied once to a tile."""
+    """Return the order with equal views side by side: each is applied once to a tile."""
     return sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))
 
 
@@ -107,9 +106,9 @@ def product_shape(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Con
     def finish(parts: dict[int, Any]) -> list[NDArray[np.float64]]:
         results = [np.empty((k, layout.n_objects)) for _, k in wanted]
         for strip in list(parts):
-            sums = parts.pop(strip)  # let go of, strip by strip: there is never room for two of the whole
-            for place, k in enumerate(order):
-                results[k][:, plan.span(strip)] = sums[place][: len(results[k])]
+            sums = parts.pop(strip)  # released strip by strip: there is no room for two complete results
+            for position, k in enumerate(order):
+                results[k][:, plan.span(strip)] = sums[position][: len(results[k])]
         return results
 
     side, itemsize = layout.tile, layout.dtype.itemsize
@@ -131,9 +130,9 @@ def product_shape(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Con
 
 
 def _padded_width(columns: int) -> int:
-    """Columns that are multiplied for so many that are asked for.
+    """Return the number of columns that are multiplied for so many requested ones.
 
-    BLAS kernels are four columns wide and slow for what is left over: measured on one core, ms a tile, 3 take 22 and 4
+    BLAS kernels are four columns wide and slow for the remainder: measured on one core, ms per tile, 3 take 22 and 4
     take 13, 47 take 59 and 48 take 51, 63 take 74 and 64 take 67. A single column is another routine, at the speed of
     memory. The compiled kernel takes any number.
     """
@@ -159,7 +158,7 @@ class ProductShare:
     itself: Array | None
 
     def __dask_tokenize__(self) -> str:
-        return uuid.uuid4().hex  # used once: reading the numbers to name them would be a waste
+        return uuid.uuid4().hex  # used once: hashing the numbers would be a waste
 
     def __sizeof__(self) -> int:
         return sum(part.nbytes for part in self.columns)
@@ -194,7 +193,7 @@ class _ProductKernel:
         return partial
 
     def parts(self, partial: Any) -> dict[int, Any]:
-        # In the tiles' own precision, as the products were: half as much to send, and to hold.
+        # In the tiles' own precision, as the products: half as many bytes to send and to hold.
         shares, sums = partial[3], partial[4]
         dtype = shares[0].columns[0].dtype
         return {strip: [s.astype(dtype, copy=False) for s in of_strip] for strip, of_strip in sums.items()}
@@ -212,13 +211,13 @@ class Term(Protocol):
     """A symmetric n x n matrix that needs no tiles, such as the ultrametric of a tree."""
 
     def left(self, U: Float) -> Float:
-        """U times the matrix, for U of k x n."""
+        """Return U times the matrix, for U of k x n."""
 
     def diagonal(self) -> Float:
-        """Its n diagonal values."""
+        """Return its n diagonal values."""
 
     def block(self, rows: slice, columns: slice) -> Float:
-        """Its values between two ranges of objects; only asked for by an export."""
+        """Return its values between two ranges of objects; used by exports only."""
 
 
 @dataclass(frozen=True)
@@ -255,48 +254,48 @@ class Relation:
         }  # fmt: skip
 
     def power(self, exponent: float) -> Relation:
-        """D^a, element by element."""
+        """Return D^a, element by element."""
         return self._then("power", exponent)
 
     def exponential(self, rate: float) -> Relation:
-        """(1 - exp(-a sqrt(D)))^2."""
+        """Return (1 - exp(-a sqrt(D)))^2."""
         return self._then("exponential", rate)
 
     def log(self, exponent: float) -> Relation:
-        """log2(1 + sqrt(D)^a)^2."""
+        """Return log2(1 + sqrt(D)^a)^2."""
         return self._then("log", exponent)
 
     def gaussian(self, sigma: float) -> Relation:
-        """The kernel exp(-D / (2 sigma^2)); no longer a dissimilarity."""
+        """Return the kernel exp(-D / (2 sigma^2)); no longer a dissimilarity."""
         return self._then("gaussian", sigma)
 
     def floor(self, value: float) -> Relation:
-        """max(D, value) off the diagonal."""
+        """Return max(D, value) off the diagonal."""
         return self._then("floor", value)
 
     def plus_fit(self, step: str, weight: float, parameter: float) -> Relation:
-        """D + weight times its power, exponential or log (the step) with this parameter, in one view."""
+        """Return D + weight times its power, exponential or log (the step) with this parameter, in one view."""
         return self._then(f"plus-{step}", (weight, parameter))
 
     def spread(self, beta: float) -> Relation:
-        """D + beta off the diagonal (beta-spread). beta = -2 lambda_1 is the eigenvalue shift of F09."""
+        """Return D + beta off the diagonal (beta-spread). beta = -2 lambda_1 is the eigenvalue shift of F09."""
         if not (np.isfinite(beta) and beta >= 0):
             raise InputError(f"a spread is a finite number >= 0, not {beta}")
         return replace(self, beta=self.beta + float(beta))
 
     def plus(self, term: Term, weight: float) -> Relation:
-        """D + weight times a matrix that needs no tiles."""
+        """Return D + weight times a matrix that needs no tiles."""
         return replace(self, terms=(*self.terms, (float(weight), term)))
 
     def left(self, U: ArrayLike, *, memory: int | str | None = None) -> Float:
-        """U D for U of k x n; k x n float64.
+        """Return U D for U of k x n; k x n float64.
 
         Cost: one scan; the memory of U and of the result.
         """
         return left_products([(self, np.asarray(U))], memory=memory)[0]
 
     def matmat(self, V: ArrayLike, *, memory: int | str | None = None) -> Float:
-        """D V for V of n x k (or n); float64.
+        """Return D V for V of n x k (or n); float64.
 
         Cost: one scan.
         """
@@ -305,7 +304,7 @@ class Relation:
         return self._shaped(product, V)
 
     def gram(self, V: ArrayLike, *, memory: int | str | None = None) -> Float:
-        """W(D) V = -1/2 P D P V, P the centring projection (S^c of F09), for V of n x k; never forms W.
+        """Return W(D) V = -1/2 P D P V, P the centring projection (S^c of F09), for V of n x k; never forms W.
 
         Cost: one scan.
         """
@@ -316,23 +315,23 @@ class Relation:
         return self._shaped(result, V)
 
     def row_sums(self) -> Float:
-        """Sum of each row of D, the diagonal included. Cost: one scan."""
+        """Return the sum of each row of D, the diagonal included. Cost: one scan."""
         sums: Float = self.left(np.ones((1, self.n_objects)))[0]
         return sums
 
     def mean(self) -> float:
-        """Mean of all n^2 values of D, the diagonal included. Cost: one scan."""
+        """Return the mean of all n^2 values of D, the diagonal included. Cost: one scan."""
         return float(self.row_sums().sum() / self.n_objects**2)
 
     def diagonal(self) -> Float:
-        """The n values on D's diagonal. Cost: no scan."""
+        """Return the n values on D's diagonal. Cost: no scan."""
         values = np.full(self.n_objects, self.view.at_zero)
         for weight, term in self.terms:
             values += weight * term.diagonal()
         return values
 
     def rows(self, positions: Sequence[int]) -> Float:
-        """Rows of D for objects at these positions, float64.
+        """Return the rows of D for objects at these positions, float64.
 
         Cost: reads the tiles of the strips in which they lie, at most a scan; not counted as one.
         """
@@ -351,10 +350,10 @@ class Relation:
         return seen
 
     def block(self, stored: Array, rows: slice, columns: slice) -> Float:
-        """D between two ranges of objects, float64, given the values that are stored for them. Cost: no scan."""
+        """Return D between two ranges of objects, float64, given their stored values. Cost: no scan."""
         seen = stored.astype(np.float64)
         view, itself = self.view, self.matrix.diagonal
-        if itself is not None:  # rounded alike on both sides of the diagonal: what is written out is symmetric
+        if itself is not None:  # rounded equally on both sides of the diagonal: exports are symmetric
             seen *= -2
             seen += itself[rows][:, None] + itself[columns][None, :]
             view = View("squared-distance", view.steps)
@@ -367,7 +366,7 @@ class Relation:
         return seen
 
     def largest(self) -> float:
-        """An upper bound of |D| from the store's audit: the view of its extremes. Cost: no scan."""
+        """Return an upper bound of |D| from the store's audit: the view of its extremes. Cost: no scan."""
         audit, n = self.matrix.audit, np.zeros((1, 1))
         if audit["maximum"] is None:
             return abs(self.view.at_zero)
@@ -399,7 +398,7 @@ class Relation:
 
 
 def relation(matrix: Any, *, kind: str | None = None) -> Relation:
-    """The matrix as squared dissimilarities D: stored distances squared, similarities as s_ii + s_jj - 2 s_ij.
+    """Return the matrix as squared dissimilarities D: stored distances squared, similarities as s_ii + s_jj - 2 s_ij.
 
     Takes an open matrix, a store's path or URL, or an array with its kind.
     """
@@ -421,7 +420,7 @@ class LeftProducts:
     Parameters
     ----------
     wanted
-        (relation D, number of columns k) of each product, one at least; all relations stand on the same matrix.
+        (relation D, number of columns k) of each product, at least one; all relations are of the same matrix.
     memory
         As in `scan`.
 
@@ -431,12 +430,12 @@ class LeftProducts:
     def __init__(self, wanted: Sequence[tuple[Relation, int]], *, memory: int | str | None = None) -> None:
         source = wanted[0][0].matrix
         if any(r.matrix is not source for r, _ in wanted):
-            raise InputError("relations that share a scan must stand on the same matrix")
+            raise InputError("relations that share a scan must be of the same matrix")
         self._relations = [r for r, _ in wanted]
         self._products = Products(source, [(r.view, k) for r, k in wanted], memory=memory)
 
     def run(self, columns: Sequence[Array]) -> list[Float]:
-        """U D of each relation, given its U of k x n; k x n float64.
+        """Return U D of each relation, given its U of k x n; k x n float64.
 
         Cost: one scan, however many relations; a view that several share is applied once a tile.
         """
@@ -450,7 +449,7 @@ class LeftProducts:
 
 
 def left_products(wanted: Sequence[tuple[Relation, Array]], *, memory: int | str | None = None) -> list[Float]:
-    """For each (relation D, U of k x n): U D. All relations must stand on the same matrix.
+    """Return U D for each (relation D, U of k x n). All relations must be of the same matrix.
 
     Cost: one scan, however many relations; a view that several share is applied once a tile.
     """

@@ -1,8 +1,7 @@
 """Connect to a Dask cluster or start one: local, Slurm, Kubernetes, MPI.
 
-Where the work runs: on this process's threads, or on a Dask cluster. The only place that connects or starts one.
-
-At most one of these is named; without any of them no server is started and no port is opened:
+Work runs on this process's threads or on a Dask cluster. At most one of these options is given; without any of them no
+server is started and no port is opened:
 
     --scheduler tcp://host:8786            a scheduler that runs already (tls://host:8786 with the --tls options)
     --scheduler-file scheduler.json        the same, found by the file that it has written
@@ -22,9 +21,7 @@ given, all of a local cluster or of MPI, one of any other. `--wait SECONDS` is h
 scheduler or its file to be there at all.
 
 In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_DASK, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
-DASREL_TLS_CERT, DASREL_TLS_KEY. What is said on the command line goes before them.
-
-Dask clusters that a command starts for itself and closes at its end: what may be asked for, and how it starts.
+DASREL_TLS_CERT, DASREL_TLS_KEY. Options of the command line override them.
 """
 
 from __future__ import annotations
@@ -55,16 +52,16 @@ from dasrel.util import limits
 from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
 
 WAIT = 60.0
-"""Most seconds to wait for workers, if nothing else is said."""
+"""Default of the most seconds to wait for workers."""
 REACH = 10.0
-"""Most seconds to wait for a scheduler to answer, if nothing else is said."""
+"""Default of the most seconds to wait for a scheduler to answer."""
 PLACES = ("scheduler", "scheduler_file", "dask")
 TLS = ("tls_ca", "tls_cert", "tls_key")
 _TLS_FILES = "{Runtime.tls_ca}, {Runtime.tls_cert} and {Runtime.tls_key}"
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}
-"""Else a local cluster gives a worker up for good that dies twice within a quarter of a minute or so."""
+"""Otherwise a local cluster does not restart a worker that dies twice within about 15 seconds."""
 WITH_TLS = ("local", "slurm")
-"""The kinds of cluster whose scheduler we start, and so give the TLS files to."""
+"""Kinds of cluster whose scheduler is started here with the TLS files."""
 
 
 _at = partial(option, panel=PLACE)
@@ -112,11 +109,11 @@ class Runtime:
 
     @property
     def place(self) -> str | None:
-        """Which of scheduler, scheduler_file and dask is named."""
+        """Which of scheduler, scheduler_file and dask is given."""
         return next((name for name in PLACES if getattr(self, name) is not None), None)
 
     def over(self, other: Runtime) -> Runtime:
-        """This, with what it leaves open taken from another; the place as a whole, and the TLS files as a whole."""
+        """Return this runtime with unset fields taken from another; the place and the TLS files as one group each."""
         values = dataclasses.asdict(self)
         for group in (PLACES, TLS, ("workers",), ("wait",)):
             if all(values[name] is None for name in group):
@@ -125,7 +122,7 @@ class Runtime:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Runtime:
-    """What the environment says of where to run.
+    """Read where to run from the environment.
 
     >>> environment({"DASREL_DASK": "local:workers=2", "DASREL_WAIT": "30"}).wait
     30.0
@@ -156,21 +153,21 @@ def _words(name: str) -> str:
 
 
 def _silent(text: str) -> None:
-    """Nobody wants to know."""
+    """Report nothing."""
 
 
 @contextmanager
 def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bool = False) -> Iterator[Any]:
-    """Run what is inside on the cluster that is asked for; it is closed at the end if it was started here.
+    """Run the block on the requested cluster; close the cluster at the end if it was started here.
 
     Parameters
     ----------
     runtime
-        Where to run. What it leaves open is looked up in the environment.
+        Where to run. Unset fields are taken from the environment.
     tell
         Called with lines for people: the address, the link of the dashboard, the workers.
     logs
-        Let through what Dask's own parts log.
+        Show the log messages of Dask itself.
 
     Yields
     ------
@@ -223,7 +220,7 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
 
 @contextmanager
 def _hushed(logs: bool) -> Iterator[None]:
-    """Keep Dask's own words off stderr: what matters in them is said by our errors."""
+    """Silence the log messages of Dask: our errors report what matters."""
     import distributed  # noqa: F401 - sets the levels of its loggers when it is first imported
 
     names = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
@@ -242,7 +239,7 @@ def _hushed(logs: bool) -> Iterator[None]:
 
 
 def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
-    """A client of the cluster, which the stack closes, and the number of workers to wait for."""
+    """Return a client of the cluster, which the stack closes, and the number of workers to wait for."""
     import dask
     from distributed import Client
 
@@ -264,15 +261,14 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
         raise ClusterError(f"{name} asks for TLS", remedy=f"give {_TLS_FILES}")
     failure = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # versions that differ are told of below, with dasrel's own
+        warnings.simplefilter("ignore")  # different versions are reported below, with those of dasrel
         try:
             client = limits.waited(Client, target, security=security, timeout=limit, name="dasrel")
         except Exception as error:
             failure = _unreachable(error, name, runtime)
             traceback.clear_frames(error.__traceback__)
     if failure is not None:
-        # A client that was never whole ends here and now: were it found in the middle of the next one's beginning, both
-        # would wait for the same lock.
+        # Collect a half-made client now: collected while the next one starts, both would wait for the same lock.
         gc.collect()
         raise failure
     stack.callback(_quietly, client.shutdown if ends else lambda: client.close(timeout=10))
@@ -280,13 +276,13 @@ def _reached(runtime: Runtime, stack: ExitStack, logs: bool) -> tuple[Any, int]:
 
 
 def _quietly(close: Callable[[], None]) -> None:
-    """What is lost already cannot be closed; the error that matters is another one."""
+    """Close without errors: a lost cluster cannot be closed, and another error is reported for it."""
     with suppress(Exception), limits.closing():
         close()
 
 
 def _security(runtime: Runtime) -> Any | None:
-    """The TLS files for Dask, after a look at them."""
+    """Check the TLS files and return them for Dask."""
     if runtime.tls_ca is None:
         return None
     from distributed import Security
@@ -308,7 +304,7 @@ def _security(runtime: Runtime) -> Any | None:
 
 
 def _address_in(path: Path, limit: float) -> str:
-    """The address in a scheduler's file, which may come a little later than we."""
+    """Read the address from a scheduler's file, which may be written a little later."""
     until = time.monotonic() + limit
     while not path.exists():
         if time.monotonic() > until:
@@ -329,7 +325,7 @@ def _address_in(path: Path, limit: float) -> str:
 
 
 def _unreachable(error: Exception, name: str, runtime: Runtime) -> ClusterError:
-    """Why there is no connection."""
+    """Return the error for a failed connection."""
     said = redacted(one_line(error))
     if "SSL" in said or "TLS" in said or "encryption" in said:
         hint = f"check {_TLS_FILES} against those of the scheduler, and that its address is tls://"
@@ -341,7 +337,7 @@ def _unreachable(error: Exception, name: str, runtime: Runtime) -> ClusterError:
 
 
 def _wait(client: Any, wanted: int, limit: float) -> None:
-    """Return when enough workers are there."""
+    """Wait until enough workers are connected."""
     from dasrel.util.limits import worker_memory
     from dasrel.util.parallel import lost
 
@@ -358,7 +354,7 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
 
 
 def _check_versions(client: Any) -> None:
-    """Warn of versions and kernels that differ between here and there; refuse a cluster that has no dasrel.
+    """Warn of versions and kernels that differ from the workers'; raise if the cluster has no dasrel.
 
     Kernels are compared because they decide on the last bits of a sum, and so on promises of equal results.
     """
@@ -388,7 +384,7 @@ def _check_versions(client: Any) -> None:
 
 
 def _explained(error: Exception, client: Any) -> ClusterError | None:
-    """An error of Dask's own, in words that say what to do; None if it is no such error."""
+    """Translate an error of Dask into one with a remedy; None if it is no such error."""
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
@@ -423,13 +419,13 @@ SETTINGS: dict[str, dict[str, type[int] | type[str]]] = {
 SEVERAL = ("directive", "prologue")
 """Settings that may be given more than once; their value is a list."""
 PACKAGES = {"slurm": "dask_jobqueue", "kubernetes": "dask_kubernetes", "mpi": "dask_mpi"}
-"""What each kind needs besides Dask; the extra of dasrel that brings it has the kind's name."""
+"""The package that each kind needs besides Dask; the extra of dasrel with the kind's name installs it."""
 IDLE = 1800
-"""Seconds until a cluster on Kubernetes deletes itself when nothing asks anything of it."""
+"""Idle seconds after which a cluster on Kubernetes deletes itself."""
 
 
 def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
-    """The kind of a cluster, and its settings.
+    """Return the kind of a cluster and its settings.
 
     >>> parsed_cluster("local:workers=4,memory=4GB")
     ('local', {'workers': 4, 'memory': '4GB'})
@@ -458,23 +454,23 @@ def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Started:
-    """A cluster, for a client to connect to."""
+    """A started cluster."""
 
     target: Any
     """The cluster, or the address of its scheduler."""
     workers: int
-    """How many are worth waiting for, if nothing else is said."""
+    """Default number of workers to wait for."""
     shuts_down: bool = False
-    """Whether the client has to end it."""
+    """Whether the client must shut it down."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Close the cluster."""
         if hasattr(self.target, "close"):
             self.target.close(timeout=20)
 
 
 def start(kind: str, settings: dict[str, Any], *, security: Any, level: int) -> Started:
-    """Start a cluster; `level` is the least level of what it logs."""
+    """Start a cluster; `level` is its log level."""
     package = PACKAGES.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
         raise ClusterError(
@@ -492,7 +488,7 @@ def start(kind: str, settings: dict[str, Any], *, security: Any, level: int) -> 
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of another package says, as one line, with its last cause."""
+    """Return the message of another package's error as one line, with its last cause."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -501,7 +497,7 @@ def one_line(error: BaseException) -> str:
 
 
 def has_dashboard(kind: str | None) -> bool:
-    """Whether the scheduler can draw its dashboard, as far as is known here: most kinds take it from this Python."""
+    """Tell whether the scheduler can show its dashboard, as far as is known here: most kinds use this Python."""
     return kind in (None, "kubernetes") or importlib.util.find_spec("bokeh") is not None
 
 
@@ -512,7 +508,7 @@ def _bytes(kind: str, text: str) -> int:
 
 
 def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Processes on this machine that nobody outside of it can reach."""
+    """Start processes on this machine that cannot be reached from outside."""
     from dask.system import CPU_COUNT
     from distributed import LocalCluster
 
@@ -538,7 +534,7 @@ def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
 
 
 def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Jobs of a batch system, each of one or more workers; the scheduler runs in this process."""
+    """Start jobs of a batch system, each with one or more workers; the scheduler runs in this process."""
     import dask
     from dask_jobqueue import SLURMCluster
     from distributed.core import Status
@@ -549,7 +545,7 @@ def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
         _bytes("slurm", settings["memory"])
     elif dask.config.get("jobqueue.slurm.memory", None) is None:
         raise InputError("dask slurm: memory is missing; say how much a job gets, such as memory=8GB")
-    # What is left out is looked up in the site's own jobqueue.yaml.
+    # Defaults come from the site's jobqueue.yaml.
     given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
              if name in settings}  # fmt: skip
     cores = settings.get("cores") or dask.config.get("jobqueue.slurm.cores", None) or 1
@@ -573,11 +569,11 @@ def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
         await cluster
 
     try:
-        cluster.sync(submit)  # raises what sbatch has to say
+        cluster.sync(submit)  # raises the error of sbatch
     except BaseException:
         for job in cluster.workers.values():
             if job.job_id is None:
-                job.status = Status.failed  # else the cluster will not be closed with a job that never was
+                job.status = Status.failed  # otherwise the cluster could not be closed with a job that never started
         with suppress(Exception):
             cluster.close(timeout=20)
         raise
@@ -585,13 +581,13 @@ def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
 
 
 def _kubernetes(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Pods, made by the Dask operator, which the site must have installed."""
+    """Start pods by the Dask operator, which the site must have installed."""
     from dask_kubernetes.operator import KubeCluster
     from dask_kubernetes.operator.kubecluster.kubecluster import reap_clusters
 
     arguments = kubernetes_arguments(settings)
     try:
-        # Idle for so long, the pods have lost the command that they were for.
+        # Pods idle for so long have lost the command that started them.
         cluster = KubeCluster(**arguments, idle_timeout=IDLE, quiet=True)
     except Exception:
         atexit.unregister(reap_clusters)  # it would fail in the same way at the end, with a traceback
@@ -600,7 +596,7 @@ def _kubernetes(settings: dict[str, Any], security: Any, level: int) -> Started:
 
 
 def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    """What the operator's `KubeCluster` is called with.
+    """Return the arguments of the operator's `KubeCluster`.
 
     >>> kubernetes_arguments({"image": "lab/dasrel", "workers": 2, "memory": "4GB"})["resources"]
     {'limits': {'memory': '4000000000'}, 'requests': {'memory': '4000000000'}}
@@ -622,7 +618,7 @@ def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """The processes that mpirun has started: one schedules, one goes on with the command, the others work."""
+    """Use the processes that mpirun has started: a scheduler, this command, and workers."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -646,5 +642,5 @@ def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
         exit=False,
     )
     if not goes_on:
-        raise SystemExit(0)  # the work is done, and this process was only helping
+        raise SystemExit(0)  # the work is done: this process was the scheduler or a worker
     return Started(dask.config.get("scheduler-address"), ranks - 2, shuts_down=True)

@@ -1,6 +1,6 @@
 """Tiles pinned in the memory of a cluster's workers, and the workers' progress reports.
 
-Tiles in the memory of a cluster's workers: read once, pinned evenly, and there for every later scan.
+Tiles are read once, pinned evenly, and used by every later scan.
 """
 
 from __future__ import annotations
@@ -14,64 +14,75 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dask
 import numpy as np
 
+from dasrel.store.layout import Reader, TileIndex, TileSource
 from dasrel.util import Array, progress
 
 Group = tuple[int, int]
-Place = tuple[int, int]
 WorkerMemory = dict[str, tuple[int, int]]
-"""What `limits.worker_memory` returns: bytes for work and threads of each worker."""
+"""Bytes for work and number of threads of each worker, as `limits.worker_memory` returns them."""
 PINNED_SHARE = 0.6
-"""Of what a worker has for work, at most 0.8 of its limit. Dask begins to write to disk at 0.6 of the limit, and the
-scan's own sums need room."""
+"""Share of a worker's memory for work that pinned tiles may take. That memory is at most 0.8 of the worker's limit;
+Dask begins to write to disk at 0.6 of the limit, and the scan's own sums need room."""
 LOOK = 1.0
-"""Seconds between two looks after tiles that wait for a worker that is gone."""
+"""Seconds between two checks for tiles that wait for a lost worker."""
 CONNECT = 1.0
-"""Seconds in which a worker that can be reached takes a connection."""
+"""Seconds within which a reachable worker accepts a connection."""
 UNLIMITED = 2 * 2**30
-"""What is pinned at most on a worker that names no limit."""
+"""Bytes pinned at most on a worker without a memory limit."""
 
 
 @dataclass(frozen=True)
 class PinnedTiles:
     """The tiles of a group, in memory."""
 
-    tiles: dict[Place, Array] = field(default_factory=dict)
+    tiles: dict[TileIndex, Array] = field(default_factory=dict)
 
     def __sizeof__(self) -> int:
-        # Dask asks, and moves what it takes for small from worker to worker.
+        # Dask moves objects that seem small from worker to worker.
         return sum(tile.nbytes for tile in self.tiles.values())
 
+    def read_checked(self, i: int, j: int) -> Array:
+        """Return tile (i, j)."""
+        return self.tiles[i, j]
 
-def hold(reader: Any, places: Sequence[Place]) -> PinnedTiles:
-    """Read the tiles of a group into memory; runs on the worker that is to keep them."""
-    held = {}
-    for i, j in places:
+
+def read_pinned(reader: Reader, tiles: Sequence[TileIndex]) -> PinnedTiles:
+    """Read the tiles of a group into memory; runs on the worker that keeps them."""
+    pinned = {}
+    for i, j in tiles:
         tile = reader.read_checked(i, j)
-        held[i, j] = tile if tile.base is None and tile.flags.owndata else tile.copy()
-    return PinnedTiles(held)
+        pinned[i, j] = tile if tile.base is None and tile.flags.owndata else tile.copy()
+    return PinnedTiles(pinned)
 
 
-def send_tiles(client: Any, reader: Any, places: Sequence[Place], worker: str | None) -> Any:
-    """Return a future of these tiles in the memory of a worker, this one if it is there.
+def send_tiles(client: Any, reader: Reader, tiles: Sequence[TileIndex], worker: str | None) -> Any:
+    """Return a future of these tiles in the memory of a worker, the given one if it is alive.
 
-    Workers read the tiles themselves where they can. Tiles of an array of this process are sent; those of a dask array
+    Workers read the tiles themselves where they can. Tiles of an array in this process are sent; those of a dask array
     are computed on the cluster.
     """
-    if reader.travels:
-        return client.submit(hold, reader, places, workers=worker, allow_other_workers=worker is not None, pure=False)
-    if isinstance(reader.array, np.ndarray):
-        return client.scatter(hold(reader, places), workers=worker, hash=False)
-    parts = [reader.array[reader.layout.span(i), reader.layout.span(j)] for i, j in places]
-    held = dask.delayed(_computed)(places, reader.layout.dtype, parts)
-    return client.compute(held, workers=worker, allow_other_workers=worker is not None)
+    array, elsewhere = reader.local_array, worker is not None
+    if array is None:
+        return client.submit(read_pinned, reader, tiles, workers=worker, allow_other_workers=elsewhere, pure=False)
+    if isinstance(array, np.ndarray):
+        return client.scatter(read_pinned(reader, tiles), workers=worker, hash=False)
+    parts = [array[reader.layout.span(i), reader.layout.span(j)] for i, j in tiles]
+    pinned = dask.delayed(_computed)(tiles, reader.layout.dtype, parts)
+    return client.compute(pinned, workers=worker, allow_other_workers=elsewhere)
 
 
-def _computed(places: Sequence[Place], dtype: np.dtype[Any], parts: Sequence[Array]) -> PinnedTiles:
-    pairs = zip(places, parts, strict=True)
+def read_memory(reader: Reader) -> int:
+    """Return what reading one tile adds to the memory of a worker as Dask counts it, which includes mapped files."""
+    return reader.layout.tile_bytes if reader.mapped else reader.read_memory
+
+
+def _computed(tiles: Sequence[TileIndex], dtype: np.dtype[Any], parts: Sequence[Array]) -> PinnedTiles:
+    pairs = zip(tiles, parts, strict=True)
     return PinnedTiles({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
 
 
@@ -82,10 +93,10 @@ class WorkerCache:
         self.client = client
         self.futures: dict[Group, Any] = {}
         self.homes: dict[Group, str] = {}
-        """The worker that each group was given to."""
+        """The worker that each group was assigned to."""
 
     def stranded(self) -> set[Group]:
-        """Groups that wait for a worker that is gone, and that nobody works on."""
+        """Return the groups that wait for a lost worker and that no other worker is processing."""
         here = self.client.processing()
         busy = {key for keys in here.values() for key in keys}
         return {
@@ -96,55 +107,69 @@ class WorkerCache:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Cancel, while a scan runs, what would wait for ever, so that it can be asked for anew.
+        """Cancel futures that would wait for ever while a scan runs, so that they can be submitted again.
 
-        Dask sends what was meant for a worker that died to another one, but not if there is none at that moment.
+        Dask moves the tasks of a dead worker to another one, but not if there is none at that moment.
         """
         ended = threading.Event()
 
         def look() -> None:
             before: set[Group] = set()
             while not ended.wait(LOOK):
-                with suppress(Exception):  # a connection that is lost is somebody else's business
+                with suppress(Exception):  # a lost connection is reported by the scan itself
                     now = self.stranded()
                     if lost := now & before:
                         self.client.cancel([self.futures[group] for group in lost])
                     before = now
 
-        looking = threading.Thread(target=look, daemon=True)
-        looking.start()
+        watcher = threading.Thread(target=look, daemon=True)
+        watcher.start()
         try:
             yield
         finally:
             ended.set()
-            looking.join()
+            watcher.join()
 
-    def place(
-        self, reader: Any, groups: dict[Group, list[Place]], tile_bytes: int, task_memory: int, memory: WorkerMemory
+    def pin(
+        self,
+        reader: Reader,
+        groups: dict[Group, list[TileIndex]],
+        tile_bytes: int,
+        task_memory: int,
+        memory: WorkerMemory,
     ) -> tuple[dict[Group, Any], set[Group]]:
-        """Return futures of the groups that workers hold, and the groups that are read from the source for this scan.
+        """Return futures of the groups that workers hold, and the groups that this scan reads from the source.
 
-        Groups that fit are pinned; the others are read by their tasks, or, where the workers cannot read them
+        Groups that fit are pinned. The others are read by their tasks or, where the workers cannot read them
         themselves, sent for this scan only.
         """
         for group in [group for group, future in self.futures.items() if future.status not in ("pending", "finished")]:
             del self.futures[group]  # lost with its worker, or it could not be read
-        sizes = {group: len(places) * tile_bytes for group, places in groups.items()}
+        sizes = {group: len(tiles) * tile_bytes for group, tiles in groups.items()}
         read = {group for group in groups if group not in self.futures}
         for group, address in placement(sizes, self.futures, task_memory, memory).items():
             self.futures[group] = send_tiles(self.client, reader, groups[group], address)
             self.homes[group] = address
-        given = dict(self.futures)
-        if not reader.travels:
-            sent = [group for group in groups if group not in given]
-            given |= {group: send_tiles(self.client, reader, groups[group], None) for group in sent}
-        return given, read
+        futures = dict(self.futures)
+        if reader.local_array is not None:
+            sent = [group for group in groups if group not in futures]
+            futures |= {group: send_tiles(self.client, reader, groups[group], None) for group in sent}
+        return futures, read
+
+
+_caches: WeakKeyDictionary[TileSource, dict[str, WorkerCache]] = WeakKeyDictionary()
+
+
+def worker_cache(source: TileSource, client: Any) -> WorkerCache:
+    """Return what the workers of a client hold of a matrix; it lives as long as the matrix."""
+    of_clients = _caches.setdefault(source, {})
+    return of_clients.get(client.id) or of_clients.setdefault(client.id, WorkerCache(client))
 
 
 def placement(
     sizes: dict[Group, int], pinned: Collection[Group], task_memory: int, memory: WorkerMemory
 ) -> dict[Group, str]:
-    """Return the worker for each group, of so many bytes, that can be pinned beside those that are pinned already.
+    """Assign a worker to each group, given its size in bytes, that can be pinned beside those already pinned.
 
     Each goes to the worker with the most room left. Already pinned groups are charged to the workers evenly.
     """
@@ -168,9 +193,9 @@ def placement(
 def batches(
     groups: Sequence[Group], homes: Mapping[Group, str], memory: WorkerMemory, *, most: int | None
 ) -> list[list[Group]]:
-    """Return groups that may share a task, because one worker holds them: one task for each thread, if `most` allows.
+    """Combine groups that one worker holds into tasks, one for each thread, of at most `most` groups.
 
-    Every task costs the scheduler a millisecond or more, as much as a scan of a small matrix takes in all.
+    Every task costs the scheduler a millisecond or more, as much as a complete scan of a small matrix.
     """
     by_home: dict[str, list[Group]] = {}
     alone: list[list[Group]] = []
@@ -187,8 +212,8 @@ def batches(
 
 
 @dataclass(frozen=True)
-class Tell:
-    """Called in a task: reports its progress from the worker to the client."""
+class WorkerProgress:
+    """Reports the progress of a task from its worker to the client."""
 
     topic: str
 
@@ -198,32 +223,32 @@ class Tell:
         get_worker().log_event(self.topic, {"tiles": tiles, "bytes": bytes})
 
 
-def quiet(tiles: int, bytes: int) -> None:  # noqa: A002
-    """Called in a task where nobody is told of progress."""
+def no_progress(tiles: int, bytes: int) -> None:  # noqa: A002
+    """Report nothing; for tasks whose progress is not watched."""
 
 
 @contextmanager
 def progress_from_workers(
     client: Any, step: progress.Pass, tiles: int, size: int, *, watched: bool
 ) -> Iterator[Callable[[int, int], None]]:
-    """Progress of a scan on a cluster: the workers' reports as they come, and what did not arrive at the end."""
+    """Count the progress of a scan on a cluster: the workers' reports as they come, and the remainder at the end."""
     if not watched:
-        yield quiet
+        yield no_progress
         step.add(tiles=tiles, bytes=size, read=False)
         return
     topic = f"dasrel-{uuid.uuid4().hex}"
     seen = {"tiles": 0, "bytes": 0, "open": 1}
 
     def hear(event: tuple[Any, Any]) -> None:
-        told = event[1]
-        if seen["open"] and seen["tiles"] + told["tiles"] <= tiles:
-            seen["tiles"] += told["tiles"]
-            seen["bytes"] += told["bytes"]
-            step.add(tiles=told["tiles"], bytes=told["bytes"], read=False)
+        report = event[1]
+        if seen["open"] and seen["tiles"] + report["tiles"] <= tiles:
+            seen["tiles"] += report["tiles"]
+            seen["bytes"] += report["bytes"]
+            step.add(tiles=report["tiles"], bytes=report["bytes"], read=False)
 
     client.subscribe_topic(topic, hear)
     try:
-        yield Tell(topic)
+        yield WorkerProgress(topic)
         seen["open"] = 0
         step.add(tiles=tiles - seen["tiles"], bytes=size - seen["bytes"], read=False)
     finally:
@@ -232,24 +257,24 @@ def progress_from_workers(
 
 
 def get(client: Any, addresses: Iterable[str], graph: dict[Any, Any], wanted: list[Any]) -> list[Any]:
-    """Run a graph on the workers and bring the results here, straight from them where they can be reached."""
+    """Run a graph on the workers and gather the results, directly from the workers where they can be reached."""
     direct = all(_reachable(address) for address in addresses)
     with warnings.catch_warnings():
-        # The strips of U travel inside the graph, so that a lost worker loses nothing that cannot be made again.
+        # The strips of U are part of the graph, so that everything that a lost worker held can be computed again.
         warnings.filterwarnings("ignore", message="Sending large graph", category=UserWarning)
         return list(client.get(graph, wanted, direct=direct or None))
 
 
 @cache
 def _reachable(address: str) -> bool:
-    """Whether this process can open a connection to a worker; tried once. Else its scheduler passes things on.
+    """Whether this process can open a connection to a worker; tried once. Otherwise the scheduler relays results.
 
-    A scheduler in a pod or behind a tunnel may be all that can be reached of a cluster. Measured with two workers on
-    one machine, n = 20,480 and 64 columns: 31 MB of sums come 30 to 50 ms sooner without the scheduler. With TLS it is
-    not tried: a worker warns of connections that end before their handshake.
+    The scheduler, in a pod or behind a tunnel, may be all that can be reached of a cluster. Measured with two workers
+    on one machine, n = 20,480 and 64 columns: 31 MB of sums arrive 30 to 50 ms earlier without the scheduler. Not tried
+    with TLS: a worker warns of connections that end before their handshake.
     """
-    protocol, _, place = address.rpartition("://")
-    host, _, port = place.rpartition(":")
+    protocol, _, authority = address.rpartition("://")
+    host, _, port = authority.rpartition(":")
     if protocol != "tcp":
         return False
     try:

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import Relation, left_products
-from dasrel.engine.scan import Consumer, Plan, TileSource, scan
+from dasrel.engine.scan import Consumer, Plan, scan
 from dasrel.errors import InputError
 from dasrel.geometry.davidson import BLOCK, POINTS, Bracket, DavidsonSearch, Family, advance, boundary, is_positive
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Metric, Search, lanczos
 from dasrel.geometry.tree import Paths, Tree, Ultrametric, minimum_spanning_tree, ultrametric
 from dasrel.kernels import products
 from dasrel.kernels.products import View
+from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, progress
 from dasrel.util.text import count_text, shown, some
 

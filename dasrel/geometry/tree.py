@@ -24,10 +24,11 @@ from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from dasrel.engine.scan import Consumer, Plan, TileSource, scan, scan_memory
+from dasrel.engine.scan import Consumer, Plan, scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import spanning_forest
 from dasrel.kernels.spanning_forest import Forest
+from dasrel.store.layout import TileSource
 from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
 from dasrel.util import Array, Float, Index
 from dasrel.util.files import ArchiveFormat, load_archive, save_archive

@@ -31,8 +31,9 @@ from dasrel.io.text_stream import given_ids
 from dasrel.kernels import checks
 from dasrel.kernels.checks import Policy, TileStatistics
 from dasrel.store.growth import AppendTransaction, Tile, append_transaction, checked_names, grown_record
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
-from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
+from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, Names, parallel
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
@@ -538,7 +539,7 @@ def estimate_append(
     names = checked_names(names, old)
     layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
     touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]
-    grown = sum(j < old.layout.a_side for _, j in touched)
+    grown = sum(j < old.layout.n_blocks for _, j in touched)
     facts = {
         "as": about["as"], "objects_before": old.n_objects, "new_objects": len(names),
         "tiles_written": len(touched) - grown, "tiles_grown": grown,

@@ -48,8 +48,9 @@ from dasrel.io.text_stream import given_ids
 from dasrel.io.triplets import SparseSource, _sparse_npz, absent_value
 from dasrel.kernels import checks
 from dasrel.kernels.checks import Policy
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames
-from dasrel.store.tile_files import Layout, StoreLike, TileFiles, default_tile, lasting, local_path
+from dasrel.store.tile_files import StoreLike, TileFiles, default_tile, lasting, local_path
 from dasrel.store.writer import (
     PartDone,
     Writer,
@@ -438,7 +439,7 @@ def task_memory(source: Source, layout: Layout, mapped: bool, *, on_worker: bool
     block = source.block_memory(side, side)
     if on_worker and not block:
         block = side * side * 8  # a view of a mapped file here is a copy there
-    blocks = block * (2 if source.mirrored and layout.a_side > 1 else 1)
+    blocks = block * (2 if source.mirrored and layout.n_blocks > 1 else 1)
     copies = 1 if mapped else 3  # what is not written as it is, Zarr encodes
     padded = 1 if layout.n_objects % layout.tile else 0
     return blocks + layout.tile_bytes * (copies + padded) + SMALL

@@ -22,8 +22,9 @@ from dasrel.io.features import Features, Mapped, array_checksum, check_values, r
 from dasrel.io.metrics import Metric, described, made_ready, needs, resolve, tile_values
 from dasrel.io.text_stream import given_ids
 from dasrel.kernels.checks import BLOCK, EXAMPLES, Policy, check_tile
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames
-from dasrel.store.tile_files import Layout, StoreLike, TileFiles, checked_ids, default_tile
+from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile
 from dasrel.store.writer import (
     PartDone,
     Writer,

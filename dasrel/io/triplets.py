@@ -338,7 +338,7 @@ class _Coded(ctypes.Structure):
 
     _fields_ = (
         ("first", POINTER), ("second", POINTER), ("values", POINTER), ("rows", LONG),
-        ("numbers", POINTER * 2), ("blocks", POINTER * 2), ("a_side", LONG),
+        ("numbers", POINTER * 2), ("blocks", POINTER * 2), ("n_blocks", LONG),
     )  # fmt: skip
 
 
@@ -371,12 +371,12 @@ class _Runs:
             self._waiting.popleft().result()
 
     def _write(self, part: Part, numbers: tuple[Array, Array]) -> None:
-        records, codes, counts, a_side = self._sorted_quickly(part, numbers) or self._sorted(part, numbers)
+        records, codes, counts, n_blocks = self._sorted_quickly(part, numbers) or self._sorted(part, numbers)
         if part.memory is not None:
             self._spare.give(part.memory)
         ends = np.cumsum(counts)
         index = np.empty((codes.size, 3), np.int64)
-        index[:, 0] = _block_key(codes // a_side, codes % a_side)
+        index[:, 0] = _block_key(codes // n_blocks, codes % n_blocks)
         index[:, 1] = self._written + ends - counts
         index[:, 2] = self._written + ends
         left = records.view(np.uint8).data
@@ -391,15 +391,15 @@ class _Runs:
         """By the compiled counting of blocks; None if there is none, or there are too many blocks for it."""
         library = text_stream.library()
         n = max(int(known.max(initial=0)) for known in numbers) + 1
-        a_side = (n - 1) // SIDE + 1
-        if library is None or a_side > 256:
+        n_blocks = (n - 1) // SIDE + 1
+        if library is None or n_blocks > 256:
             return None
         values = np.ascontiguousarray(part.values, np.float64)
         first, second = (np.ascontiguousarray(codes, np.int32) for _, codes in (part.first, part.second))
         blocks = [known // SIDE for known in numbers]
         columns = first.ctypes.data, second.ctypes.data, values.ctypes.data
-        coded = _Coded(*columns, values.size, _two(numbers), _two(blocks), a_side)
-        counts, own, ways = np.zeros(a_side * a_side, np.int64), np.zeros(n, bool), np.zeros(2, bool)
+        coded = _Coded(*columns, values.size, _two(numbers), _two(blocks), n_blocks)
+        counts, own, ways = np.zeros(n_blocks * n_blocks, np.int64), np.zeros(n, bool), np.zeros(2, bool)
         library.dasrel_count_pairs_by_block(ctypes.byref(coded), counts.ctypes.data, own.ctypes.data, ways.ctypes.data)
         self.has_self.update(np.flatnonzero(own).tolist())
         self.above, self.below = self.above or bool(ways[0]), self.below or bool(ways[1])
@@ -409,7 +409,7 @@ class _Runs:
         records, places = self._room[:size], np.cumsum(counts) - counts
         library.dasrel_sort_pairs_by_block(ctypes.byref(coded), places.ctypes.data, records.ctypes.data)
         found = np.flatnonzero(counts)
-        return records.view(RECORD), found, counts[found], a_side
+        return records.view(RECORD), found, counts[found], n_blocks
 
     def _sorted(self, part: Part, numbers: tuple[Array, Array]) -> _Sorted:
         first, second = (
@@ -425,15 +425,15 @@ class _Runs:
         self.above = self.above or bool((first < second).any())
         self.below = self.below or bool((first > second).any())
         rows, columns = first // SIDE, second // SIDE
-        a_side = int(max(rows.max(initial=0), columns.max(initial=0))) + 1
+        n_blocks = int(max(rows.max(initial=0), columns.max(initial=0))) + 1
         # Stable, so that the pairs of a block stay in the order of the list; NumPy is quickest with 16 bits.
-        code: Array = rows.astype(np.uint16 if a_side <= 256 else np.int64)
-        code *= code.dtype.type(a_side)
+        code: Array = rows.astype(np.uint16 if n_blocks <= 256 else np.int64)
+        code *= code.dtype.type(n_blocks)
         code += columns.astype(code.dtype)
         order = np.argsort(code, kind="stable")
         moved: Array = records.view(np.complex128).take(order)  # 16 bytes each, which NumPy moves faster than fields
         codes, counts = np.unique(code.astype(np.int64), return_counts=True)
-        return moved, codes, counts, a_side
+        return moved, codes, counts, n_blocks
 
     def finish(self) -> list[int]:
         """Write what is left; the places in the index where the runs begin and end."""
@@ -501,9 +501,9 @@ def _joined(heap: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 def _has_both_ways(records: _Records, n: int) -> bool:
     """Whether any pair is in the list in both directions."""
-    a_side = -(-n // SIDE)
-    for row in range(a_side):
-        for column in range(row, a_side):
+    n_blocks = -(-n // SIDE)
+    for row in range(n_blocks):
+        for column in range(row, n_blocks):
             present = np.zeros(SIDE * SIDE, bool)
             if row != column:
                 for cells, _ in records.cells(row, column, gathered=False):

@@ -1,16 +1,12 @@
-"""What may enter a store: statistics, checks and named repairs of one tile.
+"""What may enter a store: statistics, checks and named repairs of one tile. Pure functions.
 
-The statistics of tiles: counted as values are stored, kept one record per tile, added up to the audit of a store.
+Statistics are kept one record per tile and added up to the audit of a store. They follow from the stored values alone,
+so that a tile that has grown has those of a tile written at once.
 
-Pure functions on NumPy arrays. Statistics follow from the stored values alone, so that a tile that grows has those of
-one that was written at once.
-
-What may enter a store: the checks and the named repairs of one tile.
-
-Pure functions on NumPy arrays. A tile is checked in blocks that stay in the processor's cache, so that the dozen
-questions asked of each value cost one pass over memory. Rows without a flaw, which most are, are taken in by a compiled
-pass (`checks.c`) where there is one, with the same result to the last bit. Measured on one core, for a tile of 4,096 x
-4,096 float32 and its mirrored block: 27 ms instead of 48; a copy alone takes 8.
+A tile is checked in blocks that stay in the processor's cache, so that the dozen checks of each value cost one pass
+over memory. Rows without a flaw, which most are, are copied and checked by a compiled pass (`checks.c`) where there is
+one, with the same result to the last bit. Measured on one core, for a tile of 4,096 x 4,096 float32 and its mirrored
+block: 27 ms instead of 48; a copy alone takes 8.
 """
 
 from __future__ import annotations
@@ -32,14 +28,14 @@ from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 EXAMPLES = 3
-"""Pairs that are named of each sort."""
+"""Number of example pairs that are named."""
 
 
 @dataclass
 class TileStatistics:
     """The statistics of one tile, or of many added up: off-diagonal pairs unless said otherwise.
 
-    A record travels as a row of float64 numbers (`to_row`), so that the store can keep one per tile in a Zarr array.
+    A record is stored as a row of float64 numbers (`to_row`), so that the store can keep one per tile in a Zarr array.
     Places are row and column of the whole matrix, -1 where there is none.
     """
 
@@ -52,7 +48,7 @@ class TileStatistics:
     clipped: float = 0.0
     lowest_clipped: float = 0.0
     asymmetric: float = 0.0
-    """Pairs whose two values differ by more than the store can show."""
+    """Pairs whose two values differ by more than the store's precision."""
     asymmetry: float = 0.0
     """Largest difference of the two values of a pair, before any repair."""
     asymmetry_row: float = -1.0
@@ -66,13 +62,13 @@ class TileStatistics:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the values are surely those of the source, both directions of every pair alike to the last bit."""
+        """Whether the values are certainly those of the source, both directions of every pair equal to the last bit."""
         no_diagonal = self.diagonal_minimum > self.diagonal_maximum
         zero_diagonal = self.diagonal_minimum == self.diagonal_maximum == 0
         return not (self.asymmetry or self.missing or self.clipped) and (no_diagonal or zero_diagonal)
 
     def to_row(self) -> Array:
-        """As numbers."""
+        """Return the statistics as a row of numbers."""
         row: list[float] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -81,7 +77,7 @@ class TileStatistics:
 
     @classmethod
     def from_row(cls, row: Array) -> TileStatistics:
-        """Back from numbers."""
+        """Return the statistics of a row of numbers."""
         values = [float(x) for x in row]
         plain, places = values[: -4 * EXAMPLES], values[-4 * EXAMPLES :]
         names = [field.name for field in fields(cls)][: len(plain)]
@@ -91,7 +87,7 @@ class TileStatistics:
         return record
 
     def merged(self, other: TileStatistics) -> TileStatistics:
-        """The statistics of both; `self` comes first in the order of tiles."""
+        """Return the statistics of both; `self` comes first in the order of tiles."""
         asymmetric = self if self.asymmetry >= other.asymmetry else other
         return TileStatistics(
             minimum=min(self.minimum, other.minimum),
@@ -118,7 +114,7 @@ RECORD_LENGTH = TileStatistics().to_row().size
 
 
 def audit_of(record: TileStatistics, ids: Sequence[str] | Array) -> dict[str, Any]:
-    """The audit that a store carries, from the statistics of all its tiles."""
+    """Return the audit of a store from the statistics of all its tiles."""
 
     def pairs(places: tuple[float, ...]) -> list[list[str]]:
         flat = [int(p) for p in places if p >= 0]
@@ -144,7 +140,7 @@ def audit_of(record: TileStatistics, ids: Sequence[str] | Array) -> dict[str, An
 def counted(
     band: Array, place: tuple[int, int], extremes: tuple[float, float] | None = None, sums: Array | None = None
 ) -> TileStatistics:
-    """Extremes, sum and zeros of rows off the diagonal, as they are stored; what is known of them already is given.
+    """Count extremes, sum and zeros of stored rows off the diagonal; extremes and sums may be given.
 
     They follow from the stored values alone, whichever way these were checked, so that a tile that grows has the
     statistics of one that was written at once. Pairs that wait for the maximum are left out.
@@ -167,14 +163,14 @@ def counted(
 
 
 def column_sums(band: Array) -> Array:
-    """The sum of each column in double, one row after the other: the order in which the compiled pass adds."""
+    """Return the sum of each column in float64, row after row: the order in which the compiled pass adds."""
     if band.shape[1] == 1:  # which NumPy would add up in pairs
         return np.asarray(np.add.accumulate(band, axis=0, dtype=np.float64)[-1])
     return np.asarray(band.sum(axis=0, dtype=np.float64))
 
 
 def count_diagonal(block: Array, place: tuple[int, int], record: TileStatistics) -> None:
-    """The same of a block on the diagonal: each unordered pair once, the diagonal itself left out."""
+    """Count a block on the diagonal: each unordered pair once, without the diagonal."""
     values = block[np.triu_indices(block.shape[0], 1)]
     known = values[~np.isnan(values)]
     record.pairs = known.size
@@ -192,7 +188,7 @@ def _count_zeros(block: Array, place: tuple[int, int], record: TileStatistics) -
 
 
 def value_range(values: Array) -> tuple[float, float]:
-    """Smallest and largest; both NaN when a value is NaN. Zero has no sign here: which one is met first is chance."""
+    """Return minimum and maximum, both NaN if a value is NaN. Zero has no sign: which one comes first is chance."""
     return float(values.min()) + 0.0, float(values.max()) + 0.0
 
 
@@ -237,19 +233,17 @@ def check_tile(
     fits = out is not None and out.shape == upper.shape and out.dtype == dtype
     result = out if out is not None and fits else np.empty(upper.shape, dtype=dtype)
     record = TileStatistics()
-    turn = _Turn(upper.dtype)
+    scratch = _Scratch(upper.dtype)
     for r in range(0, upper.shape[0], BLOCK):
         down = slice(r, r + BLOCK)
         first = r if on_diagonal else 0  # of the columns that are left to do in these rows
-        if (
-            on_diagonal
-        ):  # the block with the diagonal in it goes the long way, what lies right of it may go the quick one
-            record = record.merged(_long_way(upper, lower, result, (down, down), place, kind, policy, ids, turn))
+        if on_diagonal:  # the block with the diagonal is checked by itself, the rest of the rows may be flawless
+            record = record.merged(_check_part(upper, lower, result, (down, down), place, kind, policy, ids, scratch))
             first += BLOCK
         right = slice(first, None)
         mirror = upper if on_diagonal and lower is None else lower
         across = None if mirror is None else mirror[right, down]
-        plain = _plain_band(upper[down, right], across, result[down, right], (row0 + r, col0 + first), kind, turn)
+        plain = _plain_band(upper[down, right], across, result[down, right], (row0 + r, col0 + first), kind, scratch)
         if plain is not None:
             record = record.merged(plain)
             if on_diagonal:
@@ -257,12 +251,12 @@ def check_tile(
             continue
         for c in range(first, upper.shape[1], BLOCK):
             here = (down, slice(c, c + BLOCK))
-            record = record.merged(_long_way(upper, lower, result, here, place, kind, policy, ids, turn))
+            record = record.merged(_check_part(upper, lower, result, here, place, kind, policy, ids, scratch))
         record = record.merged(counted(result[down, right], (row0 + r, col0 + first)))
     return result, record
 
 
-def _long_way(
+def _check_part(
     upper: Array,
     lower: Array | None,
     result: Array,
@@ -271,13 +265,13 @@ def _long_way(
     kind: str,
     policy: Policy,
     ids: Names,
-    turn: _Turn,
+    scratch: _Scratch,
 ) -> TileStatistics:
     """Check and repair one block of a tile, and its mirror image where the tile has both."""
     there = (here[1], here[0])
     on_diagonal = place[0] == place[1]
     mirror = upper[there] if on_diagonal and lower is None else None if lower is None else lower[there]
-    b = None if mirror is None else turn(mirror)
+    b = None if mirror is None else scratch.transposed(mirror)
     place_of_block = result[here]
     start = (place[0] + here[0].start, place[1] + here[1].start)
     block, record = _check_block(upper[here], b, place_of_block, start, kind, policy, ids)
@@ -288,29 +282,23 @@ def _long_way(
     return record
 
 
-class _Turn:
-    """Transposes blocks in memory of its own: fresh memory for each of them would cost more than the work.
-
-    Rows of a copy with a little padding fall into different cache lines, which makes it four times faster.
-    """
+class _Scratch:
+    """Scratch memory for the blocks of one tile: allocating it for each block would cost more than the checks."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._padded = np.empty((BLOCK, BLOCK + 16), dtype=dtype)
-        self._turned = np.empty((BLOCK, BLOCK), dtype=dtype)
+        self._transpose = kernels.Transpose(dtype)
+        self._transposed = np.empty((BLOCK, BLOCK), dtype=dtype)
         self.differ = np.empty((BLOCK, BLOCK), dtype=bool)
 
-    def __call__(self, block: Array) -> Array:
-        rows, columns = block.shape
-        padded, turned = self._padded[:rows, :columns], self._turned[:columns, :rows]
-        padded[:] = block
-        turned[:] = padded.T
-        return turned
+    def transposed(self, block: Array) -> Array:
+        """Return the transposed block, valid until the next call."""
+        return self._transpose(block, self._transposed[: block.shape[1], : block.shape[0]])
 
 
 def _plain_band(
-    a: Array, b: Array | None, out: Array, place: tuple[int, int], kind: str, turn: _Turn
+    a: Array, b: Array | None, out: Array, place: tuple[int, int], kind: str, scratch: _Scratch
 ) -> TileStatistics | None:
-    """The quick way for rows without any flaw, off the diagonal, in the store's own type; None sends them the long way.
+    """Copy and check rows off the diagonal in the store's own type; None if they have a flaw, for `_check_part`.
 
     `b` holds the mirrored values (columns against rows).
     """
@@ -330,15 +318,15 @@ def _plain_band(
     if taken is None and b is not None:
         for c in range(0, out.shape[1], BLOCK):
             mine = out[:, c : c + BLOCK]
-            differ = turn.differ[: mine.shape[0], : mine.shape[1]]
-            if np.not_equal(mine, turn(b[c : c + BLOCK]), out=differ).any():
+            differ = scratch.differ[: mine.shape[0], : mine.shape[1]]
+            if np.not_equal(mine, scratch.transposed(b[c : c + BLOCK]), out=differ).any():
                 return None
     return counted(out, place, (low, high), sums)
 
 
 @cache
 def _native_checks() -> Any | None:
-    """The compiled pass, or None where it was not built or cannot run."""
+    """Return the compiled pass, or None where it was not built or cannot run."""
     library = kernels.vector_library()
     if library is not None:
         for name in ("dasrel_copy_and_check_f32", "dasrel_copy_and_check_f64"):
@@ -379,7 +367,7 @@ def _check_block(
     policy: Policy,
     ids: Names,
 ) -> tuple[Array, TileStatistics]:
-    """The block as it is to be stored: in `out` where no repair had to make a new one."""
+    """Return the block to be stored, in `out` unless a repair made a new one."""
     dtype = out.dtype
     if a.dtype.kind not in "fiub":
         raise InputError(f"values are of type {a.dtype}; numbers are needed")
@@ -564,7 +552,7 @@ def _pair(row: int, column: int, ids: Names) -> str:
 
 
 def _places(mask: Array, values: Array, place: tuple[int, int], ids: Names) -> str:
-    """The first few offenders with their values, and how many there are in this block."""
+    """Name the first few offending pairs with their values, and how many there are in this block."""
     flat = np.flatnonzero(mask)
     named = []
     for k in flat[:EXAMPLES]:

@@ -1,21 +1,17 @@
-"""Views of a tile and products with it.
+"""Views of a tile and products with it: pure functions.
 
-Pure functions on one tile: views of its values, and products with it. NumPy only, no Dask, no files.
+A tile is processed in *panels*, bands of rows small enough to stay in the processor's cache. A panel is fetched from
+memory once; the view is applied to it and both products, with the tile and with its transpose, are computed while it is
+in the cache. Measured at n = 20,480, 4 columns, 2 cores: 0.08 s per scan, against 0.14 s for complete tiles.
 
-A tile is worked on in *panels*, bands of rows small enough to stay in the processor's cache. A panel is fetched from
-memory once; the view is applied to it and both products, the tile's own and the mirrored one's, are taken while it is
-there. Measured at n = 20,480, 4 columns, 2 cores: 0.08 s a scan, against 0.14 s for whole tiles.
-
-Products of a tile with few columns, by a small compiled kernel where there is one, else not at all.
-
-`products.c` is compiled when dasrel is installed on a machine that has a C compiler; it runs on x86-64 processors with
-AVX2 and FMA, and on 64-bit ARM. Everywhere else `tiles` multiplies by BLAS, as it always does when there are many
-columns. Measured on one core with AVX2 for a tile of 4,096 x 4,096 float32 (both products, ms; a read of it alone takes
-3.0):
+Products with few columns are computed by a compiled kernel. `products.c` is compiled when dasrel is installed on a
+machine with a C compiler; it runs on x86-64 processors with AVX2 and FMA, and on 64-bit ARM. BLAS computes them
+elsewhere, and always where there are many columns. Measured on one core with AVX2 for a tile of 4,096 x 4,096 float32
+(both products, ms; reading it alone takes 3.0):
 
     columns    1     2     3     4     5     8    16    32
     BLAS     5.7  14.6  20.2  12.7  18.5  15.9  22.3  34.9
-    here     3.8   4.8   5.3   5.3   6.2   8.8  16.3  33.7
+    kernel   3.8   4.8   5.3   5.3   6.2   8.8  16.3  33.7
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dasrel import kernels
 from dasrel.errors import InputError
@@ -38,7 +33,7 @@ from dasrel.vocabulary import is_similarity
 PANEL_BYTES = 4 * 2**20
 WIDE = 48
 """Columns from which a product is bound by arithmetic. There, and where no view is applied, panels are four times as
-high: fewer sums to add up, and fewer moments at which a thread waits for Python's lock."""
+high: fewer sums to add, and a thread waits less often for the interpreter lock."""
 STEPS = ("power", "exponential", "log", "gaussian", "spread", "floor", "plus-power", "plus-exponential", "plus-log")
 """The elementwise steps that a view can be made of; D is the squared dissimilarity that reaches the step.
 
@@ -57,13 +52,13 @@ Parameter = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class View:
-    """How stored values become what an algorithm sees: the kind makes squared dissimilarities, the steps follow."""
+    """A transformation of stored values: the kind makes squared dissimilarities, to which the steps are applied."""
 
     kind: str
     steps: tuple[tuple[str, Parameter], ...] = ()
 
     def then(self, step: str, parameter: Parameter) -> View:
-        """This view with one more step."""
+        """Return this view with one more step."""
         numbers = parameter if isinstance(parameter, tuple) else (parameter,)
         positive = all(np.isfinite(a) and (a > 0 or (step == "spread" and a >= 0)) for a in numbers)
         if step not in STEPS or not positive or len(numbers) != (2 if step.startswith("plus-") else 1):
@@ -76,17 +71,17 @@ class View:
 
     @property
     def panels(self) -> int:
-        """Panels of scratch memory that it takes."""
+        """Number of panels of scratch memory that it takes."""
         return 1 + any(step.startswith("plus-") for step, _ in self.steps)
 
     @property
     def is_identity(self) -> bool:
-        """Whether the stored values are used as they are."""
+        """Whether the stored values are used unchanged."""
         return self.kind == "squared-distance" and not self.steps
 
     @property
     def at_zero(self) -> float:
-        """The view of a squared dissimilarity of 0: what stands on the diagonal."""
+        """The view of a squared dissimilarity of 0: the diagonal."""
         return float(self._stepped(np.zeros((1, 1)), on_diagonal=True)[0, 0])
 
     def apply(
@@ -98,7 +93,7 @@ class View:
         row_self: Array | None,
         column_self: Array | None,
     ) -> Array:
-        """The view of a band of values, in `buffer` (same shape and type); `values` itself if nothing is to be done.
+        """Return the view of a band of values, in `buffer` (same shape and type); `values` itself for the identity.
 
         Parameters
         ----------
@@ -121,7 +116,7 @@ class View:
             buffer += column_self[None, :].astype(buffer.dtype, copy=False)
         diagonal = None if offset is None else (np.arange(len(buffer)), offset + np.arange(len(buffer)))
         if diagonal is not None and is_similarity(self.kind):
-            buffer[diagonal] = 0  # rounding leaves a trace there
+            buffer[diagonal] = 0  # not exact because of rounding
         self._stepped(buffer, on_diagonal=False)
         if diagonal is not None:
             buffer[diagonal] = self.at_zero
@@ -167,7 +162,7 @@ def _fit(x: Array, step: str, a: float) -> None:
 
 @dataclass(frozen=True)
 class Strips:
-    """What a tile's products need of the two strips that it joins; each array is (columns, objects of the strip)."""
+    """The factors of a tile's products, of its row and column strips; each array is (columns, objects of the strip)."""
 
     rows: Array
     columns: Array
@@ -176,13 +171,13 @@ class Strips:
 
 
 def panel_rows(shape: tuple[int, int], itemsize: int, columns: int = 1, *, viewed: bool = True) -> int:
-    """Rows of a band: as many as stay in the cache."""
+    """Return the number of rows of a panel that stays in the cache."""
     size = PANEL_BYTES * (1 if viewed and columns < WIDE else 4)
     return max(1, min(shape[0], max(16, size // max(1, shape[1] * itemsize))))
 
 
 def panels(shape: tuple[int, int], height: int) -> Iterator[slice]:
-    """The bands of rows in which a tile is worked on."""
+    """Yield the bands of rows in which a tile is processed."""
     for start in range(0, shape[0], height):
         yield slice(start, min(start + height, shape[0]))
 
@@ -196,7 +191,7 @@ def add_products(
     """Add the products with one tile seen through several views to float64 sums, in one pass over the tile.
 
     For each wanted (view F, strips): `row_sums += strips.columns @ F(tile).T` and, unless the tile lies on the diagonal
-    (`column_sums` is None), `column_sums += strips.rows @ F(tile)`. Products are taken in the tile's own precision.
+    (`column_sums` is None), `column_sums += strips.rows @ F(tile)`. Products are computed in the tile's own precision.
 
     Cost: one read of the tile; one panel of scratch memory.
     """
@@ -230,32 +225,13 @@ def add_products(
                 there += np.matmul(strips.rows[:, band], panel, out=across[: width * columns].reshape(width, columns))
 
 
-def extremes(tile: Array, on_diagonal: bool) -> tuple[float, float]:
-    """Smallest and largest value off the diagonal; (inf, -inf) where there is none."""
-    if not on_diagonal:
-        return float(tile.min()), float(tile.max())
-    above = tile[np.triu_indices(len(tile), 1)]
-    return (float(above.min()), float(above.max())) if above.size else (np.inf, -np.inf)
-
-
-def histogram(tile: Array, edges: Array, on_diagonal: bool) -> NDArray[np.int64]:
-    """How many unordered pairs fall between the edges (the last interval is closed); the diagonal is left out."""
-    counts = np.zeros(len(edges) - 1, dtype=np.int64)
-    for band in panels(tile.shape, panel_rows(tile.shape, tile.itemsize)):
-        values = tile[band]
-        if on_diagonal:
-            values = values[np.arange(values.shape[1])[None, :] > np.arange(band.start, band.stop)[:, None]]
-        counts += np.histogram(values, bins=edges)[0]
-    return counts
-
-
 MOST_COLUMNS = 32
-"""Above these BLAS is as good, and it knows more processors."""
+"""Most columns for the compiled kernel; with more, BLAS is as fast."""
 
 
 @cache
 def _native_products() -> Any | None:
-    """The compiled kernel, or None where it was not built or cannot run."""
+    """Return the compiled kernel, or None where it was not built or cannot run."""
     library = kernels.vector_library()
     if library is not None:
         many = (LONG,) * 4
@@ -266,16 +242,16 @@ def _native_products() -> Any | None:
 
 
 def has_native_products() -> bool:
-    """Whether the compiled kernel is used at all."""
+    """Tell whether the compiled kernel is used."""
     return _native_products() is not None
 
 
 def _add_products_native(
     panel: Array, rows: Array | None, columns: Array | None, row_sums: Array | None, column_sums: Array | None
 ) -> bool:
-    """`row_sums += columns @ panel.T` and `column_sums += rows @ panel`; False if BLAS must do it.
+    """Compute `row_sums += columns @ panel.T` and `column_sums += rows @ panel`; return False if BLAS must do it.
 
-    Either is left out where its factors or its sums are None. `rows` (k, height) and `columns` (k, width) have the
+    Either is omitted where its factors or its sums are None. `rows` (k, height) and `columns` (k, width) have the
     panel's type; the sums are float64.
     """
     library = _native_products()
@@ -297,12 +273,12 @@ def _add_products_native(
 
 
 def scratch_memory(k: int, columns: int, itemsize: int) -> int:
-    """Bytes that one call takes for k columns of factors and a panel of so many columns; see `products.h`."""
+    """Return the bytes of one call for k columns of factors and a panel of so many columns; see `products.h`."""
     if not has_native_products() or k > MOST_COLUMNS:
         return 0
     return (2 * min(-(-columns // 256) * 256, 4096) + 96) * k * itemsize
 
 
 def _address(array: Sequence[Array], size: int) -> tuple[int | None, int]:
-    """Where an array begins, and the distance between its rows."""
+    """Return the address of an array and the distance between its rows."""
     return (array[0].ctypes.data, array[0].strides[0] // size) if array else (None, 0)

@@ -1,10 +1,8 @@
-"""Minimum spanning forest of a tile, and the merge of two.
+"""Minimum spanning forest of a tile, and the merge of two forests. Pure functions.
 
-Spanning forests of tiles, pure functions: a tile to its minimum spanning tree, two forests to one.
-
-The tree of the whole is the tree of the union of its parts' trees, whatever the parts. Edges are ordered by (weight, i,
-j), i < j, so no two are equal and there is one minimum spanning tree, however the matrix is cut. A weight of 0 is an
-edge like any other.
+The minimum spanning tree of a graph is that of the union of its parts' trees, for any parts. Edges are ordered by
+(weight, i, j), i < j, so no two are equal and there is one minimum spanning tree, however the matrix is cut into tiles.
+A weight of 0 is an edge like any other.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 
+from dasrel.kernels import Transpose
 from dasrel.kernels.products import View
 from dasrel.vocabulary import is_similarity
 
 Array = NDArray[Any]
-SMALL = 256  # objects of a tile below which Prim's algorithm is as good as any
-MOST_EDGES = 64  # an object, that are sorted; about seven are met where there are no ties
-BAND = 16  # rows that are turned at once: a line of the cache, so that what is fetched is used (measured: 7 times)
+SMALL = 256  # objects of a tile below which Prim's algorithm is as fast as any
+MOST_EDGES = 64  # edges per object that are sorted; without ties there are about seven
 
 
 class Edges(NamedTuple):
@@ -37,7 +35,7 @@ class Edges(NamedTuple):
 
 @dataclass(frozen=True)
 class Forest:
-    """Edges without a cycle, sorted by (weight, i, j), i < j; and the largest weight seen on the way."""
+    """Edges without a cycle, sorted by (weight, i, j), i < j; and the largest weight of all pairs."""
 
     weights: Array
     i: NDArray[np.int64]
@@ -49,11 +47,11 @@ class Forest:
         return int(self.weights.nbytes + self.i.nbytes + self.j.nbytes)
 
 
-NOTHING = (-np.inf, 0, 0)  # the largest weight of no pairs
+NO_PAIR = (-np.inf, 0, 0)  # the largest weight of no pairs
 
 
 def seen_as_dissimilarity(tile: Array, kind: str, row_self: Array | None, column_self: Array | None) -> Array:
-    """The weights of a tile: stored distances or squared distances as they are, similarities as max(D, 0).
+    """Return the weights of a tile: distances or squared distances as stored, similarities as max(D, 0).
 
     Distances are not squared: the order is the same, and no two that differ become equal by rounding. Of a diagonal
     tile only the upper triangle counts: the other half may differ in the last bit (see `mirrored`).
@@ -66,35 +64,28 @@ def seen_as_dissimilarity(tile: Array, kind: str, row_self: Array | None, column
     return np.maximum(values, 0, out=values)
 
 
-def turned(tile: Array) -> Array:
-    """The transposed tile, contiguous. By bands: NumPy's own copy misses the cache at every value."""
-    result = np.empty(tile.shape[::-1], dtype=tile.dtype)
-    for a in range(0, tile.shape[0], BAND):
-        result[:, a : a + BAND] = tile[a : a + BAND].T
-    return result
-
-
 def mirrored(tile: Array) -> Array:
-    """A square tile whose lower triangle is the upper one, diagonal 0."""
+    """Return a square tile whose lower triangle is the upper one, diagonal 0."""
     result = np.empty(tile.shape, dtype=tile.dtype)
-    for a in range(0, len(tile), BAND):
-        rows = slice(a, a + BAND)
+    transpose = Transpose(tile.dtype)
+    for a in range(0, len(tile), Transpose.SIDE):
+        rows = slice(a, a + Transpose.SIDE)
         result[rows, a:] = tile[rows, a:]
-        result[a:, rows] = tile[rows, a:].T
+        transpose(tile[rows, a:], result[a:, rows])
         corner = np.triu(tile[rows, rows], 1)
         result[rows, rows] = corner + corner.T
     return result
 
 
 def spanning_tree(weights: Array, on_diagonal: bool) -> Edges:
-    """The minimum spanning tree of one tile: edge weights, rows i and columns j within the tile, sorted.
+    """Return the minimum spanning tree of one tile: edge weights, rows i and columns j within the tile, sorted.
 
     A diagonal tile is a complete graph of its objects, given by its upper triangle; another joins its rows to its
     columns only, and every row comes before every column in the order of objects.
 
-    First the light edges alone are looked at, so few that sorting them is nothing. Where they join all objects, as in
-    noise, that is the tree. Where some objects stay apart, the tile is shrunk to the parts that hang together. Where
-    light edges are not few (ties), or join little, Prim's algorithm does it all, in four times the time.
+    First only the light edges are used, so few that sorting them is cheap. Where they connect all objects, as in
+    noise, they hold the tree. Where some objects stay apart, the tile is shrunk to the connected components. Where
+    light edges are many (ties), or connect few objects, Prim's algorithm is used, in four times the time.
 
     Cost: three passes over the tile, two copies of it at most.
     """
@@ -116,12 +107,12 @@ def spanning_tree(weights: Array, on_diagonal: bool) -> Edges:
 
 
 def edge_memory(tile: int) -> int:
-    """Bytes that a tile's edges take at most while they are found and sorted, copies of the tile not counted."""
+    """Return the most bytes that a tile's edges take while they are found and sorted, copies of the tile excluded."""
     return 2 * tile * MOST_EDGES * 100 + 2 * 2**20
 
 
 def _light(weights: Array, n: int, on_diagonal: bool) -> tuple[Any, int]:
-    """A weight with about ln(n) + 4 edges an object up to it, which join all objects of noise; and how many at most."""
+    """Return a weight with about ln(n) + 4 edges per object up to it, enough to connect noise; and the most edges."""
     pairs = weights.size / 2 if on_diagonal else weights.size
     wanted = n / 2 * (np.log(n) + 4)
     sample = weights[:: max(1, len(weights) // 64)].ravel()
@@ -137,9 +128,9 @@ def _where(
     rows: Array | None = None,
     columns: Array | None = None,
 ) -> Edges | None:
-    """The edges that pass a test, among some rows and columns or all; None if there are more than `most`.
+    """Return the edges that pass a test, among some rows and columns or all; None if there are more than `most`.
 
-    The test is given the values of a band of rows and which rows they are.
+    The test receives the values of a band of rows, and the rows.
     """
     found: list[tuple[Array, Array]] = []
     count = 0
@@ -162,12 +153,12 @@ def _where(
 
 
 def _edges_between(weights: Array, on_diagonal: bool, labels: Array, parts: int) -> Edges | None:
-    """All edges between parts that are in some minimum spanning tree: as light as the heaviest of the minimax path.
+    """Return all edges between parts that are in some minimum spanning tree: equal to the minimax path's heaviest edge.
 
-    The tile is shrunk to the lightest weight between each two parts, and the tree of that gives the minimax paths.
+    The tile is shrunk to the lightest weight between each two parts; the tree of the shrunk tile has the minimax paths.
     """
     of_rows, of_columns = (labels, labels) if on_diagonal else np.split(labels, [len(weights)])
-    shrunk = _shrunk(turned(_shrunk(weights, of_rows, parts)), of_columns, parts)
+    shrunk = _shrunk(Transpose(weights.dtype)(_shrunk(weights, of_rows, parts)), of_columns, parts)
     shrunk = np.minimum(shrunk, shrunk.T)
     tree = spanning_tree(shrunk, True)
     rank = np.arange(1.0, parts)  # not the weights: SciPy takes 0 for no edge
@@ -185,13 +176,13 @@ def _edges_between(weights: Array, on_diagonal: bool, labels: Array, parts: int)
     def on_a_path(places: Array) -> Callable[[Array, Array], Array]:
         return lambda values, band: np.equal(values, minimax.take(row_place[band], axis=0).take(places, axis=1))
 
-    # One part is mostly nearly everything: its own rows against its own columns need not be looked at.
+    # One part is usually nearly everything: its own rows against its own columns need not be tested.
     main = np.bincount(labels).argmax()
     most = MOST_EDGES * len(labels)
-    others, aside = np.flatnonzero(of_rows != main), np.flatnonzero(of_columns != main)
-    first = _where(weights, on_diagonal, most, on_a_path(column_place), others)
+    other_rows, other_columns = np.flatnonzero(of_rows != main), np.flatnonzero(of_columns != main)
+    first = _where(weights, on_diagonal, most, on_a_path(column_place), other_rows)
     rest = np.flatnonzero(of_rows == main)
-    second = _where(weights, on_diagonal, most, on_a_path(column_place[aside]), rest, aside)
+    second = _where(weights, on_diagonal, most, on_a_path(column_place[other_columns]), rest, other_columns)
     return None if first is None or second is None else _joined(first, second)
 
 
@@ -200,7 +191,7 @@ def _joined(first: Edges, second: Edges) -> Edges:
 
 
 def _shrunk(weights: Array, labels: Array, parts: int) -> Array:
-    """For each part the minimum over its rows, infinite where it has none; (parts, columns)."""
+    """Return for each part the minimum over its rows, infinite where it has none; (parts, columns)."""
     result = np.full((parts, weights.shape[1]), np.inf, dtype=weights.dtype)
     order = np.argsort(labels, kind="stable")
     first = np.searchsorted(labels[order], np.arange(parts + 1))
@@ -216,7 +207,7 @@ def _shrunk(weights: Array, labels: Array, parts: int) -> Array:
 
 
 def _kruskal(edges: Edges, shape: tuple[int, ...], on_diagonal: bool) -> tuple[Edges, Array]:
-    """The minimum spanning forest of a few edges of a tile, sorted; and the part that each object is in."""
+    """Return the minimum spanning forest of a few edges of a tile, sorted, and the component of each object."""
     apart, n = (0, shape[0]) if on_diagonal else (shape[0], sum(shape))
     w, i, j = _sorted(edges)
     tree = _ranked(i, j + apart, n)
@@ -225,7 +216,7 @@ def _kruskal(edges: Edges, shape: tuple[int, ...], on_diagonal: bool) -> tuple[E
 
 
 def _sorted(edges: Edges) -> Edges:
-    """Edges by (weight, i, j)."""
+    """Sort edges by (weight, i, j)."""
     w, i, j = edges
     order = np.argsort(w, kind="stable")  # quick where two sorted lists follow each other
     equal = np.equal(w[order[1:]], w[order[:-1]])
@@ -237,17 +228,19 @@ def _sorted(edges: Edges) -> Edges:
 
 
 def _ranked(i: Array, j: Array, n: int) -> Any:
-    """SciPy's spanning forest of sorted edges. Ranks stand for the weights: none are equal, and none is 0, which SciPy
-    would take for a missing edge."""
+    """Return SciPy's spanning forest of sorted edges.
+
+    Ranks replace the weights: none are equal, and none is 0, which SciPy would take for a missing edge.
+    """
     return minimum_spanning_tree(csr_array((np.arange(1.0, i.size + 1), (i, j)), shape=(n, n)))
 
 
 def _prim(weights: Array, on_diagonal: bool) -> Edges:
-    """The same by Prim's algorithm: as many steps as objects, each a few passes over one vector."""
+    """Return the tree by Prim's algorithm: as many steps as objects, each a few passes over one vector."""
     n_rows, n_columns = weights.shape
     apart = 0 if on_diagonal else n_rows  # where the columns' objects begin in the vectors below
     n = max(n_columns, apart + n_columns)
-    back = weights if on_diagonal else turned(weights)
+    back = weights if on_diagonal else Transpose(weights.dtype)(weights)
     # Weight of the lightest edge from the tree to each object, NaN once it is in: NaN is never <= and never a minimum.
     near = np.full(n, np.inf, dtype=weights.dtype)
     end = np.zeros(n, dtype=np.int64)  # the tree's end of that edge
@@ -281,10 +274,10 @@ def _prim(weights: Array, on_diagonal: bool) -> Edges:
 
 
 def largest_pair(weights: Array, on_diagonal: bool) -> tuple[float, int, int]:
-    """The largest weight of a tile and the first place (row by row) that has it; above the diagonal of the matrix."""
+    """Return the largest weight of a tile and its first position, row by row, above the diagonal of the matrix."""
     if on_diagonal and len(weights) == 1:
-        return NOTHING
-    best = NOTHING
+        return NO_PAIR
+    best = NO_PAIR
     for start in range(0, len(weights), 64):
         skip = start if on_diagonal else 0
         band = weights[start : start + 64, skip:]
@@ -293,11 +286,11 @@ def largest_pair(weights: Array, on_diagonal: bool) -> tuple[float, int, int]:
         if top > best[0]:
             i, j = divmod(int(band.argmax()), band.shape[1])
             best = top, start + i, skip + j
-    return best if best[0] > 0 or not on_diagonal else (0.0, 0, 1)  # all 0: the zeros of triu are not meant
+    return best if best[0] > 0 or not on_diagonal else (0.0, 0, 1)  # all 0: not the zeros of triu
 
 
 def tile_forest(weights: Array, rows: int, columns: int) -> Forest:
-    """The forest of a tile whose first row and column are the objects `rows` and `columns`."""
+    """Return the forest of a tile whose first row and column are the objects `rows` and `columns`."""
     on_diagonal = rows == columns
     w, i, j = spanning_tree(weights, on_diagonal)
     top, a, b = largest_pair(weights, on_diagonal)
@@ -305,7 +298,7 @@ def tile_forest(weights: Array, rows: int, columns: int) -> Forest:
 
 
 def merged(first: Forest, second: Forest) -> Forest:
-    """The minimum spanning forest of the union of two. Cost: the sorting of their edges."""
+    """Return the minimum spanning forest of the union of two. Cost: the sorting of their edges."""
     larger = min(first.largest, second.largest, key=lambda top: (-top[0], top[1:]))
     w, i, j = _sorted(_joined(Edges(first.weights, first.i, first.j), Edges(second.weights, second.i, second.j)))
     names, ends = np.unique(np.concatenate([i, j]), return_inverse=True)

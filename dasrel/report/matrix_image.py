@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasrel.engine.relation import product_shape, relation
-from dasrel.engine.scan import Consumer, Plan, TileSource, scan, scan_memory
+from dasrel.engine.scan import Consumer, Plan, scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.geometry.lanczos import Search, estimate_search, lanczos
 from dasrel.geometry.tree import Tree, TreeJob, minimum_spanning_tree
 from dasrel.kernels.products import panel_rows, panels
 from dasrel.kernels.spanning_forest import mirrored, seen_as_dissimilarity
 from dasrel.report.downsample import checked_order, cluster_order, induced_image, pixel_of_objects
+from dasrel.store.layout import TileSource
 from dasrel.store.matrix import Matrix, as_matrix, open_matrix
 from dasrel.util import Array, Float, Index, Names, PathLike
 from dasrel.util.files import replacing

@@ -1,7 +1,4 @@
-"""Describe and verify a store.
-
-What a store says about itself, and whether its tiles still say the same.
-"""
+"""Describe a store, and verify that its tiles agree with the description."""
 
 from __future__ import annotations
 
@@ -14,8 +11,9 @@ import numpy as np
 
 from dasrel.errors import StoreError
 from dasrel.kernels.checks import TileStatistics
+from dasrel.store.layout import Layout, TileIndex
 from dasrel.store.matrix import open_matrix, read_manifest
-from dasrel.store.tile_files import Layout, StoreLike, TileFiles, local_path, location
+from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, parallel
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown, size_text
@@ -26,7 +24,7 @@ FACTS = ("pairs", "minimum", "maximum", "mean", "zeros", "asymmetry", "diagonal"
 
 
 def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "1GiB") -> dict[str, Any]:
-    """The audit of a store, finished or not, as plain values.
+    """Return the audit of a store, finished or not, as plain values.
 
     Parameters
     ----------
@@ -82,7 +80,7 @@ def estimate_audit(store: StoreLike, *, verify: bool = False, memory: int | str 
 
 
 def _written(group: Any) -> int:
-    """Tiles that are finished in a store that is not."""
+    """Return the finished tiles of an unfinished store."""
     if "progress" not in group:
         return 0
     return int(np.count_nonzero(~np.isnan(np.asarray(group["progress"][..., 0]))))
@@ -97,7 +95,7 @@ def _bytes_on_disk(store: StoreLike) -> int | None:
 
 @dataclass
 class _Seen:
-    """What one tile shows when it is read: values of off-diagonal pairs, and the diagonal where it has one."""
+    """Statistics of one tile as read: values of off-diagonal pairs, and of the diagonal where it has one."""
 
     problems: list[str]
     minimum: float = np.inf
@@ -106,7 +104,7 @@ class _Seen:
 
 
 def _verify(store: StoreLike, memory: int | str) -> list[dict[str, Any]]:
-    """Every fault of a complete store, tile by tile in the order of all work."""
+    """Return every fault of a complete store, tile by tile in the order of all work."""
     matrix = open_matrix(store)
     layout, files = matrix.layout, matrix.files
     bad: list[dict[str, Any]] = []
@@ -136,9 +134,9 @@ def _verify(store: StoreLike, memory: int | str) -> list[dict[str, Any]]:
     return bad
 
 
-def _look(files: TileFiles, place: tuple[int, int]) -> _Seen:
-    """Read one tile and take from it what can be compared; a tile that cannot be read is a finding, not an error."""
-    i, j = place
+def _look(files: TileFiles, index: TileIndex) -> _Seen:
+    """Read one tile and return its statistics; a tile that cannot be read is a finding, not an error."""
+    i, j = index
     try:
         tile = files.read(i, j, verify=True)
     except StoreError as error:
@@ -177,7 +175,7 @@ def _compare(seen: _Seen, record: TileStatistics, diagonal: Array) -> list[str]:
 
 
 def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
-    """The names and texts of an audit; facts that say nothing are left out."""
+    """Return the names and texts of an audit for people, without empty facts."""
     done = audit["state"] == "complete"
     of = "" if done else f" of {audit['tiles']:,}"
     lines = [

@@ -1,19 +1,17 @@
-"""Append objects to a store while others read it.
+"""Append objects to a store while other processes read it: readers see all of the new objects or none.
 
-A store that grows: more objects, while others read it, and never half of them.
+Only the manifest in the group's metadata has the number of objects of a store, and it is written once, at the very end,
+by one rename (or one put of an object). Until then everything is prepared where readers do not access it:
 
-The manifest in the group's metadata is the only place that says how many objects a store has, and it is written once,
-at the very end, by one rename (or one put of an object). Until then all is prepared where a reader does not look:
-
-    ids, values, diagonal   become longer; readers take the part that the manifest speaks of
+    ids, values, diagonal   become longer; readers use the part that the manifest describes
     new tiles               are written beside the old ones
     tiles at the edge       have room for more objects: the grown tile takes the old one's place by a rename, and holds
                             the same numbers where the old one had some; a reader's map of the old file stays valid
-    progress                the record of each tile that is finished, and in its attributes what is being added, by whom
+    progress                the record of each finished tile, and in its attributes the appended data and the process
     records-N               the records of all tiles of the grown store
 
-A process that is killed leaves the old store, and the same append goes on with the tiles that are missing. A local
-store is locked meanwhile, as by an import; where that is not possible the attributes of `progress` say who is at work.
+A killed process leaves the old store, and the same append resumes with the missing tiles. A local store is locked
+meanwhile, as by an import; where that is not possible the attributes of `progress` name the process at work.
 """
 
 from __future__ import annotations
@@ -32,8 +30,9 @@ import numpy as np
 from dasrel import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest
-from dasrel.store.tile_files import Layout, StoreLike, TileFiles, lasting, local_path, location
+from dasrel.store.tile_files import StoreLike, TileFiles, lasting, local_path, location
 from dasrel.store.writer import store_lock, sweep
 from dasrel.util import Array, Names
 from dasrel.util.files import crc32c, disk_errors, process_is_alive, temporary_path
@@ -43,13 +42,13 @@ Tile = tuple[int, int]
 
 
 class AppendTransaction:
-    """A complete store and the objects that are being added to it. Get one with `growth`."""
+    """A complete store and the objects being appended to it. Get one with `growth`."""
 
     def __init__(self, old: Matrix, group: Any, names: Array, about: dict[str, Any]) -> None:
         self.old = old
         self.names = names
         self.about: dict[str, Any] = redacted(about)
-        """What is being added, and the checks that it goes through: source, size, checksum, policy."""
+        """The appended data and its checks: source, size, checksum, policy."""
         self.layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
         self.files = TileFiles(old.files.store, self.layout, old.files.mapped)
         self._group = group
@@ -57,29 +56,29 @@ class AppendTransaction:
         self._before = old.records()
 
     def tiles(self) -> list[Tile]:
-        """The tiles that this append writes, new and grown, in the order of all work."""
+        """List the tiles that this append writes, new and grown, in the order of all work."""
         return [(i, j) for i, j in self.layout.tiles() if j >= self.first]
 
     @property
     def first(self) -> int:
-        """The first strip that has new objects in it."""
+        """The first strip with new objects."""
         return self.old.n_objects // self.layout.tile
 
     def is_grown(self, tile: Tile) -> bool:
-        """Whether the store has this tile already, with fewer objects in it."""
-        return tile[1] < self.old.layout.a_side
+        """Tell whether the store already has this tile, with fewer objects."""
+        return tile[1] < self.old.layout.n_blocks
 
     def missing(self) -> list[Tile]:
-        """Those of them that are not written yet."""
+        """List the tiles that are not written yet."""
         done = ~np.isnan(np.asarray(self._group["progress"][:, self.first :, 0]))
         return [(i, j) for i, j in self.tiles() if not done[i, j - self.first]]
 
     def record_before(self, tile: Tile) -> Array | None:
-        """The record of a tile that grows."""
+        """Return the record of a tile that grows."""
         return self._before[tile] if self.is_grown(tile) else None
 
     def begin(self, *, locked: bool, resume: bool, force: bool) -> bool:
-        """Take up an unfinished append of the same objects, or begin; whether it was taken up."""
+        """Resume an unfinished append of the same objects, or begin one; return whether it was resumed."""
         wanted = {
             "objects_before": self.old.n_objects,
             "objects": self.layout.n_objects,
@@ -104,7 +103,7 @@ class AppendTransaction:
         if resumed:
             self._group["progress"].attrs["owner"] = self._owner
         else:
-            side = self.layout.a_side
+            side = self.layout.n_blocks
             self._group.create_array(
                 "progress", shape=(side, side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
                 dtype="float64", fill_value=float("nan"), compressors=None, overwrite=True,
@@ -114,23 +113,23 @@ class AppendTransaction:
         return resumed
 
     def commit(self, checksum: str | None) -> Matrix:
-        """Make the store the larger one, by one write, and open it."""
+        """Commit the append by one write of the manifest, and open the larger store."""
         if missing := self.missing():
             raise StoreError(
                 f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run the same"
                 " append again"
             )
-        old_side, side = self.old.layout.a_side, self.layout.a_side
+        old_side, side = self.old.layout.n_blocks, self.layout.n_blocks
         rows = np.full((side, side, RECORD_LENGTH), np.nan)
         rows[:old_side, :old_side] = self._before
         fresh = np.asarray(self._group["progress"][:, self.first :])
         for i, j in self.tiles():
             rows[i, j] = fresh[i, j - self.first]
         total = TileStatistics()
-        for place in self.layout.tiles():
-            total = total.merged(TileStatistics.from_row(rows[place]))
+        for tile in self.layout.tiles():
+            total = total.merged(TileStatistics.from_row(rows[tile]))
         if checksum is None:
-            sums = b"".join(int(rows[place][_CHECKSUM]).to_bytes(4, "little") for place in self.tiles())
+            sums = b"".join(int(rows[tile][_CHECKSUM]).to_bytes(4, "little") for tile in self.tiles())
             checksum = f"crc32c of tiles: {crc32c(sums):08x}"
         name = f"records-{self.layout.n_objects}"
         columns = self._group[self.old.manifest.get("records", "records")].attrs.asdict()
@@ -160,7 +159,7 @@ class AppendTransaction:
         return open_matrix(self.old.store)
 
     def abandon(self) -> None:
-        """Drop what was begun, because its source cannot be used: the arrays become as short as they were."""
+        """Abandon the append, because its source cannot be used: restore the length of the arrays."""
         n = self.old.n_objects
         del self._group["progress"]
         self._group["values"].resize((n, n))
@@ -168,14 +167,14 @@ class AppendTransaction:
             if name in self._group:
                 self._group[name].resize((n,))
 
-    def let_go(self) -> None:
-        """After a failure: say that nobody is at work any more, as far as that can still be written."""
+    def release(self) -> None:
+        """After a failure, record that no process works on the append, if that can still be written."""
         with contextlib.suppress(Exception):
             if self._group["progress"].attrs.get("owner") == self._owner:
                 self._group["progress"].attrs["owner"] = None
 
     def _lengthen(self) -> None:
-        """Make room. Readers, and other Zarr tools, may meet the longer arrays from here on."""
+        """Enlarge the arrays. Readers, and other Zarr tools, may see the longer arrays from now on."""
         n, size = self.old.n_objects, self.layout.n_objects
         self._group["ids"].resize((size,))
         self._group["ids"][n:] = self.names
@@ -184,7 +183,7 @@ class AppendTransaction:
             self._group["diagonal"].resize((size,))
 
     def _clean(self, records: str) -> None:
-        """Remove what is of no use any more; the records before these stay, for a reader that is just opening them."""
+        """Remove obsolete data; the previous records stay, for a reader that is just opening them."""
         keep = (records, self.old.manifest.get("records", "records"))
         del self._group["progress"]
         for name in list(self._group.array_keys()):
@@ -195,14 +194,14 @@ class AppendTransaction:
         return [*map(str, self.old.ids), *map(str, self.names)]
 
     def _check_owner(self, owner: Any, take_over: bool) -> None:
-        """Where folders cannot be locked: refuse while the one who began may still be at work."""
+        """Where folders cannot be locked, raise while the process that began the append may still be running."""
         if not isinstance(owner, dict) or take_over:
             return
         host, process = str(owner.get("host")), owner.get("process")
         if host == socket.gethostname() and isinstance(process, int) and not process_is_alive(process):
             return
         raise StoreError(
-            f"another append to {self._where()} is under way, by process {shown(process)} on {shown(host)}",
+            f"another append to {self._where()} is in progress, by process {shown(process)} on {shown(host)}",
             remedy="wait for it, or say {resume=True} if it is known to be dead",
         )
 
@@ -217,7 +216,7 @@ _CHECKSUM = list(TileStatistics.__dataclass_fields__).index("source_checksum")
 def append_transaction(
     store: StoreLike, names: Names, about: dict[str, Any], *, resume: bool = False, force: bool = False
 ) -> Iterator[tuple[AppendTransaction, bool]]:
-    """Begin or take up an append, and whether it was taken up; nobody else can append until the block ends.
+    """Begin or resume an append; yield it and whether it was resumed. No other process can append inside the block.
 
     Parameters
     ----------
@@ -226,7 +225,7 @@ def append_transaction(
     about
         What is being added, as plain values, by which an unfinished append of the same is recognised.
     resume
-        Go on even if it cannot be seen that the process that began is dead (on a remote store, from another machine).
+        Resume even if the process that began may still run (on a remote store, or from another machine).
     force
         Drop an unfinished append of something else.
     """
@@ -247,14 +246,14 @@ def append_transaction(
                 under_way.abandon()  # so that it can be tried again with another source or policy
             raise
         except BaseException:
-            under_way.let_go()
+            under_way.release()
             raise
 
 
 def grown_record(
     before: TileStatistics, now: TileStatistics, start: Tile, raw_diagonal: Array | None
 ) -> TileStatistics:
-    """The record of a tile that has grown, as if it had been written at once.
+    """Return the record of a grown tile, equal to that of a tile written at once.
 
     `now` was made from the whole of it, where the old values have no flaws any more: what was repaired then is added.
     `start` is the place of the tile's first value; `raw_diagonal` holds the new objects' own values before a repair

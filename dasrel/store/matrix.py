@@ -1,9 +1,7 @@
-"""Open matrices: stores on disk or in object storage, and arrays used directly.
+"""Open matrices: stores on disk or in object storage, and arrays used directly, without a store.
 
-Arrays used directly: a NumPy, memory-mapped, Zarr or dask array that is scanned where it is, without a store.
-
-A matrix is known by its `identity` (checkpoints), its `fingerprint` (files of Euclideanisations, which fit other tiles
-of the same values too), and a store by its `content_hash` (workflows). What is stored on disk is compared with them.
+An array may be a NumPy, memory-mapped, Zarr or dask array. The identity of a matrix, by which checkpoints are matched,
+is known without reading a tile.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +21,8 @@ import zarr
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import Policy, TileStatistics, audit_of
+from dasrel.store.layout import Layout, Reader, TileIndex
 from dasrel.store.tile_files import (
-    Layout,
     StoreLike,
     TileFiles,
     _group,
@@ -43,7 +40,7 @@ from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 FORMAT_VERSION = 1
 DECIDING = ("input", "compress", "format_version")
-"""What else of a manifest decides what the values are."""
+"""Other fields of a manifest on which the values depend."""
 
 
 class Matrix:
@@ -60,7 +57,6 @@ class Matrix:
         self.audit: dict[str, Any] = manifest["audit"]
         self.layout = Layout(self.n_objects, self.tile, self.dtype)
         self.files = TileFiles(lasting(store), self.layout, is_mapped(group))
-        self.pins: dict[str, Any] = {}
         self._ids: Array | None = None
         self._index: dict[str, int] | None = None
         self._diagonal: Array | None = None
@@ -93,11 +89,11 @@ class Matrix:
         return self._diagonal
 
     def records(self) -> Array:
-        """The statistics of every tile, (tiles a side, tiles a side, numbers of a record); NaN below the diagonal."""
+        """Read the statistics of every tile, (n_blocks, n_blocks, numbers of a record); NaN below the diagonal."""
         return np.asarray(self._group[self.manifest.get("records", "records")][:])
 
     def positions(self, ids: Iterable[str]) -> list[int]:
-        """Where the objects with these names stand."""
+        """Return the positions of the objects with these names."""
         if self._index is None:
             self._index = {str(name): k for k, name in enumerate(self.ids)}
         wanted = [str(name) for name in ids]
@@ -107,21 +103,21 @@ class Matrix:
         return [self._index[name] for name in wanted]
 
     def read_tile(self, i: int, j: int) -> Array:
-        """Tile (i, j) of the upper triangle, i <= j, without padding; rows of strip i against columns of strip j."""
-        if not 0 <= i <= j < self.layout.a_side:
-            raise InputError(f"no tile ({i}, {j}): tiles have 0 <= i <= j < {self.layout.a_side}")
+        """Read tile (i, j), i <= j, without padding: rows of strip i against columns of strip j."""
+        if not 0 <= i <= j < self.layout.n_blocks:
+            raise InputError(f"no tile ({i}, {j}): tiles have 0 <= i <= j < {self.layout.n_blocks}")
         return self.files.read(i, j)
 
     def rows(self, ids: Iterable[str]) -> Array:
-        """The rows of chosen objects as stored, both triangles: an array of (number of ids, n).
+        """Read the rows of chosen objects as stored, both triangles: an array of (number of ids, n).
 
         Cost: reads the tiles of the strips that the objects lie in; the result is one row of n values per object.
         """
         return self.rows_at(np.array(self.positions(ids), dtype=np.intp))
 
     def rows_at(self, where: Array) -> Array:
-        """The rows of the objects at these positions, as `rows`."""
-        return rows_of(self.files, self.layout, where)
+        """Read the rows of the objects at these positions, as `rows`."""
+        return rows_of(self.files, where)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)
@@ -162,9 +158,9 @@ class Matrix:
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def to_dask(self) -> Any:
-        """The full mirrored matrix as a lazy dask array, for other tools.
+        """Return the complete matrix, both triangles, as a lazy dask array, for other tools.
 
-        Cost: none now; computing all of it reads each tile once and holds what the caller asks for.
+        Cost: none now; computing all of it reads each tile once and holds what the caller computes.
         """
         import dask
         import dask.array as da
@@ -174,17 +170,18 @@ class Matrix:
             (i, j): da.from_delayed(read(self.files, i, j), self.layout.shape(i, j), self.dtype)
             for i, j in self.layout.tiles()
         }
-        side = range(self.layout.a_side)
+        side = range(self.layout.n_blocks)
         return da.block([[tiles[i, j] if i <= j else tiles[j, i].T for j in side] for i in side])
 
 
-def rows_of(reader: Any, layout: Layout, where: Array) -> Array:
-    """Rows of the whole matrix, gathered from the tiles of the upper triangle that hold them."""
+def rows_of(reader: Reader, where: Array) -> Array:
+    """Read complete rows of the matrix from the tiles of the upper triangle."""
+    layout = reader.layout
     result = np.empty((where.size, layout.n_objects), dtype=layout.dtype)
     for strip in np.unique(where // layout.tile):
         mine = np.flatnonzero(where // layout.tile == strip)
         local = where[mine] - strip * layout.tile
-        for other in range(layout.a_side):
+        for other in range(layout.n_blocks):
             tile = reader.read_checked(int(min(strip, other)), int(max(strip, other)))
             result[mine, layout.span(other)] = tile[local] if strip <= other else tile[:, local].T
     return result
@@ -217,7 +214,7 @@ def dense_array(matrix: Any, dtype: Any, copy: bool | None) -> Array:
 def open_matrix(store: StoreLike) -> Matrix:
     """Open a complete store: a local path, a URL that Zarr opens (`s3://...`), or a Zarr store object.
 
-    Cost: no scan; reads the manifest. The ids are read when they are asked for.
+    Cost: no scan; reads the manifest. The ids are read at their first use.
     """
     manifest, group = read_manifest(store)
     if manifest["state"] != "complete":
@@ -233,7 +230,7 @@ def _reopened(store: StoreLike, manifest: dict[str, Any]) -> Matrix:
 
 
 def is_store(store: StoreLike) -> bool:
-    """Whether a dasrel store, finished or not, is there. An error on the way is not a no: it is raised."""
+    """Tell whether a dasrel store, finished or not, exists there. Raise if that cannot be found out."""
     try:
         return "dasrel" in zarr.open_group(zarr_store(store), mode="r").attrs
     except (FileNotFoundError, NotADirectoryError, zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError):
@@ -268,13 +265,13 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
 
 
 def stored_ids(store: StoreLike) -> Array:
-    """The objects' names of a store, finished or not."""
+    """Read the objects' names of a store, finished or not."""
     return np.asarray(_group(lasting(store))["ids"][:])
 
 
 @dataclass(frozen=True)
 class StoredNames(Sequence[str]):
-    """The objects' names for messages, read from the store when one is asked for, so that tasks travel light."""
+    """The objects' names for messages, read from the store at their first use, so that tasks stay small."""
 
     store: StoreLike
     n_objects: int
@@ -293,10 +290,13 @@ class ArrayTiles:
     array: Any
     layout: Layout
 
+    mapped = False
+    """Tiles are no files of their own."""
+
     @property
-    def travels(self) -> bool:
-        """Whether workers can read the tiles themselves: a Zarr array yes, an array in this process no."""
-        return isinstance(self.array, zarr.Array)
+    def local_array(self) -> Any | None:
+        """The array, unless it is a Zarr array, which any process can read."""
+        return None if isinstance(self.array, zarr.Array) else self.array
 
     @property
     def read_memory(self) -> int:
@@ -304,41 +304,18 @@ class ArrayTiles:
         plain = isinstance(self.array, np.ndarray) and self.array.dtype == self.layout.dtype
         return 0 if plain else 2 * self.layout.tile_bytes
 
-    @property
-    def memory_on_worker(self) -> int:
-        """The same on a worker, to which an array of this process is sent in tiles."""
-        return self.read_memory
-
     def read_checked(self, i: int, j: int) -> Array:
-        """Tile (i, j), i <= j."""
+        """Read tile (i, j), i <= j."""
         return np.asarray(self.block(i, j), dtype=self.layout.dtype)
 
-    kept_share = 1.0
-    """Nothing is read past the operating system's cache."""
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether no tile has to be waited for."""
-        return isinstance(self.array, np.ndarray) and not isinstance(self.array, np.memmap)
-
-    waited_for = False
-    """There are no files of tiles that could be read ahead."""
-
-    def scanned(self) -> AbstractContextManager[None]:
-        """Nothing to notice."""
-        return nullcontext()
-
-    def done(self, i: int, j: int) -> None:
-        """Nothing to give back."""
-
     def block(self, i: int, j: int) -> Array:
-        """The values of strip i against strip j as they are, i and j in any order."""
+        """Read the values of strip i against strip j unchanged, i and j in any order."""
         part = self.array[self.layout.span(i), self.layout.span(j)]
         return np.asarray(part.compute() if hasattr(part, "compute") else part)
 
 
 class ArrayMatrix:
-    """An array with the same face as a store's `Matrix`. Get one with `as_matrix`."""
+    """An array with the same interface as a store's `Matrix`. Get one with `as_matrix`."""
 
     def __init__(self, array: Any, kind: str, ids: Names | None = None, tile: int | None = None) -> None:
         if kind not in KINDS:
@@ -354,7 +331,6 @@ class ArrayMatrix:
         self.tile = tile or default_tile(self.n_objects, self.dtype)
         self.layout = Layout(self.n_objects, self.tile, self.dtype)
         self.files = ArrayTiles(array, self.layout)
-        self.pins: dict[str, Any] = {}
         self.store = None
         self._records: list[TileStatistics] = []
         self.audit, self.diagonal = self._check()
@@ -368,14 +344,14 @@ class ArrayMatrix:
         return self.n_objects, self.n_objects
 
     def rows_at(self, where: Array) -> Array:
-        """The rows of the objects at these positions: (number of positions, n)."""
-        return rows_of(self.files, self.layout, where)
+        """Read the rows of the objects at these positions: (number of positions, n)."""
+        return rows_of(self.files, where)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)
 
     def records(self) -> Array:
-        """The statistics of every tile of the upper triangle in order, their checksums included."""
+        """Return the statistics of every tile of the upper triangle in order, with their checksums."""
         return np.array([record.to_row() for record in self._records])
 
     def identity(self) -> dict[str, Any]:
@@ -387,12 +363,12 @@ class ArrayMatrix:
         return _fingerprint(self)
 
     def _check(self) -> tuple[dict[str, Any], Array | None]:
-        """The same questions that an import asks, with no repair: one read of the array, both triangles."""
+        """Check the array as an import does, without repairs: one read of the array, both triangles."""
         similar = is_similarity(self.kind)
         diagonal = np.empty(self.n_objects) if similar else None
 
-        def check(place: tuple[int, int]) -> TileStatistics:
-            i, j = place
+        def check(index: TileIndex) -> TileStatistics:
+            i, j = index
             start = self.layout.span(i).start, self.layout.span(j).start
             upper = self.files.block(i, j)
             lower = self.files.block(j, i) if i != j else None
@@ -418,7 +394,7 @@ class ArrayMatrix:
 
 
 def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None) -> Matrix | ArrayMatrix:
-    """Anything that can be scanned: an open matrix, a store's path or URL, or an array with its kind.
+    """Open anything that can be scanned: an open matrix, a store's path or URL, or an array with its kind.
 
     Cost: none for a store. An array is read once to check it as an import would: symmetric, finite, zero diagonal.
     """
@@ -480,7 +456,7 @@ def remote_content_hash(url: str) -> str:
 
 
 def store_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a local store; None where there is none."""
+    """Read the manifest of a local store; None where there is none."""
     try:
         text = (folder / "zarr.json").read_text(encoding="utf-8")
         manifest = json.loads(text)["attributes"]["dasrel"]

@@ -1,21 +1,21 @@
-"""The tile grid, and reading, writing and verifying one tile; paths and URLs of stores.
+"""Read, write and verify one tile of a store; paths and URLs of stores.
 
-The matrix store: one Zarr v3 group per matrix, written tile by tile and readable by any Zarr tool.
+A store is one Zarr v3 group per matrix, written tile by tile and readable by any Zarr tool:
 
     values     n x n, square tiles, only tiles (i, j) with i <= j written; the rest is the fill value NaN
     ids        the objects' names
     diagonal   self-similarities, for kinds similarity and kernel
     records    the statistics of each tile, from which the audit was made
-    progress   while the store is being written, or grows: the record of each tile that is finished
+    progress   while the store is written or appended to: the record of each finished tile
 
-The group's attribute `dasrel` is the manifest. Its `state` is `writing` until every tile is there, then `complete`.
-A store that grows (see `growing`) stays complete: its manifest alone says how many objects it has, and arrays may be
-longer than that.
+The group's attribute `dasrel` is the manifest. Its `state` is `writing` until every tile is written, then `complete`.
+A store that is appended to (see `growth`) stays complete: only its manifest has the number of objects, and arrays may
+be longer than that.
 A tile is written to a temporary file that is renamed, and its record is written after it, so that a killed process
 leaves either a complete tile with its record or a tile that the next run writes again.
 
-Checksums are Zarr's crc32c codec: four bytes behind the tile, checked by every Zarr reader, and no obstacle to
-mapping the file. A list in the manifest would have to be rewritten with every tile, and would read no faster.
+Checksums are Zarr's crc32c codec: four bytes behind the tile, checked by every Zarr reader, and they do not
+prevent mapping the file. A list in the manifest would have to be rewritten with every tile, and would read no faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -36,128 +36,45 @@ from zarr.storage import LocalStore
 
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import TileStatistics
-from dasrel.util import Array, Names, limits, parallel
+from dasrel.store.layout import Layout
+from dasrel.util import Array, Names, limits
 from dasrel.util.files import crc32c, replacing
 from dasrel.util.text import count_text, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
 """A local path, a URL that Zarr opens, or a Zarr store object."""
-CACHE_SHARE = 0.8
-"""Of the memory that is free for files, what a matrix may fill; beyond that its tiles would only drop each other."""
-NOTICED = 0.1
-"""The share of the tiles that must come from disk until they are not believed to be in memory any more."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The shape of a tiled matrix: all that is needed to know which tile covers what."""
-
-    n_objects: int
-    tile: int
-    dtype: np.dtype[Any]
-
-    @cached_property
-    def a_side(self) -> int:
-        """Tiles on each side of the matrix."""
-        return math.ceil(self.n_objects / self.tile)
-
-    def tiles(self) -> list[tuple[int, int]]:
-        """The stored tiles in the order of all work: row by row of the upper triangle."""
-        return [(i, j) for i in range(self.a_side) for j in range(i, self.a_side)]
-
-    def span(self, i: int) -> slice:
-        """The objects of strip i."""
-        return slice(i * self.tile, min((i + 1) * self.tile, self.n_objects))
-
-    def shape(self, i: int, j: int) -> tuple[int, int]:
-        """The shape of tile (i, j) without its padding."""
-        rows, columns = self.span(i), self.span(j)
-        return rows.stop - rows.start, columns.stop - columns.start
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of one stored tile."""
-        return self.tile * self.tile * self.dtype.itemsize
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all stored tiles: what one scan reads."""
-        return self.a_side * (self.a_side + 1) // 2 * self.tile_bytes
 
 
 @dataclass(frozen=True)
 class TileFiles:
-    """The tiles of a store as a task sees them: a few words that travel, and the reading and writing of one tile."""
+    """Read and write the tiles of a store, one at a time. A small object that pickles."""
 
     store: StoreLike
     layout: Layout
     mapped: bool
     """Whether tiles are plain local files: then they are mapped, and nothing is copied."""
-    maps: dict[str, tuple[tuple[int, int], Array]] = field(default_factory=dict, compare=False, repr=False)
-    """Maps that are kept from scan to scan, by path, with the file's inode and time of change: making one anew costs a
-    fifth of a scan of few columns. Only where all tiles fit into a quarter of the memory, so that a larger matrix does
-    not make the kernel unmap pages, and not on a worker, where Dask counts what is mapped as the worker's memory."""
 
-    buffers: list[Any] = field(default_factory=list, compare=False, repr=False)
-    """What `ahead` reads into, kept from scan to scan: making it anew costs a tenth of a scan of a few GB."""
-    cached: int | None = None
-    """Bytes of tiles that the operating system is trusted to keep in memory from scan to scan; by default what it has
-    free for files when this is first asked. The other tiles are read past its cache (see `ahead`)."""
-
-    met: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
-    """Tiles that were read through the operating system's cache by this object."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TileFiles, (self.store, self.layout, self.mapped)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the tiles should be in memory, the system's cache included: all were read, and there was room."""
-        a_side = self.layout.a_side
-        return self.kept_share == 1 and len(self.met) == a_side * (a_side + 1) // 2
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether the tiles are files that had better be read ahead of their use (see `ahead`)."""
-        return self.mapped and not self.in_memory
-
-    @contextlib.contextmanager
-    def scanned(self) -> Iterator[None]:
-        """Inside, all tiles are read. If they should have been in memory and came from disk, that is not believed again
-        until they have been read once more: somebody else needed the memory."""
-        before = limits.bytes_from_disk() if self.in_memory else None
-        yield
-        if before is not None and limits.bytes_from_disk() - before > NOTICED * self.layout.total_bytes:
-            self.met.clear()
-
-    @cached_property
-    def kept_share(self) -> float:
-        """The share of the tiles that is read through the operating system's cache."""
-        if not self.mapped:
-            return 1.0
-        room = CACHE_SHARE * limits.free_memory() if self.cached is None else self.cached
-        return min(1.0, room / self.layout.total_bytes)
+    local_array = None
+    """Any process can read the tiles."""
 
     def file(self, i: int, j: int) -> str:
-        """Where tile (i, j) lies, for messages and for the operating system."""
-        return f"{self._place}/values/c/{i}/{j}"
+        """Return the path or URL of tile (i, j)."""
+        return f"{self._location}/values/c/{i}/{j}"
 
     @cached_property
-    def _place(self) -> str:
+    def _location(self) -> str:
         return location(self.store)
 
     def read(self, i: int, j: int, *, verify: bool = False) -> Array:
-        """Tile (i, j) without its padding, read-only where it is mapped.
+        """Read tile (i, j) without its padding; read-only where it is mapped.
 
         Cost: one tile. A mapped tile takes no anonymous memory; other stores cost the tile's bytes.
         """
-        rows, columns = self.layout.shape(i, j)
-        side = self.layout.tile
         if self.mapped:
             whole = self._map(i, j)
             if verify:
                 self._verify(whole, i, j)
-            return np.frombuffer(whole, dtype=self.layout.dtype, count=side * side).reshape(side, side)[:rows, :columns]
+            return self.values(whole, i, j)
         span_i, span_j = self.layout.span(i), self.layout.span(j)
         try:
             tile = np.asarray(_values(self.store)[span_i, span_j])
@@ -168,7 +85,7 @@ class TileFiles:
         return tile
 
     def read_checked(self, i: int, j: int) -> Array:
-        """Tile (i, j), its checksum verified if this is its first read in this process.
+        """Read tile (i, j); verify its checksum at the first read in this process.
 
         Measured on cold tiles at 5 GB/s, verifying makes a scan 1.4 times as long; later scans pay nothing. Tiles that
         do not lie as plain files are verified by Zarr at every read.
@@ -182,34 +99,28 @@ class TileFiles:
             return self.read(i, j)  # which says what is wrong
         tile = self.read(i, j, verify=seen not in _verified)
         _verified.add(seen)
-        self.met.add((i, j))
         return tile
 
-    def verify_once(self, whole: Array, i: int, j: int, found: os.stat_result) -> None:
-        """The same for the bytes of a tile that somebody else has read from its file."""
+    def verify_once(self, content: Array, i: int, j: int, found: os.stat_result) -> None:
+        """Verify the checksum of a tile file's bytes unless this process has verified the same file before."""
         seen = _identity(self.file(i, j), found)
         if seen not in _verified:
-            self._verify(whole, i, j)
+            self._verify(content, i, j)
             _verified.add(seen)
+
+    def values(self, content: Any, i: int, j: int) -> Array:
+        """Return a tile file's bytes as tile (i, j) without its padding; nothing is copied."""
+        side, (rows, columns) = self.layout.tile, self.layout.shape(i, j)
+        padded = np.frombuffer(content, dtype=self.layout.dtype, count=side * side).reshape(side, side)
+        return padded[:rows, :columns]
 
     @property
     def read_memory(self) -> int:
         """Anonymous memory that reading one tile takes, in bytes."""
         return 0 if self.mapped else 2 * self.layout.tile_bytes
 
-    @property
-    def memory_on_worker(self) -> int:
-        """What reading one tile adds to the memory of a worker as Dask counts it, in bytes: mapped files are in it."""
-        return self.layout.tile_bytes if self.mapped else self.read_memory
-
-    travels = True
-    """Workers can read the tiles themselves."""
-
-    def done(self, i: int, j: int) -> None:
-        """Tile (i, j) is not looked at any more: the operating system's business."""
-
     def write(self, i: int, j: int, tile: Array, record: TileStatistics) -> None:
-        """Write tile (i, j), then its record. Safe to do again, and to be killed at any moment.
+        """Write tile (i, j), then its record. Safe to repeat, and to be killed at any moment.
 
         A record without a source checksum gets that of the tile.
         """
@@ -258,16 +169,8 @@ class TileFiles:
         try:
             found = os.stat(path)
             if found.st_size != expected:
-                self.maps.pop(path, None)
                 raise self._bad(i, j, f"the tile has {count_text(found.st_size, 'byte')} instead of {expected:,}")
-            signature = (found.st_ino, found.st_mtime_ns)
-            kept = self.maps.get(path)
-            if kept is not None and kept[0] == signature:
-                return kept[1]
-            fresh: Array = np.memmap(path, dtype=np.uint8, mode="r")
-            if not parallel.on_worker() and self.layout.total_bytes <= limits.machine_memory() // 4:
-                self.maps[path] = (signature, fresh)
-            return fresh
+            return np.memmap(path, dtype=np.uint8, mode="r")
         except FileNotFoundError:
             raise self._bad(i, j, "the tile is missing") from None
         except StoreError:
@@ -282,7 +185,7 @@ class TileFiles:
             raise self._bad(i, j, f"the tile is corrupt (checksum {found:08x}, stored {stored:08x})")
 
     def check_file(self, i: int, j: int, *, verify: bool) -> None:
-        """Raise `StoreError` if the file of tile (i, j) is not there or, with `verify`, not as its checksum says.
+        """Raise `StoreError` if the file of tile (i, j) is missing or, with `verify`, does not match its checksum.
 
         For local stores, compressed or not: the last four bytes are the crc32c of the others.
 
@@ -315,17 +218,17 @@ class TileFiles:
 
 
 _verified: set[tuple[str, int, int]] = set()
-"""Tile files whose checksum this process has seen to be right."""
+"""Tile files whose checksum this process has verified."""
 
 
 def _identity(path: str, found: os.stat_result) -> tuple[str, int, int]:
-    """What changes when a file does: path, inode, time of the last change."""
+    """Return values that change when a file does: path, inode, time of the last change."""
     return path, found.st_ino, found.st_mtime_ns
 
 
 @contextlib.contextmanager
 def storing(store: StoreLike) -> Iterator[None]:
-    """What remote storage says against a write, in one line.
+    """Translate errors of remote storage into one line.
 
     There is no further try here: s3fs and its like have tried several times already, with longer and longer pauses.
     """
@@ -344,12 +247,12 @@ def storing(store: StoreLike) -> Iterator[None]:
 
 
 def _is_of_storage(error: BaseException) -> bool:
-    """Whether it comes from a package that speaks to remote storage; not all of their errors are OSErrors."""
+    """Tell whether an error comes from a package for remote storage; not all of their errors are OSErrors."""
     return type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp", "s3fs", "gcsfs", "adlfs")
 
 
 def is_mapped(group: Any) -> bool:
-    """Whether the tiles are plain files of this machine: local, little-endian, checksummed and not compressed."""
+    """Tell whether the tiles are plain local files: little-endian, checksummed and not compressed."""
     codecs = group["values"].metadata.codecs
     plain = len(codecs) == 2 and codecs[0] == BytesCodec(endian="little") and codecs[1] == Crc32cCodec()
     return plain and isinstance(group.store, LocalStore)
@@ -375,7 +278,7 @@ def zarr_store(store: StoreLike) -> Any:
 
 
 def lasting(store: StoreLike) -> Any:
-    """A name that a worker in another folder understands: a whole path or a URL; store objects stand for themselves."""
+    """Return a name that is valid in any working directory: an absolute path or a URL; store objects as they are."""
     local = local_path(store)
     return str(local.absolute()) if local is not None else store
 
@@ -397,19 +300,19 @@ LARGEST_TILE = 4096
 
 
 def default_tile(n_objects: int, dtype: np.dtype[Any]) -> int:
-    """The side of a tile: at most 64 MiB a tile, at least four tiles a side from 1,024 objects on, little padding.
+    """Return the side of a tile: at most 64 MiB per tile, four tiles per side from 1,024 objects on, little padding.
 
     >>> default_tile(20_480, np.dtype("float32")), default_tile(1_797, np.dtype("float32"))
     (4096, 464)
     """
     largest = LARGEST_TILE if dtype.itemsize == 4 else 2896
     wanted = min(largest, max(256, math.ceil(n_objects / 4)))
-    a_side = math.ceil(n_objects / wanted)
-    return min(largest, 16 * math.ceil(math.ceil(n_objects / a_side) / 16))
+    n_blocks = math.ceil(n_objects / wanted)
+    return min(largest, 16 * math.ceil(math.ceil(n_objects / n_blocks) / 16))
 
 
 def checked_ids(ids: Names | None, n_objects: int) -> Array:
-    """The names as an array of strings; `0`, `1`, ... when there are none. Empty and repeated names are refused."""
+    """Return the names as an array of strings, by default `0`, `1`, ...; raise if one is empty or repeated."""
     if n_objects < 2:
         found = "no objects (n = 0)" if n_objects < 1 else "a single object (n = 1), which has no pairs"
         raise InputError(f"the matrix has {found}; give at least 2 objects")

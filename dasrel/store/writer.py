@@ -32,9 +32,9 @@ from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, Policy, TileStatistics, audit_of
 from dasrel.options import Writing as Writing, check_part as check_part_number
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest
 from dasrel.store.tile_files import (
-    Layout,
     StoreLike,
     TileFiles,
     checked_ids,
@@ -314,7 +314,7 @@ def new_manifest(
 
 def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, overwrite: bool = False) -> Any:
     n, side = manifest["n_objects"], manifest["tile"]
-    a_side = math.ceil(n / side)
+    n_blocks = math.ceil(n / side)
     filters: tuple[Any, ...] = (Crc32cCodec(),)
     if manifest["compress"] == "lz4":
         filters = (
@@ -347,7 +347,7 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
             compressors=None,
         )
     group.create_array(
-        "progress", shape=(a_side, a_side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
+        "progress", shape=(n_blocks, n_blocks, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
         dtype="float64", fill_value=float("nan"), compressors=None,
     )  # fmt: skip
     group.attrs["dasrel"] = manifest

@@ -1,13 +1,12 @@
 """Limits of memory, threads and time: the machine, its control groups, workers, SIGTERM; and the cost of a command.
 
-Stop early: SIGTERM and time limits. Long work asks, between two of its steps, whether it may begin another.
+SIGTERM and time limits stop long work between two of its steps. One `Stop` is in force at a time; a limit inside
+another one never lasts longer than the outer.
 
-One `Stop` is in force at a time, as with `meter`. A limit inside another one never lasts longer than the outer.
+A signal handler may run anywhere, inside a `threading.Condition` of another library too, so that an exception raised
+there may leave locks broken. Here it only sets a flag:
 
-A signal handler runs in the middle of anything, a `threading.Condition` of another library too, so that an exception
-raised there may leave locks broken. Here it only sets a flag:
-
-- Work that is `kept` looks at `Stop.reason` between its steps, saves its state and raises `Stopped`.
+- Work that is `kept` checks `Stop.reason` between its steps, saves its state and raises `Stopped`.
 - Other work is ended by the loops that wait for it: they call `check` or `waited`, which raise `Terminated`.
 - What does neither, such as a long call of a C library, is ended with the process, `GRACE` seconds after the signal.
 
@@ -20,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import select
 import signal
 import threading
@@ -34,19 +34,44 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from dasrel.errors import ClusterError, InputError, MemoryLimitError
-from dasrel.util.text import count_text, seconds, shown, size_text, time_text
+from dasrel.util.text import count_text, shown, size_text, time_text
 
 Result = TypeVar("Result")
 KILLED = 128 + signal.SIGTERM
-"""The exit code of a process that SIGTERM has ended at once."""
+"""The exit code of a process ended by SIGTERM."""
 LOOK = 0.1
-"""Seconds between two looks at the flag while something is waited for."""
+"""Seconds between two checks of the flag during a wait."""
 GRACE = 5.0
-"""Seconds from SIGTERM until the process ends in any case, unless work is kept or a cluster is being closed."""
+"""Seconds from SIGTERM until the process is ended, unless work is kept or a cluster is being closed."""
+
+
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def duration_seconds(limit: float | str) -> float:
+    """Return a duration in seconds: a number, 90s, 30m, 2h, 1d, 1h30m, HH:MM:SS, or D-HH:MM:SS as in Slurm.
+
+    >>> duration_seconds("1h30m"), duration_seconds("00:20:00"), duration_seconds("1-00:00:00")
+    (5400.0, 1200.0, 86400.0)
+    """
+    found: float | None = None
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool):
+        found = float(limit)
+    elif isinstance(limit, str):
+        text = limit.strip().lower()
+        clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text)
+        parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+        if clock is not None:
+            found = sum(int(part or 0) * unit for part, unit in zip(clock.groups(), _UNITS.values(), strict=True))
+        elif parts and "".join(number + unit for number, unit in parts) == text:
+            found = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if found is None or not 0 <= found < float("inf"):
+        raise InputError(f"{shown(limit)!r} is no duration: give such as 90s, 30m, 2h, 1h30m or HH:MM:SS")
+    return found
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came and nothing can be kept: the work ends as it does for Ctrl-C."""
+    """Raised after SIGTERM where no work can be kept; it ends as for Ctrl-C."""
 
 
 class Stop:
@@ -55,14 +80,14 @@ class Stop:
     def __init__(self, seconds: float | None = None, parent: Stop | None = None, *, listens: bool = False) -> None:
         self.signalled = False
         self.keepers = 0
-        """How many blocks that must not be interrupted are active; see `kept`."""
+        """Number of active blocks that must not be interrupted; see `kept`."""
         self._parent = parent
         self._listens = listens
         self._told = "" if seconds is None else f"the time limit of {time_text(seconds)}"
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def reason(self, ahead: float = 0.0) -> str:
-        """Why a step that takes `ahead` seconds should not begin any more; nothing if it may."""
+        """Return why a step that takes `ahead` seconds should not begin; empty if it may."""
         if self.signalled:
             return "SIGTERM"
         if self._deadline is not None and time.monotonic() + ahead >= self._deadline:
@@ -71,7 +96,7 @@ class Stop:
 
     @property
     def listens(self) -> bool:
-        """Whether a signal can come at all."""
+        """Whether a signal handler is installed."""
         return self._listens or (self._parent is not None and self._parent.listens)
 
     @property
@@ -91,14 +116,14 @@ _current: ContextVar[Stop | None] = ContextVar("dasrel_stop", default=None)
 
 
 def current() -> Stop:
-    """The one in force, or one that never stops anything."""
+    """Return the `Stop` in force, or one that never stops anything."""
     return _current.get() or Stop()
 
 
 @contextmanager
 def limited(limit: float | str | None) -> Iterator[Stop]:
-    """A time limit, in seconds or such as "30m", for the work inside the block."""
-    stop = Stop(None if limit is None else seconds(limit), _current.get())
+    """Set a time limit, in seconds or such as "30m", for the work inside the block."""
+    stop = Stop(None if limit is None else duration_seconds(limit), _current.get())
     token = _current.set(stop)
     try:
         yield stop
@@ -108,7 +133,7 @@ def limited(limit: float | str | None) -> Iterator[Stop]:
 
 @contextmanager
 def kept() -> Iterator[Stop]:
-    """Say that the work inside the block asks between its steps, and that what it has done is kept when it stops."""
+    """Declare that the work inside the block checks for a stop between its steps and keeps its progress."""
     stop = current()
     stop._keep(1)
     try:
@@ -118,11 +143,11 @@ def kept() -> Iterator[Stop]:
 
 
 closing = kept
-"""Around the release of what outlives the process, such as the jobs of a cluster: SIGTERM does not interrupt it."""
+"""For releasing what outlives the process, such as the jobs of a cluster: SIGTERM does not interrupt it."""
 
 
 def check() -> None:
-    """Raise `Terminated` if SIGTERM came and nothing of the work is kept. Long loops call it at every turn."""
+    """Raise `Terminated` if SIGTERM came and nothing of the work is kept. Long loops call it in every iteration."""
     if current().terminated:
         raise Terminated
 
@@ -221,7 +246,7 @@ def _handled(stop: Stop, last_words: Callable[[], None]) -> Iterator[None]:
 
 
 def _watch(pipe: int, stop: Stop, last_words: Callable[[], None]) -> None:
-    """Read the numbers of signals as they come, until a zero; end the process when the work does not end in time."""
+    """Read the numbers of signals from the pipe until a zero; end the process if the work does not end in time."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     heard, deadline = 0, 0.0
@@ -258,10 +283,10 @@ AGAIN = "run the same again, with {resume=True} if it writes a store or a checkp
 
 
 def thread_count(*, waiting: bool = True) -> int:
-    """Local threads: Dask's `num_workers` setting if given, else the cores and, where data is waited for, two more.
+    """Return the number of local threads: Dask's `num_workers` if set, else the cores, and two more where data is read.
 
-    The extra threads keep the disk busy while the cores compute, where nobody reads ahead (see `ahead`). On tiles in
-    memory they are in each other's way: a scan takes up to a fifth longer.
+    The extra threads keep the disk busy while the cores compute, where tiles are not read ahead. On tiles in memory
+    they compete with the others: a scan takes up to a fifth longer.
     """
     import dask  # slow to import, and not needed by `dasrel --help`
     from dask.system import CPU_COUNT
@@ -292,12 +317,12 @@ def memory_limit(memory: int | str | None, name: str = "memory") -> int:
 
 @cache
 def machine_memory() -> int:
-    """Memory of this machine in bytes, or what the container or the job may use if that is less."""
+    """Return the memory of this machine in bytes, or of the container or job if that is less."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *group_limits()])
 
 
 def group_limits(root: Path = Path("/")) -> list[int]:
-    """Memory limits of the control groups that this process is in, the groups around them included.
+    """Return the memory limits of the control groups of this process, outer groups included.
 
     A container sees its own group as the root; a Slurm job is in a group of its own below it. Both versions.
     """
@@ -319,7 +344,7 @@ def group_limits(root: Path = Path("/")) -> list[int]:
 
 
 def bytes_from_disk() -> int:
-    """Bytes that this process has had read from storage so far; 0 where the system does not say."""
+    """Return the bytes that this process has read from storage so far; 0 where the system does not say."""
     try:
         with open("/proc/self/io", encoding="ascii") as counters:
             return next(int(line.split()[1]) for line in counters if line.startswith("read_bytes"))
@@ -328,7 +353,7 @@ def bytes_from_disk() -> int:
 
 
 def free_memory() -> int:
-    """Memory of this machine that is free, or that the system would free for files, in bytes."""
+    """Return the memory that is free, or that the system would free for files, in bytes."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
@@ -338,7 +363,7 @@ def free_memory() -> int:
 
 
 def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> int:
-    """How many local threads may run tasks of this size within the limit; refuses when not even one may."""
+    """Return how many local threads can run tasks of this size within the limit; raise if not even one can."""
     threads = thread_count()
     if memory is None or task_memory == 0:
         return threads
@@ -352,16 +377,16 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
 
 
 IDLE_WORKER = 100 * 10**6
-"""Memory of a worker before it does anything, in bytes: 60 MB, 75 with dasrel loaded, and what malloc keeps. With less
-it is ended by its nanny, again and again."""
+"""Memory of an idle worker in bytes: 60 MB, 75 with dasrel loaded, and what malloc keeps. With less its nanny would end
+it repeatedly."""
 PAUSED = 0.8
-"""The share of its memory limit at which Dask lets a worker begin nothing more."""
+"""The share of its memory limit at which Dask pauses a worker."""
 AWAY = 60.0
-"""Seconds in which workers that have all died must be there again, started anew by whoever watches over them."""
+"""Seconds within which a worker must be restarted when all have died."""
 
 
 def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, int]]:
-    """Each worker's address with the bytes that it has for work (0: no limit is set) and its number of threads.
+    """Return for each worker's address its bytes for work (0: no limit) and its number of threads.
 
     There is one at least: when all have died, it waits until one is there again, for so many seconds.
     """
@@ -378,17 +403,17 @@ def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, in
 
 
 def room_of(limit: int) -> int:
-    """Bytes that a worker with this memory limit has for work: until Dask pauses it, less what it takes itself."""
+    """Return the bytes for work of a worker with this memory limit: until Dask pauses it, less its idle memory."""
     return max(1, int(PAUSED * limit) - IDLE_WORKER) if limit else 0
 
 
 def limit_for(room: int) -> int:
-    """The memory limit of a worker that is to have so many bytes for work."""
+    """Return the memory limit of a worker with so many bytes for work."""
     return math.ceil((room + IDLE_WORKER) / PAUSED)
 
 
 def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: str, *, kept: int = 0) -> None:
-    """Refuse work that cannot fit into the smallest worker: a task on each of its threads, and what is kept besides."""
+    """Raise if work cannot fit into the smallest worker: a task on each of its threads, and what is kept besides."""
     for address, (limit, threads) in workers.items():
         need = task_memory * threads + kept
         if limit and need > limit:
@@ -401,7 +426,7 @@ def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: 
 
 @dataclass(frozen=True)
 class Range:
-    """A number that is not known yet: at least, typically, at most."""
+    """An estimated number: at least, typically, at most."""
 
     least: float
     typical: float
@@ -413,34 +438,34 @@ class Range:
 
 @dataclass(frozen=True)
 class Output:
-    """Something that would be written."""
+    """A file or folder that a command would write."""
 
     path: str
     bytes: int
-    """About; at most where it is compressed."""
+    """Estimated; an upper bound where it is compressed."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command would do."""
+    """The estimated cost of a command."""
 
     command: str
     n_objects: int | None
-    """None where only reading all of the source would tell."""
+    """None where it is known only after reading the complete source."""
     scans: Range
     bytes_per_scan: int
     memory: int
     """Bytes at the peak, at most."""
     outputs: tuple[Output, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else is known, by name: plain values."""
+    """Other facts by name: plain values."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {"dry_run": True, **asdict(self)}
 
     def lines(self) -> list[tuple[str, str]]:
-        """For people: names and texts."""
+        """Return names and texts for people."""
         lines = [("dry run", f"{self.command}: nothing was written")]
         known = "not known before all of it is read" if self.n_objects is None else f"{self.n_objects:,}"
         lines.append(("objects", known))
@@ -463,7 +488,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def range_text(scans: Range) -> str:
-    """A range of counts for people.
+    """Write a range of counts for people.
 
     >>> range_text(Range(1, 1, 1)), range_text(Range(3, 13, 204))
     ('1', '13 or so, 3 to 204')

@@ -1,12 +1,11 @@
-"""Map a function over items on threads or on a Dask client, within memory, with stops; slices of mapped files.
+"""Map a function over items, within memory and stoppable; slices of mapped files.
 
-Work for Dask, one task per item: on the active distributed client if there is one, else on local threads.
-
-Parts of mapped files: views here, copies on the worker of a cluster.
+Work runs in one task per item: on the active distributed client if there is one, else on local threads.
 
 Dask counts every page that a worker has mapped as the worker's memory, pauses it at 0.8 of its limit and ends it at
-0.95: a file that is larger than the limit must not stay mapped. There a part is copied, some rows at a time, and the
-pages are let go of; they stay in the operating system's cache. Anywhere else a part is a view, and costs nothing.
+0.95: a file larger than the limit must not stay mapped. A slice of a mapped file is therefore copied on a worker, some
+rows at a time, and the pages are released; they stay in the page cache. Anywhere else a slice is a view, and costs
+nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _bound: ContextVar[Any | None] = ContextVar("dasrel_client", default=None)
 
 @contextmanager
 def bound_to(client: Any) -> Iterator[None]:
-    """Inside, this is the active client, and work fails when it is lost; it never goes on here in silence."""
+    """Make this the active client inside the block; when it is lost, work fails instead of continuing locally."""
     token = _bound.set(client)
     try:
         yield
@@ -51,13 +50,13 @@ def bound_to(client: Any) -> Iterator[None]:
 
 
 def lost(client: Any) -> ClusterError:
-    """What to say when a client's scheduler has gone away."""
+    """Return the error for a client whose scheduler was lost."""
     where = client.scheduler.address if client.scheduler is not None else ""
     return ClusterError(f"the connection to the scheduler {where} was lost", remedy=f"start it again and {AGAIN}")
 
 
 def active_client() -> Any | None:
-    """The distributed client that the user has made active, or None. Never connects, never starts anything."""
+    """Return the distributed client that the user has made active, or None. Never connects or starts one."""
     bound = _bound.get()
     if bound is not None:
         if bound.status != "running":
@@ -74,7 +73,7 @@ def active_client() -> Any | None:
 
 
 def on_worker() -> bool:
-    """Whether the caller is a task on a worker of a cluster."""
+    """Tell whether the caller is a task on a worker of a cluster."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False
@@ -87,9 +86,9 @@ def on_worker() -> bool:
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Parallelism is over tiles, so each tile's product runs on one thread. The old number is given back.
+    """Run BLAS on one thread inside the block, because tiles are processed in parallel; restore the number at the end.
 
-    The limit belongs to the process; the thread that asks for it is the one that lets go of it.
+    The limit applies to the process; the thread that sets it also restores it.
     """
     with _blas().limit(limits=1, user_api="blas"):
         yield
@@ -97,23 +96,22 @@ def single_threaded_blas() -> Iterator[None]:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """The BLAS libraries of this process. Looking for them takes longer than the scan of a small matrix."""
+    """Find the BLAS libraries of this process, once: it takes longer than the scan of a small matrix."""
     return ThreadpoolController()
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
 KEPT_BY_MALLOC = 32 * 2**20
-"""Bytes of freed memory that a worker keeps for what comes next."""
+"""Bytes of freed memory that a worker keeps for its next tasks."""
 
 
 @cache
 def prepare_worker() -> None:
-    """The same for a worker process, which computes nothing but tasks: once, and for good.
+    """Set BLAS to one thread on a worker process, permanently, and let malloc keep freed memory.
 
-    Memory too is given to it as to any other process. Dask starts workers with MALLOC_TRIM_THRESHOLD_ set, and then
-    glibc takes every array of 128 KB or more anew from the system and gives it back at once, page by page; left alone
-    it comes to keep some, up to these numbers, for the next task. Measured with two workers of one machine, n = 20,480:
-    10 ms of a scan that takes 80 (4 columns) or 180 (16).
+    Dask starts workers with MALLOC_TRIM_THRESHOLD_ set, and then glibc allocates every array of 128 KB or more from the
+    system and returns it at once, page by page; by default it keeps some, up to these numbers, for the next task.
+    Measured with two workers of one machine, n = 20,480: 10 ms of a scan that takes 80 (4 columns) or 180 (16).
     """
     _blas().limit(limits=1, user_api="blas")
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -138,14 +136,14 @@ def run(
     """Apply `function` to every item, one task each, and return the results in the order of the items.
 
     `task_memory` is the anonymous memory that one task takes at its peak, in bytes. As many tasks run at once as fit
-    into `memory` (local threads) or as the workers have threads; when not even one fits, nothing is begun and
-    `MemoryLimitError` names the numbers. `bytes_each` is only for progress. `scan` counts the work as one scan.
-    `local` keeps it on this process's threads, for what cannot travel. `goes_on` is for tasks whose work lasts: it says
-    how to go on with the rest after a stop. Such work ends after the tasks under way, with `Stopped`, when asked to.
+    into `memory` (local threads) or as the workers have threads; if not even one fits, `MemoryLimitError` is raised
+    before any task runs. `bytes_each` is only for progress. `scan` counts the work as one scan. `local` keeps the work
+    on this process's threads, for functions that do not pickle. `goes_on` is for tasks with lasting results: the
+    advice how to resume the rest. Such work ends with `Stopped` after the running tasks, on SIGTERM or a time limit.
 
-    On a cluster a task that fails is tried `retries` times more, on any worker. Locally the same holds in the thread.
-    The first failure that remains is raised; the tasks not yet begun are dropped, and local ones that are under way
-    are waited for: when this returns or raises, none of them touches anything any more.
+    On a cluster a failed task is tried `retries` times more, on any worker; locally, in its thread. The first failure
+    that remains is raised; tasks not yet begun are dropped, and running local ones are waited for: when this returns or
+    raises, none of them runs any more.
     """
     client = None if local else active_client()
     step = progress.current().begin(label, tiles=len(items), bytes=bytes_each * len(items), scan=scan)
@@ -201,7 +199,7 @@ def run(
 
 
 class _Pace:
-    """Whether another task may begin: asks who stops, and knows how long a task takes."""
+    """Decides whether another task may begin before a time limit, from the time that tasks take."""
 
     def __init__(self, total: int, goes_on: str | None) -> None:
         self._stop = limits.current() if goes_on else limits.Stop()
@@ -213,7 +211,7 @@ class _Pace:
         self._lock = threading.Lock()
 
     def may_begin(self) -> bool:
-        """The first one may in any case, so that whoever goes on gets further."""
+        """Return whether a task may begin. The first always may, so that a resumed job makes progress."""
         with self._lock:
             if self._begun and not self._reason:
                 self._reason = self._stop.reason(self._slowest)
@@ -234,7 +232,7 @@ class _Pace:
 
 
 class _Gate:
-    """Counts the tasks under way. Dask raises the first failure while other threads still work on theirs."""
+    """Counts the running tasks. Dask raises the first failure while other threads still run theirs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -252,7 +250,7 @@ class _Gate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody in any more, and wait until everybody has left."""
+        """Let no further task begin, and wait until the running ones have ended."""
         with self._changed:
             self._open = False
             self._changed.wait_for(lambda: self._inside == 0)
@@ -263,7 +261,7 @@ def _retried(function: Callable[[Item], Result], item: Item, retries: int) -> Re
         try:
             return function(item)
         except DasrelError:
-            raise  # says what the user must mend: trying again cannot help
+            raise  # the user must fix this: trying again cannot help
         except Exception:
             if left == 0:
                 raise
@@ -271,7 +269,7 @@ def _retried(function: Callable[[Item], Result], item: Item, retries: int) -> Re
 
 
 class _Limited:
-    """A task as a worker runs it: with BLAS on one thread, unless it runs in the caller's own process."""
+    """A task on a worker: with BLAS on one thread, unless it runs in the caller's own process."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -284,12 +282,12 @@ class _Limited:
 
 
 BAND = 64
-"""Rows between two times of letting go: the system maps 64 KB around whatever is looked at, so that a short piece of a
-long row is 64 KB as well."""
+"""Rows between two releases of pages: the system maps 64 KB around every access, so that a short piece of a long row
+takes 64 KB as well."""
 
 
 def part(table: Array, rows: slice, columns: slice | Array = slice(None)) -> Array:
-    """These rows and columns of an array of two dimensions."""
+    """Return these rows and columns of a two-dimensional array: a view, or a copy of a mapped file on a worker."""
     if not (on_worker() and _map_of(table) is not None):
         return table[rows, columns] if isinstance(columns, slice) else table[rows][:, columns]
     if isinstance(columns, slice) and table.flags.f_contiguous and not table.flags.c_contiguous:
@@ -305,7 +303,7 @@ def part(table: Array, rows: slice, columns: slice | Array = slice(None)) -> Arr
 
 
 def let_go(array: Array) -> None:
-    """On a worker, forget the pages of the file that an array is mapped from; they come back when looked at."""
+    """On a worker, unmap the pages of the file that an array is mapped from; they return on the next access."""
     if on_worker():
         found = _map_of(array)
         if found is not None:
@@ -313,7 +311,7 @@ def let_go(array: Array) -> None:
 
 
 def _map_of(array: Any) -> mmap.mmap | None:
-    """The map that an array is a view of."""
+    """Return the map that an array is a view of."""
     while array is not None and not isinstance(array, mmap.mmap):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array

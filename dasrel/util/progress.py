@@ -1,6 +1,4 @@
-"""Count scans, tiles and bytes, and report progress to callbacks.
-
-Counters and progress: how many scans, tiles and bytes the code inside a `with` block has used.
+"""Count the scans, tiles and bytes used inside a `with` block, and report progress to callbacks.
 
 >>> with watch() as meter:
 ...     pass
@@ -20,22 +18,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """What a progress callback is told: the totals since `watch` began, and where the present pass stands."""
+    """The argument of a progress callback: the totals since `watch` began, and the position in the current pass."""
 
     label: str
-    """What the present pass does: "scan", "import", "pairwise" ..."""
+    """The operation of the current pass: "scan", "import", "pairwise" ..."""
     scans: int
-    """Scans begun so far, the present one included."""
+    """Scans begun so far, the current one included."""
     tiles: int
-    """Tiles done in the present pass."""
+    """Tiles done in the current pass."""
     tiles_total: int
     bytes: int
-    """Bytes of the tiles done in the present pass."""
+    """Bytes of the tiles done in the current pass."""
     bytes_total: int
     seconds: float
-    """Since the present pass began."""
+    """Since the current pass began."""
     note: str = ""
-    """What the algorithm adds: the iteration, the runs still moving."""
+    """A note of the algorithm: the iteration, the runs not converged yet."""
 
 
 class Meter:
@@ -44,7 +42,7 @@ class Meter:
     def __init__(self, callback: Callable[[Progress], None] | None, parent: Meter | None) -> None:
         self.scans = 0
         self.tiles = 0
-        """Tiles read from the source, or written to a store; those held by a cluster's workers do not count."""
+        """Tiles read from the source, or written to a store; tiles pinned on a cluster's workers do not count."""
         self.bytes = 0
         self.note = ""
         self._callback = callback
@@ -62,11 +60,11 @@ class Meter:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody is told of progress."""
+        """Whether a callback receives progress."""
         return self._callback is not None or (self._parent is not None and self._parent.is_watched)
 
     def count(self, *, tiles: int, bytes: int) -> None:  # noqa: A002
-        """Count tiles read elsewhere, by the workers of a cluster."""
+        """Count tiles read by the workers of a cluster."""
         meter: Meter | None = self
         while meter is not None:
             with meter._lock:
@@ -83,7 +81,7 @@ class Meter:
 
 
 class Pass:
-    """One pass under way; `add` is called once per tile, from any thread."""
+    """One pass in progress; `add` is called once per tile, from any thread."""
 
     def __init__(self, meter: Meter, label: str, tiles_total: int, bytes_total: int) -> None:
         self._meter = meter
@@ -97,7 +95,7 @@ class Pass:
         self.add(tiles=0, bytes=0)
 
     def add(self, *, tiles: int = 1, bytes: int = 0, read: bool = True) -> None:  # noqa: A002
-        """Count tiles that are done and tell every callback; `read` says that they came from the source."""
+        """Count finished tiles and call every callback; `read`: they came from the source."""
         with self._lock:
             self._tiles += tiles
             self._bytes += bytes
@@ -122,7 +120,7 @@ _current: ContextVar[Meter | None] = ContextVar("dasrel_meter", default=None)
 
 @contextmanager
 def watch(callback: Callable[[Progress], None] | None = None) -> Iterator[Meter]:
-    """Count the scans, tiles and bytes used inside the block, and call back as they go.
+    """Count the scans, tiles and bytes used inside the block, and call back as they are counted.
 
     Blocks nest: an inner block's work is counted by the outer ones too. The callback may be called from several
     threads, once per tile; it should be quick.
@@ -136,5 +134,5 @@ def watch(callback: Callable[[Progress], None] | None = None) -> Iterator[Meter]
 
 
 def current() -> Meter:
-    """The innermost meter, or one that nobody looks at."""
+    """Return the innermost meter, or an unused one outside of any `watch` block."""
     return _current.get() or Meter(None, None)

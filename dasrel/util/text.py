@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from dasrel.errors import InputError
-
 
 def some(items: Iterable[object], *, show: int = 3, total: int | None = None) -> str:
     """Name the first few of many, and how many there are.
@@ -133,28 +131,3 @@ def redacted(value: Any) -> Any:
 def _hidden(found: re.Match[str]) -> str:
     quote = "'" if found.group(0)[len(found.group(1)) + len(found.group(2))] in "'\"" else ""
     return f"{found.group(1)}{found.group(2)}{quote}***"
-
-
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-
-
-def seconds(limit: float | str) -> float:
-    """A duration as a number of seconds: a number, 90s, 30m, 2h, 1d, 1h30m, HH:MM:SS, or D-HH:MM:SS as Slurm has it.
-
-    >>> seconds("1h30m"), seconds("00:20:00"), seconds("1-00:00:00")
-    (5400.0, 1200.0, 86400.0)
-    """
-    found: float | None = None
-    if isinstance(limit, (int, float)) and not isinstance(limit, bool):
-        found = float(limit)
-    elif isinstance(limit, str):
-        text = limit.strip().lower()
-        clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text)
-        parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
-        if clock is not None:
-            found = sum(int(part or 0) * unit for part, unit in zip(clock.groups(), _UNITS.values(), strict=True))
-        elif parts and "".join(number + unit for number, unit in parts) == text:
-            found = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if found is None or not 0 <= found < float("inf"):
-        raise InputError(f"{shown(limit)!r} is no duration: give such as 90s, 30m, 2h, 1h30m or HH:MM:SS")
-    return found

@@ -481,7 +481,7 @@ def full_disk():
 def test_a_full_disk_does_not_end_the_work_but_a_stop_says_so(tmp_path, grouped_store):
     runs = grid("fcm1", 3, max_iter=5, tol=0.0)
     whole = cluster(grouped_store, runs)
-    fault = r"could not be written: .*the work goes on, nothing is kept yet"
+    fault = r"could not be written: .*the work continues, nothing is kept yet"
     with pytest.warns(DasrelWarning, match=fault) as told, full_disk():
         found = cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path / "a"))
     assert sum("could not be written" in str(one.message) for one in told) == 4

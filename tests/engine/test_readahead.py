@@ -3,19 +3,18 @@
 import os
 import threading
 import time
-from dataclasses import replace
 
 import dask
 import numpy as np
 import pytest
 from dask.system import CPU_COUNT
 
-from dasrel import watch
+from dasrel import open_matrix, watch
 from dasrel.engine import readahead
-from dasrel.engine.readahead import SPARE, ReadAhead
+from dasrel.engine.readahead import SPARE, ReadAhead, TileCache, tile_cache
 from dasrel.engine.relation import product_consumer, relation
 from dasrel.engine.scan import Plan, build_graph, reduction, scan
-from dasrel.engine.worker_cache import quiet
+from dasrel.engine.worker_cache import no_progress
 from dasrel.errors import StoreError
 from dasrel.geometry import tree
 from dasrel.kernels.products import View
@@ -25,8 +24,8 @@ from tests.helpers.stores import stored
 
 
 def past(matrix, kept=0.0):
-    """The matrix, with this share of it trusted to the operating system's cache."""
-    matrix.files = replace(matrix.files, cached=int(kept * matrix.layout.total_bytes), met=set())
+    """Expect the page cache to keep this share of the matrix."""
+    tile_cache(matrix, page_cache=int(kept * matrix.layout.total_bytes))
     return matrix
 
 
@@ -34,8 +33,8 @@ def past(matrix, kept=0.0):
 def brought(monkeypatch):
     """The tiles that were read into the cache."""
     seen = []
-    bring = ReadAhead._bring
-    monkeypatch.setattr(ReadAhead, "_bring", lambda self, place: seen.append(place) or bring(self, place))
+    fill = ReadAhead._fill_cache
+    monkeypatch.setattr(ReadAhead, "_fill_cache", lambda self, tile: seen.append(tile) or fill(self, tile))
     return seen
 
 
@@ -97,7 +96,7 @@ def test_a_first_scan_reads_every_tile_once_and_ahead(tmp_path, brought, monkeyp
 def test_many_tiles_read_ahead_keep_no_files_open(tmp_path, brought):
     matrix = stored(tmp_path / "m.zarr", symmetric(300), tile=20)
     order = matrix.layout.tiles()
-    reader = ReadAhead(matrix.files, 1)
+    reader = ReadAhead(TileCache(matrix.files), 1)
     open_before = len(os.listdir("/proc/self/fd"))
     with reader.reading(order):
         reader.read_checked(*order[0])
@@ -137,7 +136,7 @@ def test_all_that_is_free_is_trusted_by_default(tmp_path, used, monkeypatch):
     matrix = stored(tmp_path / "m.zarr", symmetric(64), tile=16)
     relation(matrix).row_sums()
     assert not used
-    matrix.files = replace(matrix.files)
+    matrix = open_matrix(tmp_path / "m.zarr")
     monkeypatch.setattr(limits, "free_memory", lambda: matrix.layout.total_bytes / 2)
     relation(matrix).row_sums()
     assert len(used) == 6  # of ten tiles, 0.8 times a half are kept
@@ -158,8 +157,9 @@ def test_buffers_are_few_and_used_again(tmp_path, monkeypatch):
     monkeypatch.setattr("dasrel.engine.scan.SMALL", 0)
     for _ in range(3):
         relation(matrix).row_sums()
-        assert 0 < len(matrix.files.buffers) <= CPU_COUNT + SPARE
-    assert readahead.buffer_bytes(matrix.files, CPU_COUNT) >= sum(len(buffer) for buffer in matrix.files.buffers)
+        assert 0 < len(tile_cache(matrix).buffers) <= CPU_COUNT + SPARE
+    cache = tile_cache(matrix)
+    assert cache.buffer_bytes(CPU_COUNT) >= sum(len(buffer) for buffer in cache.buffers)
 
 
 def resident(kind):
@@ -173,7 +173,7 @@ def test_buffers_are_memory_of_this_process_in_large_pages(tmp_path):
     matrix = past(stored(tmp_path / "m.zarr", symmetric(2000), tile=1000))
     shared = resident("RssShmem")
     relation(matrix).row_sums()
-    buffers = matrix.files.buffers
+    buffers = tile_cache(matrix).buffers
     assert len(buffers[0]) == readahead.LARGE * 2
     assert resident("RssShmem") - shared < readahead.LARGE
     with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as setting:
@@ -199,9 +199,9 @@ def large_pages_around(address):
 def test_without_room_for_buffers_the_cache_is_used(tmp_path, used):
     matrix = past(stored(tmp_path / "m.zarr", symmetric(256, seed=2), tile=128))
     consumer = reduction(_largest, max)
-    scan(matrix, [consumer], memory=readahead.buffer_bytes(matrix.files, CPU_COUNT) - 1)
+    scan(matrix, [consumer], memory=tile_cache(matrix).buffer_bytes(CPU_COUNT) - 1)
     assert not used
-    scan(matrix, [consumer], memory=readahead.buffer_bytes(matrix.files, CPU_COUNT) + 1)
+    scan(matrix, [consumer], memory=tile_cache(matrix).buffer_bytes(CPU_COUNT) + 1)
     assert used
 
 
@@ -214,9 +214,9 @@ def test_any_other_order_of_asking_works(tmp_path, kept):
     values = symmetric(160, seed=3).astype(np.float32)
     matrix = past(stored(tmp_path / "m.zarr", values, tile=16), kept)
     order = matrix.layout.tiles()
-    for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda place: hash((place, 7)))):
-        matrix.files.met.clear()
-        reader = ReadAhead(matrix.files, 1)
+    for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda tile: hash((tile, 7)))):
+        tile_cache(matrix).seen.clear()
+        reader = ReadAhead(tile_cache(matrix), 1)
         with reader.reading(order):
             for i, j in asked:
                 tile = reader.read_checked(i, j)
@@ -268,13 +268,14 @@ def test_where_files_cannot_be_read_past_the_cache_the_store_reads_them(tmp_path
     assert used
 
 
-def test_a_task_of_a_cluster_reads_its_own_tiles_ahead(tmp_path, used):
+def test_a_task_of_a_cluster_reads_its_own_tiles_ahead(tmp_path, used, monkeypatch):
+    monkeypatch.setattr(limits, "free_memory", lambda: 0)
     matrix = past(stored(tmp_path / "m.zarr", symmetric(200), tile=16))
     plan = Plan(matrix.layout)
     assert plan.group_side == 2
     U = np.random.default_rng(0).random((2, 200))
     consumer = product_consumer(matrix, [(View("distance"), U)])
-    graph, wanted = build_graph(plan, matrix.files, {}, [consumer], quiet, ahead=True)
+    graph, wanted = build_graph(plan, matrix.files, {}, [consumer], no_progress, ahead=True)
     folded = dask.get(graph, wanted)[0]
     (product,) = consumer.finish({k: part.value for k, part in enumerate(folded)})
     assert np.array_equal(product, relation(matrix).left(U))
@@ -301,7 +302,7 @@ def test_memory_limits_of_control_groups(tmp_path):
 def drop(matrix):
     """Take the tiles out of the operating system's cache."""
     os.sync()  # what is not written yet cannot be dropped
-    matrix.files.maps.clear()
+    tile_cache(matrix).close_maps()
     for i, j in matrix.layout.tiles():
         descriptor = os.open(matrix.files.file(i, j), os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -313,12 +314,12 @@ def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
     seen = relation(matrix)
     first = seen.row_sums()
     seen.row_sums()
-    assert matrix.files.in_memory
+    assert tile_cache(matrix).in_memory
     drop(matrix)
     before = limits.bytes_from_disk()
     assert (seen.row_sums() == first).all()
     if limits.bytes_from_disk() == before:
         pytest.skip("this file system keeps its files in memory")
-    assert not matrix.files.in_memory
+    assert not tile_cache(matrix).in_memory
     seen.row_sums()
-    assert matrix.files.in_memory
+    assert tile_cache(matrix).in_memory

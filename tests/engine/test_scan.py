@@ -17,10 +17,9 @@ import dasrel
 from dasrel.engine.relation import LeftProducts, left_products, product_consumer, relation
 from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, reduction, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.kernels import products
-from dasrel.kernels.products import View, extremes
+from dasrel.kernels.products import View
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import ArrayMatrix
-from dasrel.store.tile_files import Layout
 from dasrel.store.writer import create_store
 from tests.helpers.matrices import squared_of, symmetric
 from tests.helpers.stores import stored
@@ -230,12 +229,17 @@ def test_everybody_shares_one_scan(tmp_path):
     assert (low, high) == (above.min(), above.max())
 
 
+def extremes(tile, on_diagonal):
+    values = tile[np.triu_indices(len(tile), 1)] if on_diagonal else tile
+    return values.min(initial=np.inf), values.max(initial=-np.inf)
+
+
 class Histogram:
     def __init__(self, edges):
         self.edges = edges
 
     def __call__(self, tile, on_diagonal):
-        return products.histogram(tile, self.edges, on_diagonal)
+        return np.histogram(tile[np.triu_indices(len(tile), 1)] if on_diagonal else tile, self.edges)[0]
 
 
 def test_several_relations_in_one_scan_with_spread_and_a_term(tmp_path):
@@ -388,8 +392,8 @@ def test_the_plan_for_a_million_objects_without_data():
     layout = Layout(1_000_000, 4096, np.dtype("float32"))
     plan = Plan(layout)
     assert plan.group_side == 4
-    assert plan.travel_fraction(150) == pytest.approx(4 * 150 / (4 * 4096), rel=0.05)
-    assert plan.travel_fraction(150) < 0.1
+    assert plan.traffic_fraction(150) == pytest.approx(4 * 150 / (4 * 4096), rel=0.05)
+    assert plan.traffic_fraction(150) < 0.1
     covered = sum(len(plan.tiles(group)) for group in plan.groups())
     assert covered == len(layout.tiles())
 

@@ -45,7 +45,7 @@ def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, w
         assert (meter.scans, meter.tiles, meter.bytes) == (1, tiles, matrix.layout.total_bytes)
         second = left_products(wanted)
         assert (meter.scans, meter.tiles) == (2, tiles)
-        assert matrix.pins[client.id].futures.keys() == set(Plan(matrix.layout).groups())
+        assert worker_cache.worker_cache(matrix, client).futures.keys() == set(Plan(matrix.layout).groups())
     for a, b, c in zip(first, second, local, strict=True):
         assert (a == c).all()
         assert (b == c).all()
@@ -100,16 +100,15 @@ def part_pinned(matrix, client):
     one = matrix.layout.tile_bytes
     room = 10 * one  # on each of two workers
     memory = dict.fromkeys(client.scheduler_info()["workers"], (int(room / worker_cache.PINNED_SHARE) + 1, 1))
-    pins = worker_cache.WorkerCache(client)
-    held, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
+    pins = worker_cache.worker_cache(matrix, client)
+    held, read = pins.pin(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
     assert len(held) == 20
     assert read == set(groups)
     wait(list(held.values()))
     assert sorted(len(keys) for keys in client.has_what().values()) == [10, 10]
-    again, read = pins.place(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
+    again, read = pins.pin(matrix.files, {g: plan.tiles(g) for g in groups}, one, 0, memory)
     assert again.keys() == held.keys()
     assert len(read) == len(groups) - 20
-    matrix.pins[client.id] = pins
 
 
 @pytest.mark.parametrize(("tile", "free"), [(2048, None), (1024, None), (1024, 0)])
@@ -138,7 +137,7 @@ def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, fr
                 assert (relation(matrix).row_sums() == n - 1).all()
         assert list(client.run(os.getpid).values()) == [pid]
         peak = most_memory(pid)
-        assert 0 < len(matrix.pins[client.id].futures) < len(Plan(matrix.layout).groups()) / 2
+        assert 0 < len(worker_cache.worker_cache(matrix, client).futures) < len(Plan(matrix.layout).groups()) / 2
     assert meter.bytes > 2 * matrix.layout.total_bytes
     assert peak - idle < limits.room_of(limit)
 

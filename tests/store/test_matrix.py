@@ -15,8 +15,9 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
 from dasrel.kernels.checks import TileStatistics
+from dasrel.store.layout import Layout
 from dasrel.store.matrix import as_matrix, is_store, read_manifest
-from dasrel.store.tile_files import Layout, default_tile
+from dasrel.store.tile_files import default_tile
 from dasrel.store.writer import Writing, create_store
 from dasrel.util import limits
 from tests.helpers.matrices import line_distances
@@ -200,7 +201,7 @@ def test_damaged_compressed_tiles_are_named(tmp_path):
 
 def test_layout():
     layout = Layout(70, 32, np.dtype("float32"))
-    assert layout.a_side == 3
+    assert layout.n_blocks == 3
     assert layout.tiles() == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
     assert layout.shape(1, 2) == (32, 6)
     assert (layout.tile_bytes, layout.total_bytes) == (4096, 6 * 4096)
@@ -211,9 +212,9 @@ def test_layout():
 def test_default_tiles(n, dtype):
     side = default_tile(n, np.dtype(dtype))
     assert side * side * np.dtype(dtype).itemsize <= 64 << 20
-    a_side = math.ceil(n / side)
-    assert a_side >= 4 or n <= 1024
-    assert a_side * side - n < 16 * a_side + 16  # little padding
+    n_blocks = math.ceil(n / side)
+    assert n_blocks >= 4 or n <= 1024
+    assert n_blocks * side - n < 16 * n_blocks + 16  # little padding
 
 
 def test_a_store_is_finished_only_when_every_tile_is_there(tmp_path):

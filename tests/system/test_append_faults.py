@@ -204,7 +204,7 @@ def test_where_folders_cannot_be_locked(tmp_path: Path) -> None:
     about = {"as": "rows", "source": "array of float32", "size": source.nbytes, "checksum": checksum(source)}
     about |= {"policy": Policy().record()}
     begun_by({"host": "elsewhere", "process": 1, "token": "x"})
-    with pytest.raises(StoreError, match="is under way, by process 1 on elsewhere; wait for it, or say resume=True"):
+    with pytest.raises(StoreError, match="is in progress, by process 1 on elsewhere; wait for it, or say resume=True"):
         append(store, source)
     done = append(store, source, resume=True)
     assert done.resumed

@@ -57,7 +57,7 @@ def test_sigterm_and_then_resume(tmp_path, grouped_store, capfd):
     file = tmp_path / "kept" / "cluster-00000004.npz"
     assert re.fullmatch(
         f"dasrel: stopped by SIGTERM after 4 scans; the state is in {file}; run the same again with"
-        r" --resume to go on from there\n", told.err.split("warning")[-1].split("\n", 1)[-1]
+        r" --resume to continue from there\n", told.err.split("warning")[-1].split("\n", 1)[-1]
     )  # fmt: skip
     said = json.loads(told.out)
     assert (said["stopped"], said["scans"], said["checkpoint"]) == (True, 4, str(file))
