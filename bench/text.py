@@ -78,11 +78,11 @@ def main() -> None:
 
     def text(path: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
-        open_text(path, Reading(format="lsmat"), scratch, "distance").close()
+        open_text(path, Reading(format="lsmat"), "distance").spool(scratch).close()
 
     def pairs(path: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
-        open_pairs(path, Reading(format="pairs"), scratch, "similarity", Policy()).close()
+        open_pairs(path, Reading(format="pairs"), "similarity", Policy()).spool(scratch).close()
 
     def coded(path: Path) -> None:
         table = pd.read_csv(path, sep="\t", header=None)

@@ -47,19 +47,13 @@ from dasrel.geometry.tree import (
 )
 from dasrel.io.append import Appended as Appended, append as append
 from dasrel.io.export import export_matrix as export_matrix
-from dasrel.io.importing import import_matrix as import_matrix, import_part as import_part
-from dasrel.io.pairwise import (
-    blocks_part as blocks_part,
-    from_blocks as from_blocks,
-    pairwise as pairwise,
-    pairwise_part as pairwise_part,
-)
+from dasrel.io.importing import import_matrix as import_matrix
+from dasrel.io.pairwise import from_blocks as from_blocks, pairwise as pairwise
 from dasrel.options import Policy as Policy, Reading as Reading, Writing as Writing
 from dasrel.report.figures import partition_picture as partition_picture
 from dasrel.report.matrix_image import matrix_image as matrix_image
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
-from dasrel.store.writer import PartDone as PartDone
 from dasrel.util.progress import Progress as Progress, watch as watch
 from dasrel.vocabulary import KINDS as KINDS
 from dasrel.workflow.run import run_workflow as run_workflow

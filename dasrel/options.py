@@ -276,10 +276,8 @@ def parse_part(text: str) -> tuple[int, int]:
     return part
 
 
-def check_part(part: tuple[int, int] | None) -> None:
+def check_part(part: tuple[int, int]) -> None:
     """Raise if there is no such part."""
-    if part is None:
-        raise InputError("no part was given", remedy="give {Writing.part}, part k of n")
     k, n = part
     if not 0 <= k <= n or n < 1:
         raise InputError(f"there is no part {k}/{n}: give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
@@ -305,7 +303,8 @@ class Writing:
     part: tuple[int, int] | None = _writing(
         None, "Write part K of N of the tiles; other processes write the rest.", metavar="K/N", parse=parse_part
     )
-    """Write only part k of N (k, N), 1 <= k <= N, of the tiles, while other processes write the others."""
+    """Write only part k of n, (k, n) with 1 <= k <= n, of the tiles, while other processes write the others. Part 0
+    only creates the store. After all parts, the same call with `resume` and without `part` completes it."""
     time_limit: float | str | None = _writing(
         None,
         "Stop after this time, such as 30m, 2h or HH:MM:SS.",
@@ -315,6 +314,14 @@ class Writing:
     )
     """Seconds, or such as "30m", counted from the first tile: `Stopped` is raised before the tile that would end later.
     What is written stays; `resume` continues it."""
+
+    def __post_init__(self) -> None:
+        if self.part is not None:
+            check_part(self.part)
+            if self.force:
+                raise InputError(
+                    "a part cannot replace a store", remedy="leave {force} out and remove the old one first"
+                )
 
 
 STORE_FORMAT = Selection(Writing, "dtype", "tile", "compress", "memory")

@@ -166,10 +166,9 @@ def predict_command(
 
     check_file(out, force=force)
     known = load_model(model)
-    values, names = read_rows(rows, known.ids)
-    if ids is not None:
-        names = given_ids(Reading(ids=str(ids)))
-    memberships = known.predict_memberships(values, self_similarity=self_similarity)
+    found = read_rows(rows, checksum=False)
+    names = found.ids if ids is None else given_ids(Reading(ids=str(ids)))
+    memberships = known.predict_memberships(found, self_similarity=self_similarity)
     save_predictions(out, memberships, names, force=force)
     sizes = np.bincount(memberships.argmax(axis=1), minlength=known.n_clusters).tolist()
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}

@@ -84,7 +84,7 @@ def import_command(
     runtime: Runtime,
 ) -> None:
     """Check a matrix and write it into a STORE, whatever its size."""
-    from dasrel.io.importing import estimate_import, import_matrix, import_part
+    from dasrel.io.importing import estimate_import, import_matrix
     from dasrel.store.audit import audit_lines, audit_store
 
     given: dict[str, Any] = {"kind": _kind(kind), "reading": reading, "policy": policy, "writing": writing}
@@ -92,7 +92,7 @@ def import_command(
         console.cost(estimate_import(source, store, **given))
         return
     with console.at(runtime), limits.limited(writing.time_limit):
-        done = (import_matrix if writing.part is None else import_part)(source, store, **given)
+        done = import_matrix(source, store, **given)
     if writing.part is not None:
         _show_part(console, store, done)
         return
@@ -122,7 +122,7 @@ def pairwise_command(
     """Compute the dissimilarities of all pairs of rows of FEATURES into a STORE."""
     chosen, settings = _kind(kind), _settings(metric_option)
 
-    from dasrel.io.pairwise import estimate_pairwise, pairwise, pairwise_part
+    from dasrel.io.pairwise import estimate_pairwise, pairwise
     from dasrel.io.text_stream import given_ids
     from dasrel.store.audit import audit_lines, audit_store
 
@@ -137,7 +137,7 @@ def pairwise_command(
         console.cost(estimate_pairwise(features, store, **given))
         return
     with console.at(runtime), limits.limited(writing.time_limit):
-        done = (pairwise if writing.part is None else pairwise_part)(features, store, **given)
+        done = pairwise(features, store, **given)
     if writing.part is not None:
         _show_part(console, store, done)
         return

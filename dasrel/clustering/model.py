@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import ArrayLike, NDArray
 
 from dasrel.clustering import rules
 from dasrel.clustering.rules import Rule
 from dasrel.errors import DasrelWarning, InputError, StoreError
+from dasrel.io.features import Rows, read_rows
 from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
 from dasrel.util.files import ArchiveFormat, array_json, json_array, load_archive, save_archive
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 MODEL_VERSION = 1
@@ -109,8 +109,8 @@ class Model:
         Parameters
         ----------
         rows
-            (k, n) numbers of the kind of the training matrix: a NumPy or Zarr array, or the path of a .npy file or
-            of a Zarr array.
+            (k, n) numbers of the kind of the training matrix: a NumPy or Zarr array, or a path: .npy, .npz, CSV, TSV,
+            Parquet or a Zarr array. Columns of a file that have names must have those of the training objects.
         self_similarity
             For kinds similarity and kernel only: the similarity of each new object with itself, one number or (k,).
             It is needed because D*_j = s** + s_jj - 2 s*_j.
@@ -210,18 +210,12 @@ class Model:
         return Rule(self.rule, **{key: value for key, value in given.items() if value is not None})
 
     def _rows(self, rows: Any) -> Any:
-        """Return new rows as an array that can be sliced; shape and type are checked."""
+        """Return new rows as an array that can be sliced; names, shape and type are checked."""
         if isinstance(rows, (str, os.PathLike)):
-            where = shown(rows, limit=200)
-            try:
-                if str(rows).endswith(".npy"):
-                    rows = np.load(rows, mmap_mode="r", allow_pickle=False)
-                else:
-                    rows = zarr.open_array(os.fspath(rows), mode="r")
-            except Exception as error:
-                raise InputError(
-                    f"{where} cannot be read as rows ({shown(error, limit=200)}); give a .npy file or a Zarr array"
-                ) from None
+            rows = read_rows(rows, checksum=False)
+        if isinstance(rows, Rows):
+            self._check_columns(rows)
+            rows = rows.array()
         values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
         if self.has_terms:
             raise InputError(
@@ -236,6 +230,18 @@ class Model:
         if np.dtype(values.dtype).kind not in "fiub":
             raise InputError(f"new rows are of type {values.dtype}; numbers are needed")
         return values
+
+    def _check_columns(self, rows: Rows) -> None:
+        """Raise if the columns have names that are not those of the training objects, in their order."""
+        if rows.columns is None or len(rows.columns) != self.n_objects:
+            return
+        for k, (name, wanted) in enumerate(zip(rows.columns, self.ids, strict=True)):
+            if name != str(wanted):
+                where = path_text(rows.provenance["source"])
+                raise InputError(
+                    f"{where}: column {k + 1} of the values is named {shown(name)!r}, but object {k + 1} of the model"
+                    f" is {shown(wanted)!r}; name and order the columns as the model's objects"
+                )
 
     def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
         if not is_similarity(self.kind):

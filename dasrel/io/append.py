@@ -1,13 +1,8 @@
-"""Append objects to a store, from rows of values or from features.
+"""Append objects to a store: rows of values against old and new objects, or features for a store made by `pairwise`.
 
-Appending objects to a store: their rows against old and new objects, or features for a store made by `pairwise`.
-
-Only new tiles are written, and those at the edge that have room for more objects; see `growing` for how a store grows
-while others read it. What is stored, and the audit, are those of a store that was written at once.
-
-What is appended to a store: rows of new objects, or their features, as tiles of the grown matrix.
-
-A tile at the edge has old pairs too. They are taken from the store as they are, so that no bit of them changes.
+Only new tiles are written, and the tiles at the edge that have room for more objects; `store.growth` describes how a
+store grows while others read it. A tile at the edge has old pairs too: they are copied from the store, so that no bit
+of them changes. What is stored, and the audit, are those of a store that was written at once.
 """
 
 from __future__ import annotations
@@ -20,13 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
-import zarr
 
 from dasrel.errors import InputError
 from dasrel.io.array_files import Reading
-from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, row_block
-from dasrel.io.importing import SMALL, block_checksum
+from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, read_rows, row_block
+from dasrel.io.importing import block_checksum
 from dasrel.io.metrics import Metric, made_ready, needs, resolve, tile_values
+from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
 from dasrel.io.text_stream import given_ids
 from dasrel.kernels import checks
 from dasrel.kernels.checks import Policy, TileStatistics
@@ -34,15 +29,15 @@ from dasrel.store.growth import AppendTransaction, Tile, append_transaction, che
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
-from dasrel.util import Array, Names, parallel
-from dasrel.util.limits import Cost, Output, Range, memory_limit
-from dasrel.util.text import count_text, shown, some
+from dasrel.util import Array, Names, limits, parallel
+from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 
 @dataclass(frozen=True)
 class Appended:
-    """What an append has done."""
+    """The result of an append."""
 
     matrix: Matrix
     """The grown store, opened anew; what was open before still shows the objects that it had."""
@@ -60,7 +55,7 @@ class Appended:
     resumed: bool
 
     def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         names = (
             "objects_before",
             "new_objects",
@@ -88,7 +83,7 @@ def append(
 ) -> Appended:
     """Add objects to a store. It stays readable, and has all new objects or none of them.
 
-    An append that was killed leaves the store as it was; the same call goes on with it.
+    An append that was killed leaves the store as it was; the same call resumes it.
 
     Parameters
     ----------
@@ -107,34 +102,37 @@ def append(
     policy
         What to do about flaws of the new values; each is an error unless named. `missing="max"` is not for here.
     resume
-        Go on with an unfinished append though it cannot be seen that the process that began it is dead.
+        Resume an unfinished append even if the process that began it may still be running.
     force
         Drop an unfinished append of something else.
 
     Cost: every new value is read or computed once; writes the m (n + m) new values, and the tiles at the edge that
     grow, at most n tile more. Memory: about four tiles per thread.
     """
-    policy = policy or Policy()
-    old, giver, names, about, checksum = open_additions(store, source, ids=ids, features=features, policy=policy)
-    with append_transaction(store, names, about, resume=resume, force=force) as (under_way, resumed):
-        if under_way.old.n_objects != old.n_objects:
-            raise InputError(f"{location(store)} has grown meanwhile: look at its objects again, and append anew")
-        missing = under_way.missing()
-        _write(under_way, giver, missing, policy, memory)
-        size = _bytes(under_way, missing)
-        matrix = under_way.commit(checksum)
-    grown = sum(under_way.is_grown(tile) for tile in missing)
-    kept = len(under_way.tiles()) - len(missing)
-    return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
+    job = _prepared(store, source, ids, features, policy or Policy(), memory)
+    return job.run(resume=resume, force=force)
 
 
-def open_additions(
-    store: StoreLike, source: Any, *, ids: str | Names | None, features: Any, policy: Policy
-) -> tuple[Matrix, TileProvider, Names, dict[str, Any], str | None]:
-    """The store, the new objects' values and names, what is known of their source, and its checksum.
+def estimate_append(
+    store: StoreLike,
+    source: Any,
+    *,
+    ids: str | Names | None = None,
+    features: Any = None,
+    policy: Policy | None = None,
+    memory: int | str = "1GiB",
+) -> Cost:
+    """Estimate what `append` would do with the same arguments.
 
-    Refuses what cannot be appended as far as this can be seen without reading it.
+    Cost: reads the new rows or all features once for their checksums; reads no tile and writes nothing.
     """
+    return _prepared(store, source, ids, features, policy or Policy(), memory).cost()
+
+
+def _prepared(
+    store: StoreLike, source: Any, ids: str | Names | None, features: Any, policy: Policy, memory: int | str
+) -> _AppendJob:
+    """Open the store and the source, and check what can be checked without reading values."""
     old = open_matrix(store)
     policy.check_kind(old.kind)
     if policy.missing == "max":
@@ -144,21 +142,87 @@ def open_additions(
         )
     given = None if ids is None else given_ids(Reading(ids=os.fspath(ids) if isinstance(ids, os.PathLike) else ids))
     if features is None:
-        giver, names, provenance, checksum = open_rows(source, old, given)
+        provider, names, provenance = _open_rows(source, old, given)
         about = {"as": "rows", **provenance, "policy": policy.record()}
     else:
         if policy != Policy():
             raise InputError("policies are for values that were given; those of a metric have no flaws to repair")
-        giver, names, provenance, checksum = open_features(source, features, old, given)
+        provider, names, provenance = _open_features(source, features, old, given)
         about = {"as": "features", **provenance}
-    return old, giver, names, about, checksum
+    return _AppendJob(store, old, provider, names, about, policy, memory)
+
+
+@dataclass(frozen=True)
+class _AppendJob:
+    """New objects and the store that they are appended to, with everything checked and nothing begun."""
+
+    store: StoreLike
+    old: Matrix
+    provider: TileProvider
+    names: Names
+    about: dict[str, Any]
+    """What is being added, by which an unfinished append of the same is recognised."""
+    policy: Policy
+    memory: int | str
+
+    def run(self, *, resume: bool, force: bool) -> Appended:
+        """Write the missing tiles, and make the store the larger one."""
+        old, names, task_memory = self.old, self.names, self._task_memory()
+        check_task_memory(task_memory, self.memory, "append", local=self.provider.local)
+        with append_transaction(self.store, names, self.about, resume=resume, force=force) as (transaction, resumed):
+            if transaction.old.n_objects != old.n_objects:
+                raise InputError(
+                    f"{location(self.store)} has grown meanwhile: look at its objects again, and append anew"
+                )
+            missing = transaction.missing()
+            parallel.run(
+                _AppendTile(self.provider, transaction.files, old.kind, self.policy),
+                [(i, j, transaction.record_before((i, j))) for i, j in missing],
+                label="append",
+                bytes_each=transaction.layout.tile_bytes,
+                task_memory=task_memory,
+                memory=self.memory,
+                local=self.provider.local,
+                goes_on="run the same append again to go on",
+            )
+            size = _bytes(transaction, missing)
+            matrix = transaction.commit(self.about.get("checksum"))
+        grown = sum(transaction.is_grown(tile) for tile in missing)
+        kept = len(transaction.tiles()) - len(missing)
+        return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
+
+    def cost(self) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
+        old, layout = self.old, self._layout()
+        names = checked_names(self.names, old)
+        touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]
+        grown = sum(j < old.layout.n_blocks for _, j in touched)
+        facts = {
+            "as": self.about["as"], "objects_before": old.n_objects, "new_objects": len(names),
+            "tiles_written": len(touched) - grown, "tiles_grown": grown,
+        }  # fmt: skip
+        task = self._task_memory()
+        needed = limits.threads_that_fit(task, self.memory, "append") * task
+        output = Output(str(location(self.store)), len(touched) * (layout.tile_bytes + 4))
+        return Cost("append", layout.n_objects, Range(0, 0, 0), 0, needed, (output,), facts)
+
+    def _layout(self) -> Layout:
+        """Return the tile grid of the grown store."""
+        return Layout(self.old.n_objects + len(self.names), self.old.tile, self.old.dtype)
+
+    def _task_memory(self) -> int:
+        """Return the bytes that the task of one tile takes."""
+        layout = self._layout()
+        side = min(layout.tile, layout.n_objects)
+        copies = 2 if self.old.files.mapped else 4  # what is not written as it is, Zarr encodes
+        return self.provider.memory(side, layout.dtype.itemsize) + copies * layout.tile_bytes + TILE_OVERHEAD
 
 
 @dataclass(frozen=True)
 class _AppendTile:
     """Reads or computes, checks and writes one tile."""
 
-    giver: TileProvider
+    provider: TileProvider
     files: TileFiles
     kind: str
     policy: Policy
@@ -168,7 +232,7 @@ class _AppendTile:
         layout = self.files.layout
         rows, columns = layout.span(i), layout.span(j)
         start = (rows.start, columns.start)
-        upper, lower = self.giver.tile(rows, columns)
+        upper, lower = self.provider.tile(rows, columns)
         names = StoredNames(self.files.store, layout.n_objects)
         tile, record = checks.check_tile(
             upper, lower, place=start, kind=self.kind, dtype=layout.dtype, policy=self.policy, ids=names
@@ -176,49 +240,31 @@ class _AppendTile:
         if before is not None:
             raw = np.diagonal(upper) if i == j and not is_similarity(self.kind) else None
             record = grown_record(TileStatistics.from_row(before), record, start, raw)
-        if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's checksum says it all
+        if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's own checksum suffices
             below = 0 if lower is None else block_checksum(lower, 0)
             record.source_checksum = float(block_checksum(np.ascontiguousarray(upper), below))
         self.files.write(i, j, tile, record)
 
 
-def _write(
-    under_way: AppendTransaction, giver: TileProvider, missing: Sequence[Tile], policy: Policy, memory: int | str
-) -> None:
-    layout, files = under_way.layout, under_way.files
-    side = min(layout.tile, layout.n_objects)
-    copies = 2 if files.mapped else 4
-    parallel.run(
-        _AppendTile(giver, files, under_way.old.kind, policy),
-        [(i, j, under_way.record_before((i, j))) for i, j in missing],
-        label="append",
-        bytes_each=layout.tile_bytes,
-        task_memory=giver.memory(side, layout.dtype.itemsize) + copies * layout.tile_bytes + SMALL,
-        memory=memory,
-        local=giver.local,
-        goes_on="run the same append again to go on",
-    )
-
-
-def _bytes(under_way: AppendTransaction, tiles: Sequence[Tile]) -> int | None:
-    files, local = under_way.files, local_path(under_way.old.store)
+def _bytes(transaction: AppendTransaction, tiles: Sequence[Tile]) -> int | None:
+    files, local = transaction.files, local_path(transaction.old.store)
     if local is not None:
         return sum(os.stat(files.file(i, j)).st_size for i, j in tiles)
-    return None if under_way.old.manifest["compress"] else len(tiles) * (under_way.layout.tile_bytes + 4)
+    return None if transaction.old.manifest["compress"] else len(tiles) * (transaction.layout.tile_bytes + 4)
 
 
 class TileProvider(Protocol):
-    """Gives tiles of the grown matrix."""
+    """Provides tiles of the grown matrix."""
 
     @property
     def local(self) -> bool:
-        """Whether it lives in this process only."""
+        """Whether tiles can only be provided in this process."""
 
     def tile(self, rows: slice, columns: slice) -> tuple[Array, Array | None]:
-        """The values of these rows and columns, old ones among them, and the mirrored ones if they can differ."""
+        """Return the values of these rows and columns, old pairs included, and the mirrored ones if they can differ."""
 
     def memory(self, side: int, itemsize: int) -> int:
-        """Anonymous memory, in bytes, that a tile takes."""
+        """Return the anonymous memory, in bytes, that a tile takes."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +275,7 @@ class _FromRows:
     """A `Mapped` file, or anything two-dimensional that can be sliced."""
     dtype: np.dtype[Any]
     order: Array | None
-    """Where each object of the grown store stands among the columns; None where they are in order."""
+    """The column of each object of the grown store; None where they are in order."""
     old: TileFiles
     local: bool
 
@@ -247,7 +293,7 @@ class _FromRows:
         return 3 * side * side * max(itemsize, self.dtype.itemsize)
 
     def _mixed(self, rows: slice, columns: slice) -> Array:
-        """A block with old and new objects among its rows or its columns."""
+        """Return a block with old and new objects among its rows or its columns."""
         layout = self.old.layout
         n, tile = layout.n_objects, layout.tile
         result = np.empty(
@@ -267,7 +313,7 @@ class _FromRows:
         return result
 
     def _rows(self, new: slice, columns: slice) -> Array:
-        """Rows of new objects, numbered as in the grown store."""
+        """Return rows of new objects, numbered as in the grown store."""
         n = self.old.layout.n_objects
         own = slice(new.start - n, new.stop - n)
         if isinstance(self.data, Mapped):
@@ -280,7 +326,7 @@ class _FromRows:
 
 @dataclass(frozen=True)
 class _FromFeatures:
-    """Tiles from features. Old pairs are taken as they are stored, so that no bit of them changes."""
+    """Tiles from features. Old pairs are copied from the store, so that no bit of them changes."""
 
     data: Any
     metric: Metric
@@ -315,14 +361,10 @@ class _FromFeatures:
 # -------------------------------------------------------------------------------------------------- rows of new objects
 
 
-def open_rows(
-    source: Any, old: Matrix, given: list[str] | None
-) -> tuple[TileProvider, list[str], dict[str, Any], str | None]:
-    data, row_names, column_names, provenance, checksum = _opened(source)
-    where = shown(provenance["source"], limit=400)
-    if is_sparse(data):
-        raise InputError(f"{where} is sparse; rows of new objects need a value for every object")
-    array = data.array() if isinstance(data, Mapped) else data
+def _open_rows(source: Any, old: Matrix, given: list[str] | None) -> tuple[TileProvider, list[str], dict[str, Any]]:
+    rows = read_rows(source)
+    where = path_text(rows.provenance["source"])
+    array: Any = rows.array()
     if len(array.shape) != 2 or np.dtype(array.dtype).kind not in "fiub":
         raise InputError(f"{where} has shape {tuple(array.shape)} and type {array.dtype}; rows of numbers are needed")
     m, width = (int(k) for k in array.shape)
@@ -335,52 +377,18 @@ def open_rows(
             f" against the {n} of {location(old.store)} and themselves are {m} x {n + m}",
             remedy=hint,
         )
-    names = _new_names(given if given is not None else row_names, m, old, where)
-    order = None if column_names is None else _order(column_names, [*map(str, old.ids), *names], where)
+    names = _new_names(given if given is not None else rows.ids, m, old, where)
+    order = None if rows.columns is None else _order(rows.columns, [*map(str, old.ids), *names], where)
+    data = rows.data
     if order is not None and hasattr(data, "dask"):
         data, order = data[:, order], None
-    giver = _FromRows(data, np.dtype(array.dtype), order, old.files, not isinstance(data, Mapped))
-    return giver, names, provenance, checksum
+    provider = _FromRows(data, np.dtype(array.dtype), order, old.files, not isinstance(data, Mapped))
+    return provider, names, _known_by(rows.provenance)
 
 
-def _opened(source: Any) -> tuple[Any, list[str] | None, list[str] | None, dict[str, Any], str | None]:
-    """The rows, their names and those of the columns where they have some, what they are known by, and a checksum."""
-    if isinstance(source, str | os.PathLike) and (os.path.isdir(source) or "://" in str(source)):
-        try:
-            source, where = zarr.open_array(os.fspath(source), mode="r"), str(source)
-        except Exception as error:  # whatever storage there is behind a URL has its own errors
-            told = shown(error, limit=200)
-            raise InputError(f"{shown(source, limit=400)} is not a Zarr array of rows: {told}") from None
-        return source, None, None, {"source": where}, None
-    rows = columns = None
-    if hasattr(source, "columns") and hasattr(source, "index") and hasattr(source, "to_numpy"):  # a data frame
-        rows, columns = _labels(source.index), _labels(source.columns)
-        source = source.to_numpy()
-    elif hasattr(source, "coords") and hasattr(source, "dims"):  # xarray
-        labels = [source.coords[d].values if d in source.coords else None for d in source.dims]
-        rows, columns = (None if one is None else [str(x) for x in one] for one in (*labels, None, None)[:2])
-        source = source.data
-    if hasattr(source, "chunks") and hasattr(source, "shape") and not isinstance(source, np.ndarray):
-        name = type(source).__module__.partition(".")[0]
-        about = {"source": f"{name} array of {' x '.join(map(str, source.shape))} {source.dtype}"}
-        return source, rows, columns, about, None
-    found = read_features(source)
-    if found.ids is not None:
-        rows = [str(name) for name in found.ids]
-    if found.columns is not None:
-        columns = [str(name) for name in found.columns]
-        if columns == [str(k) for k in range(len(columns))] and rows is None:
-            columns = None  # a header of numbers, as of a frame without names
-    return found.data, rows, columns, _known_by(found), found.provenance["checksum"]
-
-
-def _known_by(found: Features) -> dict[str, Any]:
-    """What tells one source from another: its checksum too, which is seen before anything is written."""
-    return {key: found.provenance[key] for key in ("source", "size", "checksum")}
-
-
-def _labels(index: Any) -> list[str] | None:
-    return None if type(index).__name__ == "RangeIndex" else [str(name) for name in index]
+def _known_by(provenance: dict[str, Any]) -> dict[str, Any]:
+    """Return what distinguishes one source from another; its checksum is known before anything is written."""
+    return {key: provenance[key] for key in ("source", "size", "checksum") if key in provenance}
 
 
 def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> list[str]:
@@ -401,7 +409,7 @@ def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> 
 
 
 def _order(columns: Sequence[str], objects: Sequence[str], where: str) -> Array | None:
-    """Where each object stands among the columns."""
+    """Return the column of each object; None if they are in order."""
     if list(columns) == list(objects):
         return None
     at = {name: k for k, name in enumerate(columns)}
@@ -423,13 +431,13 @@ def _order(columns: Sequence[str], objects: Sequence[str], where: str) -> Array 
 # ------------------------------------------------------------------------------------------------------------- features
 
 
-def open_features(
+def _open_features(
     source: Any, before: Any, old: Matrix, given: list[str] | None
-) -> tuple[TileProvider, list[str], dict[str, Any], str | None]:
+) -> tuple[TileProvider, list[str], dict[str, Any]]:
     metric = _stored_metric(old)
     parts = _features_before(before, old)
     found = read_features(source)
-    where = shown(found.provenance["source"], limit=400)
+    where = path_text(found.provenance["source"])
     m, p = found.shape
     wide = parts[0].shape[1]
     if p != wide:
@@ -447,12 +455,12 @@ def open_features(
     whole = _stacked([*parts, found], old.n_objects + m)
     ready = made_ready(metric, whole, old.dtype)
     strip = whole.strip_bytes(old.tile, sparse=ready.takes_sparse)
-    giver = _FromFeatures(whole.data, ready, strip, old.files, not isinstance(whole.data, _Stacked))
-    return giver, names, _known_by(found), found.provenance["checksum"]
+    provider = _FromFeatures(whole.data, ready, strip, old.files, not isinstance(whole.data, _Stacked))
+    return provider, names, _known_by(found.provenance)
 
 
 def _stored_metric(old: Matrix) -> Metric:
-    """The metric that the store was made with; refused where it cannot be told, or came from all of the features."""
+    """Return the metric that the store was made with; raise if it is not known, or was fitted to all features."""
     provenance, where = old.manifest["provenance"], location(old.store)
     name, options = provenance.get("metric"), provenance.get("options", {})
     if not isinstance(name, str):
@@ -473,11 +481,11 @@ def _stored_metric(old: Matrix) -> Metric:
 
 
 def _features_before(before: Any, old: Matrix) -> list[Features]:
-    """The features of the objects that are there already, known by their checksums."""
+    """Return the features of the objects in the store, which are recognised by their checksums."""
     provenance = old.manifest["provenance"]
     kept = [provenance, *provenance.get("appends", [])]
     listed = list(before) if isinstance(before, (list, tuple)) else [before]
-    told = ", then ".join(shown(one["source"], limit=200) for one in kept)
+    told = ", then ".join(path_text(one["source"]) for one in kept)
     if len(listed) != len(kept):
         raise InputError(
             f"{location(old.store)} was made from the features in {told}; {len(listed)} are given, not {len(kept)}",
@@ -487,7 +495,7 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
     for part, one in zip(parts, kept, strict=True):
         if part.provenance["checksum"] != one["checksum"]:
             raise InputError(
-                f"{shown(part.provenance['source'], limit=200)} has {part.provenance['checksum']}, and the features"
+                f"{path_text(part.provenance['source'])} has {part.provenance['checksum']}, and the features"
                 f" that {location(old.store)} was made from had {one['checksum']} ({told}, in this order): give those"
             )
     return parts
@@ -495,7 +503,7 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
 
 @dataclass(frozen=True)
 class _Stacked:
-    """Several mapped files as one table of rows; it travels as their names."""
+    """Several mapped files as one table of rows, pickled as their names."""
 
     parts: tuple[Mapped, ...]
     starts: tuple[int, ...]
@@ -512,7 +520,7 @@ class _Stacked:
 
 
 def _stacked(parts: Sequence[Features], n_objects: int) -> Features:
-    """The features of old and new objects as one; mapped files are not copied."""
+    """Return the features of old and new objects as one table; mapped files are not copied."""
     blocks = [part.data for part in parts]
     data: Any
     if all(isinstance(block, Mapped) for block in blocks):
@@ -523,26 +531,3 @@ def _stacked(parts: Sequence[Features], n_objects: int) -> Features:
         sparse = any(is_sparse(block) for block in blocks)
         data = scipy.sparse.csr_array(scipy.sparse.vstack(blocks)) if sparse else np.concatenate(blocks)
     return replace(parts[0], data=data, shape=(n_objects, parts[0].shape[1]), ids=None)
-
-
-def estimate_append(
-    store: StoreLike,
-    source: Any,
-    *,
-    ids: str | Names | None = None,
-    features: Any = None,
-    policy: Policy | None = None,
-    memory: int | str = "1GiB",
-) -> Cost:
-    """What `append` would do with the same arguments. Cost: none; a table in text is read."""
-    old, _, names, about, _ = open_additions(store, source, ids=ids, features=features, policy=policy or Policy())
-    names = checked_names(names, old)
-    layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
-    touched = [(i, j) for i, j in layout.tiles() if j >= old.n_objects // old.tile]
-    grown = sum(j < old.layout.n_blocks for _, j in touched)
-    facts = {
-        "as": about["as"], "objects_before": old.n_objects, "new_objects": len(names),
-        "tiles_written": len(touched) - grown, "tiles_grown": grown,
-    }  # fmt: skip
-    output = Output(str(location(store)), len(touched) * (layout.tile_bytes + 4))
-    return Cost("append", layout.n_objects, Range(0, 0, 0), 0, memory_limit(memory), (output,), facts)

@@ -1,26 +1,20 @@
-"""Sources of square arrays: npy, npz, raw, HDF5, Zarr, arrays in memory.
+"""Sources of square arrays: npy, npz, raw binary, HDF5, Zarr, and arrays in memory.
 
-What a reader gives to an import: a matrix that can be asked for any block, whatever the format it came from.
-
-Sources that are arrays: mapped files, condensed triangles, chunked arrays, sparse matrices.
-
-Each class here is a `dasrel.source.Source`. What comes from a file travels to a worker as the file's name and is
-opened there; what lives in this process's memory has `local` set, and is worked on by this process's threads.
-
-Opening array files: npy, npz, raw binary, MatrixMarket, HDF5, Zarr; and the arrays that people hold in Python.
+An opener reads the header of a file and returns a `Source`, which gives any block of the matrix, or a
+`SequentialSource`, which must first be read completely and spooled to disk. A source that reads a file is pickled as
+the file's name and opened on the worker; one that holds arrays of this process has `local` set, and its tiles are
+processed by the threads of this process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import mmap
 import os
-import zipfile
-import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -29,38 +23,61 @@ from dasrel.errors import InputError
 from dasrel.options import Reading as Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 
 class Source(Protocol):
-    """A square matrix, as far as it is known."""
+    """A square matrix of which any block can be read."""
 
     n_objects: int
     ids: Names | None
     mirrored: bool
-    """Whether the source holds both values of a pair. If not, `block` is asked for the upper triangle only."""
+    """Whether the source holds both values of a pair. If not, `block` is called for the upper triangle only."""
+    local: bool
+    """Whether blocks can only be read in this process: then no task is sent to a worker of a cluster."""
     provenance: dict[str, Any]
     """`source` as text; `size` in bytes and `modified` (nanoseconds) where it is a file."""
     checksum: str | None
-    """Of the source's bytes, where the reader saw all of them in order; else None."""
+    """Of the source's bytes, where all of them were read in order; else None."""
 
     def block(self, rows: slice, columns: slice) -> Array:
-        """The values of these rows and columns, NaN where a value is absent. Called from several threads.
+        """Return the values of these rows and columns, NaN where a value is absent. Called from several threads.
 
-        A block on the diagonal is complete: both halves are there.
+        A block on the diagonal is complete: it has both triangles.
         """
 
     def block_memory(self, rows: int, columns: int) -> int:
-        """Anonymous memory, in bytes, that one call of `block` of this size takes, its result included."""
+        """Return the anonymous memory, in bytes, that one call of `block` of this size takes, result included."""
 
     def close(self) -> None:
-        """Let go of files. What was put aside on disk is removed by the import."""
+        """Close files. The import removes what was spooled to disk."""
+
+
+@dataclass(frozen=True)
+class SequentialSource:
+    """A source that must be read completely before it can give a block; so far only its header was read."""
+
+    n_objects: int | None
+    """None where only reading all of it shows."""
+    mirrored: bool
+    provenance: dict[str, Any]
+    reason: str
+    """Why no block can be read alone, such as "is compressed", for messages."""
+    spool: Callable[[Path], Source]
+    """Reads the source once, writes its values to files in the given folder, and returns a source that reads those."""
+    spool_bytes: int | None
+    """Size of these files, where the header tells."""
+    block_memory: Callable[[int, int], int]
+    """`Source.block_memory` of the spooled source."""
+
+
+Opened = Source | SequentialSource
 
 
 @dataclass
 class FlatFile:
-    """A run of numbers inside a file, mapped when it is first looked at, and once in each process."""
+    """Consecutive numbers inside a file, mapped on first use, once in each process."""
 
     path: str
     dtype: np.dtype[Any]
@@ -72,15 +89,15 @@ class FlatFile:
         size, needed = os.stat(self.path).st_size, self.offset + self.count * self.dtype.itemsize
         if size < needed:
             raise InputError(
-                f"{named(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,}; copy"
-                " it again"
+                f"{path_text(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,};"
+                " copy it again"
             )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_map": None}
 
     def values(self) -> Array:
-        """All of them, read-only, in no anonymous memory."""
+        """Return all numbers as a read-only view of the file."""
         if self.count == 0:
             return np.empty(0, dtype=self.dtype)
         if self._map is None:
@@ -92,19 +109,19 @@ class FlatFile:
         return np.frombuffer(self._map, dtype=self.dtype, count=self.count, offset=self.offset)
 
     def large(self) -> bool:
-        """Whether the file may not stay in memory. A tile is many short rows: reading on beyond each is then waste."""
+        """Return whether the file may not stay in memory; then reading ahead beyond a tile's short rows is waste."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return 2 * self.count * self.dtype.itemsize > memory
 
     def will_need(self, first: int, count: int) -> None:
-        """Ask for these numbers to be read from the disk; returns at once."""
+        """Ask the system to read these numbers from the disk; return at once."""
         self.values()
         start = self.offset + first * self.dtype.itemsize
         page = start - start % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.dtype.itemsize)
 
     def close(self) -> None:
-        """Forget the map; it goes when the last array on it goes."""
+        """Drop the map; it is unmapped with the last array on it."""
         self._map = None
 
 
@@ -122,7 +139,7 @@ class MappedSource:
     local: bool = False
 
     def block(self, rows: slice, columns: slice) -> Array:
-        """A view of the file; a copy on a worker."""
+        """Return a view of the file; a copy on a worker."""
         n = self.n_objects
         square = self.file.values().reshape(n, n)
         if self.fortran:
@@ -134,11 +151,11 @@ class MappedSource:
         return part.T if self.fortran else part
 
     def block_memory(self, rows: int, columns: int) -> int:
-        """Nothing: the pages belong to the file. (On a worker it is copied: see `readers.task_memory`.)"""
+        """Return 0: the pages belong to the file. (A worker copies them: see `importing.task_memory`.)"""
         return 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.file.close()
 
 
@@ -156,15 +173,11 @@ class TriangleSource:
     ids: Names | None = None
     diagonal: bool = False
     mirrored: bool = False
+    local: bool = False
     checksum: str | None = None
 
-    @property
-    def local(self) -> bool:
-        """Whether the numbers are in this process only."""
-        return not isinstance(self.vector, FlatFile)
-
     def block(self, rows: slice, columns: slice) -> Array:
-        """The block, gathered row by row; on the diagonal both halves of it."""
+        """Return the block, gathered row by row; on the diagonal both triangles of it."""
         n = self.n_objects
         values = self.vector.values() if isinstance(self.vector, FlatFile) else self.vector
         result = np.zeros((rows.stop - rows.start, columns.stop - columns.start), dtype=values.dtype)
@@ -182,14 +195,23 @@ class TriangleSource:
         return result
 
     def block_memory(self, rows: int, columns: int) -> int:
-        """The block; on the diagonal twice, and a mask."""
-        itemsize = self.vector.dtype.itemsize
-        return rows * columns * (2 * itemsize + 1)
+        """Return the size of the block; on the diagonal twice, and a mask."""
+        return triangle_memory(rows, columns, self.vector.dtype)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if isinstance(self.vector, FlatFile):
             self.vector.close()
+
+
+def triangle_memory(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
+    """Return the memory that a block of a `TriangleSource` takes."""
+    return rows * columns * (2 * dtype.itemsize + 1)
+
+
+def mapped_memory(rows: int, columns: int) -> int:
+    """Return the memory that a block of a `MappedSource` takes: none."""
+    return 0
 
 
 @dataclass
@@ -207,12 +229,12 @@ class ArraySource:
     checksum: str | None = None
 
     def block(self, rows: slice, columns: slice) -> Array:
-        """The block, computed or decoded where need be."""
+        """Return the block, computed or decoded if necessary."""
         part = self.array[rows, columns]
         return np.asarray(part.compute() if hasattr(part, "dask") else part)
 
     def block_memory(self, rows: int, columns: int) -> int:
-        """The block, and a chunk that is decoded beside it. A view of a NumPy array takes nothing."""
+        """Return the size of the block and of a chunk that is decoded for it. A view of a NumPy array takes nothing."""
         if isinstance(self.array, np.ndarray):
             return 0
         size = np.dtype(self.array.dtype).itemsize
@@ -220,7 +242,10 @@ class ArraySource:
         return int((rows * columns + 2 * chunk) * size)
 
     def grain(self) -> int | None:
-        """Side of the chunks when they are square and regular; a tile that is a multiple of it reads each one once."""
+        """Return the side of square, regular chunks, 0 for other chunks, None if there are none.
+
+        Tiles of a multiple of this side read each chunk once.
+        """
         if self.chunks is None:
             return None
         rows, columns = self.chunks
@@ -228,8 +253,14 @@ class ArraySource:
         regular = rows == columns and all(size == side for size in rows[:-1]) and rows[-1] <= side
         return side if regular else 0
 
-    def put_aside(self, folder: Path) -> MappedSource:
-        """A copy in a plain file, made chunk by chunk, for chunks that do not fit the tiles: each is read once."""
+    def sequential(self, reason: str) -> SequentialSource:
+        """Return a source that is copied chunk by chunk to a plain file first, so that each chunk is read once."""
+        size = self.n_objects * self.n_objects * np.dtype(self.array.dtype).itemsize
+        return SequentialSource(
+            self.n_objects, True, self.provenance, reason, self._spool, size, block_memory=mapped_memory
+        )
+
+    def _spool(self, folder: Path) -> MappedSource:
         assert self.chunks is not None
         path, dtype = folder / "square", np.dtype(self.array.dtype)
         n = self.n_objects
@@ -244,7 +275,7 @@ class ArraySource:
         return MappedSource(FlatFile(str(path), dtype, 0, n * n), n, self.provenance, self.ids)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no file to close."""
 
 
 def allocated(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep: bool = False) -> Any:
@@ -267,19 +298,17 @@ def _spans(sizes: tuple[int, ...]) -> list[slice]:
     return [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
 
 
-def named(path: object) -> str:
-    """A path for a message: whole, unless it is absurdly long."""
-    return shown(path, limit=400)
-
-
-def about(path: Path) -> dict[str, Any]:
-    """Where a file source comes from, and what tells whether it is still the same."""
-    found = path.stat()
+def provenance_of(path: Path) -> dict[str, Any]:
+    """Return where a file comes from, and what shows whether it is still the same."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path_text(path)}: cannot be read: {error.strerror}") from error
     return {"source": str(path), "size": found.st_size, "modified": found.st_mtime_ns}
 
 
 def square_side(shape: tuple[int, ...], what: str) -> int:
-    """The number of objects of a square array, or of a condensed vector."""
+    """Return the number of objects of a square array, or of a condensed vector."""
     if len(shape) == 2:
         if shape[0] != shape[1]:
             raise InputError(
@@ -300,7 +329,7 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
 
 
 def check_numbers(dtype: np.dtype[Any], what: str) -> None:
-    """Refuse what is not real numbers."""
+    """Raise if the type is not one of real numbers."""
     if dtype.hasobject:
         raise InputError(f"{what} holds Python objects (pickle), which dasrel never loads; save it as float32 numbers")
     if dtype.kind not in "fiub":
@@ -308,21 +337,18 @@ def check_numbers(dtype: np.dtype[Any], what: str) -> None:
         raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed: {hint}")
 
 
-COPY = 8 << 20
-
-
-def open_npy(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
-    """A `.npy` file, mapped: square in either order, or a condensed vector."""
+def open_npy(path: Path, reading: Reading, kind: str) -> Source:
+    """Open a `.npy` file, mapped: square in either order, or a condensed vector."""
     with open(path, "rb") as file:
-        shape, fortran, dtype, offset = _npy_header(file, str(path))
-    return _mapped(path, dtype, offset, shape, fortran, about(path), kind)
+        shape, fortran, dtype, offset = npy_header(file, str(path))
+    return mapped_source(path, dtype, offset, shape, fortran, provenance_of(path), kind)
 
 
-def open_raw(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
-    """Bare numbers, rows after rows, or a condensed vector; the size of the file tells which."""
+def open_raw(path: Path, reading: Reading, kind: str) -> Source:
+    """Open bare numbers, rows after rows, or a condensed vector; the size of the file tells which."""
     if reading.shape is None or reading.dtype is None:
         raise InputError(
-            f"{named(path)} is raw binary",
+            f"{path_text(path)} is raw binary",
             remedy="say {Reading.shape=N} (objects) and {Reading.dtype=TYPE} (float32, <f8, ...)",
         )
     n = reading.shape
@@ -332,51 +358,51 @@ def open_raw(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
         raise InputError(
             f"{shown(reading.dtype)} is no NumPy type", remedy="say {Reading.dtype=TYPE}: float32, float64, <i2 ..."
         ) from None
+    check_numbers(dtype, path_text(path))
     size = path.stat().st_size
     square, triangle = n * n * dtype.itemsize, n * (n - 1) // 2 * dtype.itemsize
     if size not in (square, triangle):
         raise InputError(
-            f"{named(path)} has {count_text(size, 'byte')}; {count_text(n, 'object')} of {dtype} take {square} (full)"
-            f" or {triangle} (condensed)",
+            f"{path_text(path)} has {count_text(size, 'byte')}; {count_text(n, 'object')} of {dtype} take {square}"
+            f" (full) or {triangle} (condensed)",
             remedy="it is truncated, or {Reading.shape} or {Reading.dtype} is wrong",
         )
     shape = (n, n) if size == square else (n * (n - 1) // 2,)
-    return _mapped(path, dtype, 0, shape, False, about(path), kind)
+    return mapped_source(path, dtype, 0, shape, False, provenance_of(path), kind)
 
 
-def open_hdf5(path: Path, reading: Reading, scratch: Path, kind: str) -> Source:
-    """A square or 1-D dataset of an HDF5 file: unifrac's `matrix` with its `order`, the only one, or the one named."""
+def open_hdf5(path: Path, reading: Reading, kind: str) -> Opened:
+    """Open a square or 1-D dataset: unifrac's `matrix` with its `order`, the only one, or the one named."""
     import h5py
 
     try:
         with h5py.File(path, "r") as file:
             found: list[str] = []
-            file.visititems(lambda name, item: found.append(name) if _is_matrix(item) else None)
+            file.visititems(lambda name, item: found.append(name) if is_matrix(item) else None)
             if reading.dataset is None and ("matrix" in found or "matrix:0" in found):
                 name = "matrix" if "matrix" in found else "matrix:0"
             else:
-                name = _choose(found, reading.dataset, str(path))
+                name = choose(found, reading.dataset, str(path))
             data = file[name]
-            ids = [_text(x) for x in file["order"][:]] if "order" in file and name.startswith("matrix") else None
-            check_numbers(data.dtype, f"{named(path)}, dataset {shown(name)},")
+            ids = [as_text(x) for x in file["order"][:]] if "order" in file and name.startswith("matrix") else None
+            check_numbers(data.dtype, f"{path_text(path)}, dataset {shown(name)},")
             offset = data.id.get_offset()
             if data.chunks is None and offset is not None and data.external is None:
-                mapped = _mapped(path, data.dtype, offset, data.shape, False, about(path), kind)
+                mapped = mapped_source(path, data.dtype, offset, data.shape, False, provenance_of(path), kind)
                 mapped.ids = ids
                 return mapped
-            n = square_side(data.shape, f"{named(path)}, dataset {shown(name)},")
+            n = square_side(data.shape, f"{path_text(path)}, dataset {shown(name)},")
             chunks = _regular(data.chunks or data.shape, data.shape)
             array = _Dataset(str(path), name, np.dtype(data.dtype))
     except OSError as error:
-        raise InputError(f"{named(path)} cannot be read as HDF5 ({shown(error)}); is it whole?") from None
+        raise InputError(f"{path_text(path)} cannot be read as HDF5 ({shown(error)}); is it whole?") from None
     if len(chunks) == 1:
-        values = FlatFile(*_vector_aside(array, chunks[0], scratch, array.dtype))
-        return _triangle(values, n, about(path), kind, ids, str(path))
-    return ArraySource(array, n, about(path), ids, chunks=(chunks[0], chunks[1]))
+        return sequential_vector(array, chunks[0], n, provenance_of(path), kind, ids)
+    return ArraySource(array, n, provenance_of(path), ids, chunks=(chunks[0], chunks[1]))
 
 
-def open_zarr(source: str | Path | Any, reading: Reading, scratch: Path, kind: str) -> Source:
-    """A Zarr array of either format version: a path, a URL, a `zarr.Array`, or a group with one square array."""
+def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
+    """Open a Zarr array of either format version: a path, a URL, a `zarr.Array`, or a group with one square array."""
     import zarr
 
     node: Any = source
@@ -384,33 +410,31 @@ def open_zarr(source: str | Path | Any, reading: Reading, scratch: Path, kind: s
         try:
             node = zarr.open(os.fspath(source), mode="r")
         except Exception as error:
-            raise InputError(f"{named(source)} cannot be opened as Zarr ({shown(error, limit=200)})") from None
+            raise InputError(f"{path_text(source)} cannot be opened as Zarr ({shown(error, limit=200)})") from None
     if isinstance(node, zarr.Group):
         if "dasrel" in node.attrs:
             raise InputError(
-                f"{named(source)} is a dasrel store already",
+                f"{path_text(source)} is a dasrel store already",
                 remedy="`dasrel export STORE OUT --format zarr` gives an array",
             )
-        names = [name for name, item in node.arrays() if _is_matrix(item)]
-        node = node[_choose(names, reading.dataset, str(source))]
+        names = [name for name, item in node.arrays() if is_matrix(item)]
+        node = node[choose(names, reading.dataset, str(source))]
     elif reading.dataset is not None:
-        raise InputError(f"{named(source)} is one Zarr array, not a group", remedy="leave {Reading.dataset} out")
-    where = named(source) if isinstance(source, str | os.PathLike) else "the Zarr array"
+        raise InputError(f"{path_text(source)} is one Zarr array, not a group", remedy="leave {Reading.dataset} out")
+    where = path_text(source) if isinstance(source, str | os.PathLike) else "the Zarr array"
     provenance = {"source": str(source) if isinstance(source, str | os.PathLike) else f"Zarr array {node.store_path}"}
     check_numbers(node.dtype, where)
     n = square_side(node.shape, where)
     chunks = _regular(node.chunks, node.shape)
     if node.ndim == 1:
-        return _triangle(
-            FlatFile(*_vector_aside(node, chunks[0], scratch, node.dtype)), n, provenance, kind, None, where
-        )
+        return sequential_vector(node, chunks[0], n, provenance, kind)
     shared = isinstance(source, str | os.PathLike)
     return ArraySource(node, n, provenance, chunks=(chunks[0], chunks[1]), local=not shared)
 
 
 @dataclass
 class _Dataset:
-    """A chunked HDF5 dataset that is opened where it is needed: in each process once."""
+    """A chunked HDF5 dataset, opened once in each process that reads it."""
 
     path: str
     name: str
@@ -428,61 +452,22 @@ class _Dataset:
         try:
             return np.asarray(self._open[place])
         except OSError as error:
-            raise InputError(f"{named(self.path)} cannot be read ({shown(error)}); is it whole?") from None
+            raise InputError(f"{path_text(self.path)} cannot be read ({shown(error)}); is it whole?") from None
 
 
-def _npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, Fortran order, type, and where the numbers begin; the file may be a member of an archive."""
+def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, Fortran order, type and the offset of the numbers; the file may be a member of an archive."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{named(what)} is no whole .npy file ({shown(error, limit=120)})") from None
-    check_numbers(dtype, named(what))
+        raise InputError(f"{path_text(what)} is no whole .npy file ({shown(error, limit=120)})") from None
+    check_numbers(dtype, path_text(what))
     return shape, fortran, dtype, file.tell()
 
 
-def _npz_member(
-    archive: zipfile.ZipFile, path: Path, name: str, scratch: Path
-) -> tuple[FlatFile, tuple[int, ...], bool]:
-    """One array of an archive: in place when it is stored as it is, else unpacked into the scratch folder."""
-    info = archive.getinfo(f"{name}.npy")
-    what = f"{path}, array {name}"
-    try:
-        with archive.open(info) as member:
-            shape, fortran, dtype, begin = _npy_header(member, what)  # type: ignore[arg-type]
-            count = int(np.prod(shape, dtype=np.int64))
-            if info.compress_type == zipfile.ZIP_STORED:
-                with open(path, "rb") as file:
-                    file.seek(info.header_offset)
-                    head = file.read(30)
-                names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-                return FlatFile(str(path), dtype, info.header_offset + 30 + names + begin, count), shape, fortran
-            aside = scratch / f"member{archive.infolist().index(info)}"
-            if not aside.exists():
-                with replacing(aside) as temporary, open(temporary, "wb") as out:
-                    while piece := member.read(COPY):
-                        out.write(piece)
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{named(what)} is damaged ({shown(error)}); copy it again") from None
-    return FlatFile(str(aside), dtype, 0, count), shape, fortran
-
-
-def _matrices(archive: zipfile.ZipFile, names: list[str]) -> list[str]:
-    """Which arrays of an archive may be meant: the only one, whatever it is, or those of a fitting shape."""
-    if len(names) == 1:
-        return names
-    found = []
-    for name in names:
-        with archive.open(f"{name}.npy") as member, contextlib.suppress(InputError):
-            shape, _, dtype, _ = _npy_header(member, name)  # type: ignore[arg-type]
-            if _is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
-                found.append(name)
-    return found
-
-
-def _mapped(
+def mapped_source(
     path: Path,
     dtype: np.dtype[Any],
     offset: int,
@@ -491,39 +476,52 @@ def _mapped(
     provenance: dict[str, Any],
     kind: str,
 ) -> MappedSource | TriangleSource:
-    what = named(provenance["source"])
-    check_numbers(dtype, what)
+    """Return the source of an array that a file holds as it is: square, or a condensed vector."""
+    what = path_text(provenance["source"])
     n = square_side(shape, what)
-    file = FlatFile(str(path), dtype, offset, int(np.prod(shape, dtype=np.int64)))
+    file = FlatFile(str(path), dtype, offset, math.prod(shape))
     if len(shape) == 1:
-        return _triangle(file, n, provenance, kind, None, what)
+        check_condensed(kind, what)
+        return TriangleSource(file, n, provenance)
     return MappedSource(file, n, provenance, fortran=fortran)
 
 
-def _triangle(vector: Any, n: int, provenance: dict[str, Any], kind: str, ids: Any, what: str) -> TriangleSource:
+def check_condensed(kind: str, what: str) -> None:
+    """Raise if the kind needs the diagonal, which a condensed vector does not have."""
     if is_similarity(kind):
         raise InputError(f"{what} is a condensed vector: it has no self-{kind} values; give the full matrix")
-    return TriangleSource(vector, n, provenance, ids)
 
 
-def _vector_aside(array: Any, sizes: tuple[int, ...], scratch: Path, dtype: Any) -> tuple[str, Any, int, int]:
-    path, at = scratch / "vector", 0
-    with open(path, "wb") as out:
-        for size in sizes:
-            part = array[at : at + size]
-            out.write(np.ascontiguousarray(part.compute() if hasattr(part, "dask") else part, dtype=dtype).data)
-            at += size
-    return str(path), np.dtype(dtype), 0, at
+def sequential_vector(
+    array: Any, sizes: tuple[int, ...], n: int, provenance: dict[str, Any], kind: str, ids: Names | None = None
+) -> SequentialSource:
+    """Return the source of a condensed vector in chunks of these sizes, which is copied to a plain file first."""
+    check_condensed(kind, path_text(provenance["source"]))
+    dtype = np.dtype(array.dtype)
+
+    def spool(folder: Path) -> Source:
+        path, at = folder / "vector", 0
+        with open(path, "wb") as out:
+            for size in sizes:
+                limits.check()
+                part = array[at : at + size]
+                out.write(np.ascontiguousarray(part.compute() if hasattr(part, "dask") else part, dtype=dtype).data)
+                at += size
+        return TriangleSource(FlatFile(str(path), dtype, 0, at), n, provenance, ids)
+
+    memory = partial(triangle_memory, dtype=dtype)
+    return SequentialSource(n, False, provenance, "is a vector in chunks", spool, sum(sizes) * dtype.itemsize, memory)
 
 
 def _regular(chunks: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The sizes of the chunks along each axis."""
+    """Return the sizes of the chunks along each axis."""
     return tuple(
         tuple(min(side, size - k) for k in range(0, size, side)) for side, size in zip(chunks, shape, strict=True)
     )
 
 
-def _is_matrix(item: Any) -> bool:
+def is_matrix(item: Any) -> bool:
+    """Return whether an array may be the matrix, by its shape and type."""
     shape: tuple[int, ...] = getattr(item, "shape", ())
     kind = getattr(getattr(item, "dtype", None), "kind", "")
     return (kind in ("f", "i", "u", "b", "c") and len(shape) == 2 and shape[0] == shape[1]) or (
@@ -531,20 +529,21 @@ def _is_matrix(item: Any) -> bool:
     )
 
 
-def _choose(names: list[str], asked: str | None, what: str) -> str:
-    """The array that was asked for, or the only one."""
+def choose(names: list[str], asked: str | None, what: str) -> str:
+    """Return the array that was requested, or the only one."""
     if asked is not None:
         if asked not in names:
             raise InputError(
-                f"{named(what)} has no array {shown(asked)}; there are: {some(map(shown, names), show=10)}"
+                f"{path_text(what)} has no array {shown(asked)}; there are: {some(map(shown, names), show=10)}"
             )
         return asked
     if len(names) != 1:
         have = f"{len(names)} arrays ({some(map(shown, names), show=10)})" if names else "no square or condensed array"
         remedy = "choose one with {Reading.dataset=NAME}" if names else "give another"
-        raise InputError(f"{named(what)} has {have}", remedy=remedy)
+        raise InputError(f"{path_text(what)} has {have}", remedy=remedy)
     return names[0]
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return text that may be given as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,7 +1,4 @@
-"""Export a matrix: npy, condensed, lsmat, PHYLIP, Zarr.
-
-Writing a matrix out, whole, in the formats that other programs read: as it is stored, or as a relation sees it.
-"""
+"""Export a complete matrix in the formats that other programs read: as it is stored, or as a relation transforms it."""
 
 from __future__ import annotations
 
@@ -18,20 +15,20 @@ import pyarrow.compute as pc
 
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.io.array_files import allocated, named
-from dasrel.kernels.checks import BLOCK
+from dasrel.io.array_files import allocated
+from dasrel.kernels.checks import copy_transposed
 from dasrel.store.matrix import ArrayMatrix, Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
 from dasrel.util.files import disk_errors, replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.text import is_url, shown, size_text, some
+from dasrel.util.text import is_url, path_text, shown, size_text, some
 from dasrel.vocabulary import EXPORTS, is_similarity
 
 TEXT_BYTES = 100
 """Memory that one value takes while it becomes text: the value, its digits twice, and what arrow keeps beside them."""
 SEEN_BYTES = 40
-"""What it takes besides where a relation makes it: the stored value, its view, what is added, all float64."""
+"""What it takes besides where a relation computes it: the stored value, its view, added terms, all float64."""
 BAND_BYTES = 8 << 20
 BAND_COPIES = {"npy": 0, "condensed": 0, "zarr": 3}
 """Copies of a tile that are made while it is written."""
@@ -56,20 +53,75 @@ def export_matrix(
         A store or an open matrix: its values as they are stored. Or a relation, such as `Euclideanized.relation`: its
         squared dissimilarities D, computed in float64 tile by tile and written in the type of the store's numbers.
     memory
-        Anonymous memory that the work may take.
+        Limit of anonymous memory.
     force
         Replace `out` if it exists.
 
     Cost: one scan; a file of n^2 values (half of that condensed).
     """
+    return _prepared(matrix, out, format, memory, force).run()
+
+
+def estimate_export(
+    matrix: StoreLike | Matrix | Relation,
+    out: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002
+    memory: int | str = "1GiB",
+    force: bool = False,
+) -> Cost:
+    """Estimate what `export_matrix` would do with the same arguments. Cost: no tile is read."""
+    return _prepared(matrix, out, format, memory, force).cost()
+
+
+def _prepared(
+    matrix: StoreLike | Matrix | Relation,
+    out: str | os.PathLike[str],
+    format: str,  # noqa: A002
+    memory: int | str,
+    force: bool,
+) -> _ExportJob:
     target = check_export(out, format, force=force)
     given = as_numbers(matrix)
     given.check(format)
+    return _ExportJob(given, target, format, memory)
+
+
+@dataclass(frozen=True)
+class _ExportJob:
+    """A matrix to be written, with everything checked."""
+
+    given: Numbers
+    target: Path
+    format: str
+    memory: int | str
+
+    def run(self) -> Path:
+        """Write the matrix to a temporary file or folder, and rename it."""
+        return _write(self.given, self.target, self.format, self.memory)
+
+    def cost(self) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
+        n, layout = self.given.matrix.n_objects, self.given.matrix.layout
+        is_text = self.format in ("lsmat", "phylip")
+        if is_text:
+            needed = min(limits.memory_limit(self.memory), row_memory(self.given, self.memory))
+        else:
+            task = task_memory(self.given, BAND_COPIES[self.format])
+            needed = limits.threads_that_fit(task, self.memory, "export") * task
+        value = TEXT_VALUE if is_text else layout.dtype.itemsize
+        size = n * (n - 1) // 2 * value if self.format == "condensed" else n * n * value
+        facts = {"format": self.format, "numbers": self.given.told}
+        output = Output(str(self.target), size)
+        return Cost("export", n, Range(1, 1, 1), layout.total_bytes, needed, (output,), facts)
+
+
+def _write(given: Numbers, target: Path, format: str, memory: int | str) -> Path:  # noqa: A002
     write = {"npy": _npy, "condensed": _condensed, "lsmat": _lsmat, "phylip": _phylip, "zarr": _zarr}[format]
-    full = f"{named(target)} was not written"
+    full = f"{path_text(target)} was not written"
     is_folder = format == "zarr" or target.is_dir()
     with (
-        disk_errors(target, full=full, name=named(target)),
+        disk_errors(target, full=full, name=path_text(target)),
         replacing_folder(target, make=False) if is_folder else replacing(target) as temporary,
     ):
         write(given, temporary, memory)
@@ -77,23 +129,23 @@ def export_matrix(
 
 
 def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Path:  # noqa: A002
-    """Where an export goes; refuses what cannot be written there. Cheap, to be asked first."""
+    """Return where an export goes; raise if it cannot be written there. Call before any work."""
     if format not in EXPORTS:
         raise InputError(f"format must be one of {', '.join(EXPORTS)}, not {shown(format)}")
     if is_url(out):
-        raise InputError(f"{named(out)} is a URL; exports are written to local files: copy it there afterwards")
+        raise InputError(f"{path_text(out)} is a URL; exports are written to local files: copy it there afterwards")
     target = Path(out)
     if (target.exists() or target.is_symlink()) and not force:
-        raise InputError(f"{named(target)} exists", remedy="say {force=True} to replace it, or choose another name")
+        raise InputError(f"{path_text(target)} exists", remedy="say {force=True} to replace it, or choose another name")
     if target.is_dir() and not _is_zarr_array(target):
-        raise InputError(f"{named(target)} is a folder, and not an exported Zarr array; choose another name")
+        raise InputError(f"{path_text(target)} is a folder, and not an exported Zarr array; choose another name")
     if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {named(target.absolute().parent)}; make it first")
+        raise InputError(f"there is no folder {path_text(target.absolute().parent)}; make it first")
     return target
 
 
 def as_numbers(matrix: StoreLike | Matrix | Relation) -> Numbers:
-    """What is to be written."""
+    """Return the numbers that an export writes."""
     if isinstance(matrix, Relation):
         return Numbers(matrix.matrix, matrix)
     return Numbers(matrix if isinstance(matrix, Matrix) else open_matrix(matrix))
@@ -101,7 +153,7 @@ def as_numbers(matrix: StoreLike | Matrix | Relation) -> Numbers:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers to be written: those of the tiles, or the squared dissimilarities that a relation makes of them."""
+    """The numbers to be written: those of the tiles, or the squared dissimilarities of a relation."""
 
     matrix: Matrix | ArrayMatrix
     relation: Relation | None = None
@@ -115,13 +167,13 @@ class Numbers:
 
     @property
     def told(self) -> str:
-        """What the numbers are, for people."""
+        """What the numbers are, for messages."""
         if self.relation is None:
             return f"as stored, kind {self.kind}"
         return "a kernel" if self.kind == "kernel" else "squared dissimilarities, kind squared-distance"
 
     def check(self, format: str) -> None:  # noqa: A002
-        """Refuse a format that has no place for the diagonal."""
+        """Raise if the format cannot hold the diagonal."""
         if format in ("condensed", "phylip") and is_similarity(self.kind):
             where = "this" if self.matrix.store is None else location(self.matrix.store)
             remedy = "export {format=npy} or {format=lsmat}"
@@ -130,7 +182,7 @@ class Numbers:
             raise InputError(f"{format} holds distances, and {where} is a {self.kind}", remedy=remedy)
 
     def tile(self, i: int, j: int) -> Array:
-        """Tile (i, j), its checksum verified."""
+        """Return tile (i, j), its checksum verified."""
         files: Any = self.matrix.files
         stored: Array = files.read(i, j, verify=True) if isinstance(self.matrix, Matrix) else files.read_checked(i, j)
         if self.relation is None:
@@ -144,7 +196,7 @@ class Numbers:
         return seen
 
     def rows(self, start: int, stop: int) -> Array:
-        """These rows of the whole matrix."""
+        """Return these rows of the full matrix."""
         stored = self.matrix.rows_at(np.arange(start, stop))
         if self.relation is None:
             return stored
@@ -153,7 +205,7 @@ class Numbers:
 
     @property
     def tile_memory(self) -> int:
-        """Bytes that `tile` takes."""
+        """Bytes of memory that `tile` takes."""
         if self.relation is None:
             return self.matrix.files.read_memory
         bands = 6 * min(BAND_BYTES, 8 * self.matrix.tile**2) + (
@@ -211,7 +263,7 @@ def _each_tile(given: Numbers, function: Any, memory: int | str, copies: int = 0
 
 
 def task_memory(given: Numbers, copies: int) -> int:
-    """Bytes that the task of one tile takes."""
+    """Return the bytes that the task of one tile takes."""
     return given.tile_memory + copies * given.matrix.layout.tile_bytes + SMALL
 
 
@@ -226,10 +278,7 @@ class _ToSquare:
         rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
         self.square[rows, columns] = tile
         if i != j:
-            turned = self.square[columns, rows]
-            for r in range(0, tile.shape[0], BLOCK):  # in parts that stay in the cache
-                for c in range(0, tile.shape[1], BLOCK):
-                    turned[c : c + BLOCK, r : r + BLOCK] = tile[r : r + BLOCK, c : c + BLOCK].T
+            copy_transposed(tile, self.square[columns, rows])
 
 
 @dataclass
@@ -243,7 +292,7 @@ class _ToVector:
         rows, columns = (self.given.matrix.layout.span(k) for k in place)
         for k, r in enumerate(range(rows.start, rows.stop)):
             first = max(columns.start, r + 1)
-            before = r * n - r * (r + 1) // 2 - r - 1  # the pair (r, c) stands at `before + c`
+            before = r * n - r * (r + 1) // 2 - r - 1  # the pair (r, c) is at `before + c`
             self.vector[before + first : before + columns.stop] = tile[k, first - columns.start :]
 
 
@@ -262,7 +311,7 @@ class _ToZarr:
 
 
 def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """A new .npy file, mapped for writing behind its header, its space taken from the disk."""
+    """Create a .npy file and map it for writing behind its header; its disk space is allocated."""
     with open(path, "wb") as file:
         described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, described)
@@ -296,7 +345,7 @@ def _plain_names(matrix: Matrix | ArrayMatrix, forbidden: str, what: str) -> lis
 
 
 def _lines(given: Numbers, between: str, memory: int | str) -> Iterator[str]:
-    """The rows of the full matrix as text, a strip of rows in memory at a time."""
+    """Yield the rows of the full matrix as text, a strip of rows in memory at a time."""
     matrix, n = given.matrix, given.matrix.n_objects
     strip = _rows_at_once(given, memory)
     step = progress.current().begin("export", tiles=-(-n // strip), bytes=n * n * matrix.dtype.itemsize, scan=True)
@@ -311,7 +360,7 @@ def _lines(given: Numbers, between: str, memory: int | str) -> Iterator[str]:
 
 
 def row_memory(given: Numbers, memory: int | str) -> int:
-    """Bytes that an export as text takes; refuses what cannot fit."""
+    """Return the bytes that an export as text takes; raise if it cannot fit."""
     rows = _rows_at_once(given, memory) * given.matrix.n_objects * _value_bytes(given)
     return rows + given.matrix.files.read_memory + SMALL
 
@@ -330,33 +379,9 @@ def _rows_at_once(given: Numbers, memory: int | str) -> int:
 
 
 def _value_bytes(given: Numbers) -> int:
-    """Memory for each value of a row that becomes text."""
+    """Return the memory for each value of a row that becomes text."""
     return TEXT_BYTES + (0 if given.relation is None else SEEN_BYTES + (32 if given.relation.terms else 0))
 
 
 TEXT_VALUE = 11
-"""Bytes of a number in text, more or less."""
-
-
-def estimate_export(
-    matrix: Any,
-    out: str | os.PathLike[str],
-    *,
-    format: str,  # noqa: A002
-    memory: int | str = "1GiB",
-    force: bool = False,
-) -> Cost:
-    """What `export_matrix` would do with the same arguments. Cost: none."""
-    target = check_export(out, format, force=force)
-    given = as_numbers(matrix)
-    given.check(format)
-    n, layout = given.matrix.n_objects, given.matrix.layout
-    if format in ("lsmat", "phylip"):
-        needed = min(limits.memory_limit(memory), row_memory(given, memory))
-    else:
-        task = task_memory(given, BAND_COPIES[format])
-        needed = limits.threads_that_fit(task, memory, "export") * task
-    value = TEXT_VALUE if format in ("lsmat", "phylip") else layout.dtype.itemsize
-    size = n * (n - 1) // 2 * value if format == "condensed" else n * n * value
-    facts = {"format": format, "numbers": given.told}
-    return Cost("export", n, Range(1, 1, 1), layout.total_bytes, needed, (Output(str(target), size),), facts)
+"""Bytes of a number in text, roughly."""

@@ -1,9 +1,7 @@
-"""Feature tables, and rows of new objects.
+"""Feature tables, one row per object, and rows of new objects: read from a file or an array, given in blocks of rows.
 
-The features of objects, one row each: read from a file or an array, checked, and handed out in blocks of rows.
-
-A `.npy` file is mapped and never copied; on a cluster each worker process maps it once. All else lies in memory, n
-times p values, and is sent to each worker once.
+A `.npy` file is mapped and never copied; on a cluster each worker process maps it once. Everything else is held in
+memory, n times p values, and sent to each worker once.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ import zarr
 
 from dasrel.errors import InputError
 from dasrel.kernels.checks import EXAMPLES
-from dasrel.util import Array, Names, PathLike, limits, parallel
+from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, file_crc32c
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, path_text, shown, some
 
 SUFFIXES = ".npy, .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
 ID_HEADERS = ("", "id", "ids")
@@ -33,14 +31,14 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Mapped:
-    """A `.npy` file as a task sees it: a name that travels, mapped where it arrives."""
+    """A `.npy` file as a task gets it: pickled as its name, mapped where it is used."""
 
     path: str
     size: int
     modified: int
 
     def array(self) -> Array:
-        """The mapped array; once per process and version of the file."""
+        """Return the array, mapped once per process and version of the file."""
         return _map(self.path, self.size, self.modified)
 
 
@@ -57,53 +55,53 @@ class Features:
     """The headers, where the source has them, for messages."""
 
     def chunks(self) -> Iterator[tuple[int, Any]]:
-        """All rows in order, a few MB at a time: the first row's number and the rows."""
+        """Yield all rows in order, a few MB at a time: the first row's number and the rows."""
         rows = max(1, CHUNK_BYTES // (8 * max(1, self.shape[1])))
         for start in range(0, self.shape[0], rows):
             yield start, row_block(self.data, slice(start, start + rows))
 
     def strip_bytes(self, tile: int, *, sparse: bool) -> int:
-        """Bytes of the largest strip of `tile` rows as float64; with `sparse`, of what is stored of sparse rows."""
+        """Return the bytes of the largest strip of `tile` rows as float64; with `sparse`, as sparse rows are stored."""
         if sparse and is_sparse(self.data):
             ends = self.data.indptr[np.minimum(np.arange(tile, self.shape[0] + tile, tile), self.shape[0])]
             return int(np.diff(ends, prepend=0).max()) * 16 + tile * 16
         return tile * (self.shape[1] + 2) * 8
 
     def column(self, k: int) -> str:
-        """A column's name for messages."""
+        """Return a column's name for messages."""
         return f"column {k}" if self.columns is None else f"column {shown(self.columns[k])!r}"
 
 
 def row_block(data: Any, rows: slice) -> Any:
-    """These rows as they are stored: a NumPy array, or CSR."""
+    """Return these rows as they are stored: a NumPy array, or CSR."""
     return parallel.part(data.array(), rows) if isinstance(data, Mapped) else data[rows]
 
 
 def is_sparse(data: Any) -> bool:
-    """Whether rows are SciPy sparse."""
+    """Return whether rows are SciPy sparse."""
     return bool(scipy.sparse.issparse(data))
 
 
 def dense(block: Any) -> Array:
-    """A block of rows as contiguous float64."""
-    whole = block.toarray() if is_sparse(block) else block
-    return np.ascontiguousarray(whole, dtype=np.float64)
+    """Return a block of rows as contiguous float64."""
+    return np.ascontiguousarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
 
 
 def array_checksum(values: Array, checksum: int = 0) -> int:
-    """crc32c of an array's bytes in row order, following on from another one's."""
+    """Return the crc32c of an array's bytes in row order, continuing another checksum."""
     step = max(1, CHUNK_BYTES // max(1, values[:1].nbytes))
     for start in range(0, values.shape[0], step):
         checksum = crc32c(values[start : start + step].tobytes(), checksum)
     return checksum
 
 
-def read_features(features: Any) -> Features:
+def read_features(features: Any, *, checksum: bool = True) -> Features:
     """Open features: a path (`.npy`, `.npz`, CSV, TSV, Parquet), a NumPy array, a SciPy sparse matrix, or a data frame.
 
-    Cost: reads the source once for its checksum. A `.npy` file is mapped; all else is held in memory.
+    Cost: reads the source once for its checksum. A `.npy` file is mapped; everything else is held in memory.
     """
-    found = _from_file(Path(features)) if isinstance(features, str | os.PathLike) else _from_array(features)
+    is_path = isinstance(features, str | os.PathLike)
+    found = _from_file(Path(features), checksum) if is_path else _from_array(features, checksum)
     n, p = found.shape
     if n == 0 or p == 0:
         raise InputError(
@@ -121,7 +119,7 @@ def check_values(
     bad_rows: Callable[[Any], Any] | None,
     reason: str,
 ) -> None:
-    """Refuse NaN and infinite features, and rows that the metric has no value for, before anything is computed.
+    """Raise for NaN and infinite features, and for rows that the metric has no value for.
 
     Cost: reads the features once, a few MB at a time.
     """
@@ -153,9 +151,9 @@ def check_values(
         raise InputError(f"{reason}: {who}; leave these objects out or choose another metric")
 
 
-def _from_file(path: Path) -> Features:
+def _from_file(path: Path, checksum: bool) -> Features:
     if not path.is_file():
-        raise InputError(f"no features at {shown(path, limit=200)}: there is no such file")
+        raise InputError(f"no features at {path_text(path)}: there is no such file")
     lower = path.name.lower()
     readers: dict[str, Callable[[Path], tuple[Any, Names | None, Names | None]]] = {
         ".npy": _read_npy,
@@ -168,19 +166,20 @@ def _from_file(path: Path) -> Features:
     }
     reader = next((read for suffix, read in readers.items() if lower.endswith(suffix)), None)
     if reader is None:
-        raise InputError(f"{shown(path, limit=200)}: features are read from {SUFFIXES}; rename or convert the file")
+        raise InputError(f"{path_text(path)}: features are read from {SUFFIXES}; rename or convert the file")
     try:
         data, ids, columns = reader(path)
     except OSError as error:
-        raise InputError(f"{shown(path, limit=200)} cannot be read: {shown(error, limit=200)}") from error
+        raise InputError(f"{path_text(path)} cannot be read: {shown(error, limit=200)}") from error
     array = data.array() if isinstance(data, Mapped) else data
-    _check_numbers(array, shown(path, limit=200))
-    checksum = f"crc32c: {file_crc32c(path):08x}"
-    provenance = {"source": str(path), "size": path.stat().st_size, "checksum": checksum}
+    _check_numbers(array, path_text(path))
+    provenance = {"source": str(path), "size": path.stat().st_size}
+    if checksum:
+        provenance["checksum"] = f"crc32c: {file_crc32c(path):08x}"
     return Features(data, (int(array.shape[0]), int(array.shape[1])), ids, provenance, columns)
 
 
-def _from_array(features: Any) -> Features:
+def _from_array(features: Any, checksum: bool) -> Features:
     if is_sparse(features):
         data: Any = _sorted_csr(features)
         parts = [data.data, data.indices, data.indptr]
@@ -190,14 +189,12 @@ def _from_array(features: Any) -> Features:
         parts = [data]
         source = "array"
     _check_numbers(data, f"the {source}")
-    checksum = 0
-    for part in parts:
-        checksum = array_checksum(part, checksum)
-    provenance = {
-        "source": f"{source} of {data.dtype}",
-        "size": int(sum(part.nbytes for part in parts)),
-        "checksum": f"crc32c: {checksum:08x}",
-    }
+    provenance = {"source": f"{source} of {data.dtype}", "size": int(sum(part.nbytes for part in parts))}
+    if checksum:
+        found = 0
+        for part in parts:
+            found = array_checksum(part, found)
+        provenance["checksum"] = f"crc32c: {found:08x}"
     return Features(data, (int(data.shape[0]), int(data.shape[1])), None, provenance)
 
 
@@ -220,16 +217,16 @@ def _read_npy(path: Path) -> tuple[Any, Names | None, Names | None]:
 def _map(path: str, size: int, modified: int) -> Array:
     status = os.stat(path)
     if (status.st_size, status.st_mtime_ns) != (size, modified):
-        raise InputError(f"{shown(path, limit=200)} has changed since the work began; run again from the start")
+        raise InputError(f"{path_text(path)} has changed since the work began; run again from the start")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InputError(f"{shown(path, limit=200)} is not a whole .npy file: {shown(error, limit=200)}") from error
+        raise InputError(f"{path_text(path)} is not a whole .npy file: {shown(error, limit=200)}") from error
     return np.asarray(array)  # a plain array over the same mapping: slices of a memmap are slow to make
 
 
 def _read_npz(path: Path) -> tuple[Any, Names | None, Names | None]:
-    where = shown(path, limit=200)
+    where = path_text(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
             if "format" in archive.files and "shape" in archive.files:
@@ -237,7 +234,7 @@ def _read_npz(path: Path) -> tuple[Any, Names | None, Names | None]:
             arrays = {name: archive[name] for name in archive.files}
     except OSError:
         raise
-    except Exception as error:  # zipfile, zlib and NumPy each have their own words for a broken archive
+    except Exception as error:  # zipfile, zlib and NumPy each raise their own errors for a broken archive
         raise InputError(f"{where} is not a whole .npz file: {shown(error, limit=200)}") from error
     tables = [name for name, array in arrays.items() if array.ndim == 2]
     texts = [name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "UT"]
@@ -259,7 +256,7 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
     import pyarrow
     from pyarrow import csv
 
-    where = shown(path, limit=200)
+    where = path_text(path)
     delimiter = "\t" if ".tsv" in path.name.lower() else ","
     try:
         # One thread, so that an error names the row it met.
@@ -292,7 +289,7 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
             row = next((k for k, cell in enumerate(cells) if not _is_number(cell)), 0)
             raise InputError(
                 f"{where}, line {row + 2}, column {shown(name)!r}: {shown(cells[row])!r} is not a number;"
-                " mend it, or put the names of the objects into the first column"
+                " fix it, or put the names of the objects into the first column"
             )
     return *_table_values(table, where), ids, table.column_names
 
@@ -301,7 +298,7 @@ def _read_parquet(path: Path) -> tuple[Any, Names | None, Names | None]:
     import pyarrow
     from pyarrow import parquet
 
-    where = shown(path, limit=200)
+    where = path_text(path)
     try:
         table = parquet.ParquetFile(path).read()
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -325,7 +322,7 @@ def _read_parquet(path: Path) -> tuple[Any, Names | None, Names | None]:
 
 
 def _table_values(table: Any, where: str) -> tuple[Array]:
-    """The columns of numbers side by side; an absent value is NaN, to be refused with its place."""
+    """Return the columns of numbers side by side; an absent value is NaN, which `check_values` refuses."""
     import pyarrow
 
     kinds = pyarrow.types
@@ -356,32 +353,71 @@ def _is_number(text: object) -> bool:
 
 
 def _named(features: Features) -> str:
-    return shown(features.provenance["source"], limit=200)
+    return path_text(features.provenance["source"])
 
 
-def read_rows(source: PathLike, ids: Names) -> tuple[Any, list[str] | None]:
-    """Rows of new objects from a file, and their names where the file has them.
+@dataclass(frozen=True)
+class Rows:
+    """Rows of new objects: the values of each against other objects, one column per object."""
 
-    A .npy file is mapped, a Zarr array is read in blocks; .npz, CSV, TSV and Parquet lie in memory. Columns that have
-    names must have those of the model's objects, in their order.
+    data: Any
+    """A `Mapped` file, or anything two-dimensional that can be sliced: a NumPy, dask or Zarr array."""
+    ids: list[str] | None
+    """Names of the new objects, where the source has them."""
+    columns: list[str] | None
+    """Names of the columns, where the source has them."""
+    provenance: dict[str, Any]
+    """`source` as text; for files and NumPy arrays also `size`, and `checksum` unless it was not requested."""
+
+    def array(self) -> Any:
+        """Return the values as an array that can be sliced."""
+        return self.data.array() if isinstance(self.data, Mapped) else self.data
+
+
+def read_rows(source: Any, *, checksum: bool = True) -> Rows:
+    """Open rows of new objects.
+
+    Parameters
+    ----------
+    source
+        A path (`.npy`, `.npz`, CSV, TSV, Parquet, a folder or URL that is a Zarr array), or a NumPy, dask, xarray or
+        Zarr array, or a data frame.
+
+    Cost: one read of files and NumPy arrays for the checksum. A `.npy` file is mapped, Zarr and dask arrays are read in
+    blocks later; everything else is held in memory.
     """
-    path = Path(source)
-    where = shown(source, limit=200)
-    if path.is_dir() or "://" in str(source):
-        try:
-            return zarr.open_array(os.fspath(source), mode="r"), None
-        except Exception as error:  # whatever storage there is behind a URL has its own errors
-            raise InputError(f"{where} is not a Zarr array of rows: {shown(error, limit=200)}") from None
-    if not path.is_file():
-        raise InputError(f"no rows at {where}: there is no such file or folder")
-    rows = read_features(path)
-    if is_sparse(rows.data):
-        raise InputError(f"{where} is sparse; rows of new objects need a value for every training object")
-    if rows.columns is not None and len(rows.columns) == len(ids):
-        for k, (name, wanted) in enumerate(zip(rows.columns, ids, strict=True)):
-            if str(name) != str(wanted):
-                raise InputError(
-                    f"{where}: column {k + 1} of the values is named {shown(name)!r}, but object {k + 1} of the model"
-                    f" is {shown(wanted)!r}; name and order the columns as the model's objects"
-                )
-    return row_block(rows.data, slice(None)), None if rows.ids is None else [str(name) for name in rows.ids]
+    rows = columns = None
+    if isinstance(source, str | os.PathLike):
+        where = path_text(source)
+        if os.path.isdir(source) or "://" in str(source):
+            try:
+                return Rows(zarr.open_array(os.fspath(source), mode="r"), None, None, {"source": str(source)})
+            except Exception as error:  # the storage behind a URL raises its own errors
+                raise InputError(f"{where} is not a Zarr array of rows: {shown(error, limit=200)}") from None
+        if not os.path.isfile(source):
+            raise InputError(f"no rows at {where}: there is no such file or folder")
+    elif hasattr(source, "columns") and hasattr(source, "index") and hasattr(source, "to_numpy"):  # a data frame
+        rows, columns = _labels(source.index), _labels(source.columns)
+        source = source.to_numpy()
+    elif hasattr(source, "coords") and hasattr(source, "dims"):  # xarray
+        labels = [source.coords[d].values if d in source.coords else None for d in source.dims]
+        rows, columns = (None if one is None else [str(x) for x in one] for one in (*labels, None, None)[:2])
+        source = source.data
+    if hasattr(source, "chunks") and hasattr(source, "shape") and not isinstance(source, np.ndarray):
+        name = type(source).__module__.partition(".")[0]
+        about = {"source": f"{name} array of {' x '.join(map(str, source.shape))} {source.dtype}"}
+        return Rows(source, rows, columns, about)
+    found = read_features(source, checksum=checksum)
+    if is_sparse(found.data):
+        raise InputError(f"{_named(found)} is sparse; rows of new objects need a value for every object")
+    if found.ids is not None:
+        rows = [str(name) for name in found.ids]
+    if found.columns is not None:
+        columns = [str(name) for name in found.columns]
+        if columns == [str(k) for k in range(len(columns))] and rows is None:
+            columns = None  # a header of numbers, as of a frame without names
+    return Rows(found.data, rows, columns, found.provenance)
+
+
+def _labels(index: Any) -> list[str] | None:
+    return None if type(index).__name__ == "RangeIndex" else [str(name) for name in index]

@@ -73,7 +73,7 @@ SPARSE = ("cityblock", "cosine")
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric made ready: it travels with every task, and all it needs from the whole of the features is in it."""
+    """A metric made ready: it is pickled with every task, and holds all that it needs from the complete features."""
 
     name: str
     kind: str
@@ -85,7 +85,7 @@ class Metric:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether larger means more alike."""
+        """Whether larger means more similar."""
         return is_similarity(self.kind)
 
     @property
@@ -106,7 +106,7 @@ class Metric:
         return self.by_products or (self.name in SPARSE and not self.options)
 
     def memory(self, tile: int, strip_bytes: int, itemsize: int) -> int:
-        """Anonymous memory, in bytes, that `tile_values` takes at its peak, its result included."""
+        """Return the anonymous memory, in bytes, that `tile_values` takes at its peak, its result included."""
         side = min(tile, SIDE)
         blocks = 12 * side * side * 8 + 4 * -(-strip_bytes * side // tile)
         return tile * tile * itemsize + 4 * strip_bytes + blocks
@@ -141,7 +141,7 @@ def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
 
 
 def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metric:
-    """The metric with what it needs from all rows: the mean, the variances, the inverse covariance.
+    """Return the metric with what it needs from all rows: the mean, the variances, the inverse covariance.
 
     Cost: reads the features once or twice, a few MB at a time; holds p values, or p x p for Mahalanobis.
     """
@@ -184,7 +184,7 @@ def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metr
 
 
 def needs(metric: Metric) -> tuple[Callable[[Any], Any] | None, str]:
-    """Which rows of a block the metric has no value for, and why."""
+    """Return a function that finds the rows of a block that the metric has no value for, and the reason."""
     name = metric.name
     if name == "simpson":
         return lambda rows: ~(dense(rows) > 0.5).any(axis=1), "metric simpson: images without ink (nothing above 0.5)"
@@ -206,7 +206,7 @@ def needs(metric: Metric) -> tuple[Callable[[Any], Any] | None, str]:
 
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as plain values for the store's attributes; a long array by its checksum."""
+    """Return options as plain values for the store's attributes; a long array by its checksum."""
     plain: dict[str, Any] = {}
     for key, value in options.items():
         array = np.asarray(value)
@@ -218,7 +218,7 @@ def described(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tile_values(metric: Metric, rows: Any, columns: Any, *, same: bool, dtype: np.dtype[Any]) -> Array:
-    """The values of these rows of features against those, as they are to be stored.
+    """Return the values of these rows of features against those, as they are stored.
 
     With `same`, rows and columns are the same objects: half of the blocks is computed, the result is exactly
     symmetric, and the diagonal of distances is exactly 0.
@@ -252,7 +252,7 @@ Block = Callable[[slice, slice], Array]
 
 
 def _block_function(metric: Metric, rows: Any, columns: Any) -> Block:
-    """What computes one block of a tile, with the work that is the same for all blocks already done."""
+    """Return a function that computes one block of a tile; what all blocks share is computed once, here."""
     if metric.by_products:
         return _euclidean(metric, rows, columns)
     if metric.name == "simpson":
@@ -284,7 +284,7 @@ def _block_function(metric: Metric, rows: Any, columns: Any) -> Block:
 
 
 def _euclidean(metric: Metric, rows: Any, columns: Any) -> Block:
-    """|x|^2 + |y|^2 - 2 x.y in one product, and directly where the sum cancels.
+    """Compute |x|^2 + |y|^2 - 2 x.y in one product, and directly where the sum cancels.
 
     The product's error is a few float64 roundings of |x|^2 + |y|^2 (of the centred rows). Pairs nearer than
     `precision` times that are computed from the differences, as SciPy does, so that the squared distances are right
@@ -341,7 +341,7 @@ def _directly(squared: Array, near: Array, x: Any, y: Any) -> None:
 
 
 def _simpson(rows: Any, columns: Any) -> Block:
-    """Filippone 2009, equations 45 and 46: r = 2 - 2 a / min(a + b, a + c), ink being above 0.5.
+    """Compute equations 45 and 46 of Filippone 2009: r = 2 - 2 a / min(a + b, a + c), ink being above 0.5.
 
     `a` counts the pixels with ink in both images: AND and bit count of 64 pixels at a time. Computed as
     2 (min - a) / min, whose numerator is exact.
@@ -375,7 +375,7 @@ def _simpson(rows: Any, columns: Any) -> Block:
 
 
 def _packed(rows: Any) -> tuple[Array, Array]:
-    """Images as bits, 64 pixels to a word, one row per word; and each image's count of ink."""
+    """Return images as bits, 64 pixels to a word, one row per word; and each image's count of ink."""
     whole = rows.toarray() if is_sparse(rows) else np.asarray(rows)
     ink = whole > 0.5
     packed = np.packbits(ink, axis=1)

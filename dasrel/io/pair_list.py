@@ -1,18 +1,14 @@
-"""Pair lists in text or Parquet.
+"""Pair lists, as search tools write them: first object, second object, value; in text or Parquet.
 
-The rows of a list of pairs, in text or Parquet, some hundred thousand at a time.
-
-Lists of pairs, as search tools write them: first object, second object, value; in text or Parquet.
-
-A list is read once. Its pairs are put aside as (row, column, value) records, in runs of some hundred thousand
-that are each sorted by the block of the matrix they belong to, so that any block can be built from a few stretches of
-the file.
+A list is read once, some hundred thousand rows at a time. Names are numbered, and the pairs are spooled as records that
+`triplets` sorts by block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,12 +19,12 @@ from pyarrow import csv as arrow_csv, parquet
 
 from dasrel.errors import InputError
 from dasrel.io import text_stream
-from dasrel.io.array_files import Reading, Source
+from dasrel.io.array_files import Reading, SequentialSource, Source, provenance_of
 from dasrel.io.text_stream import fields, find_delimiter
-from dasrel.io.triplets import Coded, PairSource, Part, _has_both_ways, _Records, _Runs
+from dasrel.io.triplets import Records, RecordWriter, TripletSource, has_both_directions, triplet_memory
 from dasrel.kernels.checks import Policy
 from dasrel.util import Array, limits
-from dasrel.util.text import shown, some
+from dasrel.util.text import path_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 CHUNK = 4 << 20
@@ -41,9 +37,26 @@ KNOWN = {
 MISSING = "".join(f"{word}\n" for word in text_stream.MISSING).encode()
 
 
+Coded = tuple[list[bytes | str], Array]
+"""The distinct names of a column (it may be of both), and for each row which one it has."""
+
+
 @dataclass(frozen=True)
-class Layout:
-    """How the lines of a list are to be understood."""
+class Part:
+    """Some rows of a list."""
+
+    first: Coded
+    second: Coded
+    values: Array
+    where: Callable[[int], str]
+    """Returns where in the file a row is, such as "line 7"; valid until the next part is read."""
+    memory: Array | None = None
+    """The buffer of codes and values, where it can be reused."""
+
+
+@dataclass(frozen=True)
+class ListLayout:
+    """How the lines of a list are laid out."""
 
     path: Path
     delimiter: bytes | None
@@ -53,7 +66,7 @@ class Layout:
     """The columns of the two objects and of the value, from 0."""
 
     def label(self, column: int) -> str:
-        """A column as messages name it."""
+        """Return a column's name for messages."""
         return f"column {column + 1}" + (f" ({shown(self.names[column])})" if self.names else "")
 
 
@@ -69,26 +82,26 @@ class Lines:
 
     @property
     def text(self) -> bytes:
-        """With plain newlines."""
+        """The text with plain newlines."""
         return text_stream.plain(self.raw.tobytes())
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that hold a pair, with their numbers."""
+        """Yield the lines that hold a pair, with their numbers."""
         for number, line in enumerate(self.text[:-1].split(b"\n"), self.number):
             if line.strip() and not line.startswith(b"#"):
                 yield number, line
 
     def where(self, row: int) -> str:
-        """Where the pair `row` is."""
+        """Return where the pair `row` is."""
         return f"line {next(islice(self.rows(), row, None))[0]}"
 
 
 def parts(
     path: Path, stream: text_stream.Stream | None, reading: Reading, spare: text_stream.BufferPool
 ) -> Iterator[Part]:
-    """The rows of a list: of a text if there is a stream, else of a Parquet file.
+    """Yield the rows of a list: of a text if there is a stream, else of a Parquet file.
 
-    Memory of a part comes from `spare`, and may be given back to it.
+    The memory of a part comes from the pool `spare`, and may be given back to it.
     """
     if stream is None:
         return _parquet_parts(path, reading)
@@ -96,7 +109,7 @@ def parts(
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file says so itself."""
+    """Return whether the first bytes are those of a Parquet file."""
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
@@ -105,7 +118,7 @@ def _text_parts(
     path: Path, stream: text_stream.Stream, reading: Reading, spare: text_stream.BufferPool
 ) -> Iterator[Part]:
     texts = text_stream.BufferPool()
-    # A large list is taken in larger parts, for each is a run in the spool and many runs are slow to gather from.
+    # A large list is read in larger parts: each becomes a run, and a block is gathered from all runs.
     blocks = stream.blocks(min(max(CHUNK, path.stat().st_size // 1024), 4 * CHUNK), texts)
     comment = None
     start: list[tuple[int, bytes]] = []
@@ -120,7 +133,7 @@ def _text_parts(
         if start:
             break
     else:
-        raise InputError(f"{text_stream.place(path)}: there are no pairs in it (n = 0)")
+        raise InputError(f"{path_text(path)}: there are no pairs in it (n = 0)")
     layout, has_header = _layout(path, start, comment, reading)
     if has_header:
         begin = start[0][0] + 1
@@ -138,15 +151,17 @@ def _text_parts(
 
 
 def _lines(number: int, text: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines of a text and their numbers, one at a time, for those who look at the first few only."""
+    """Yield the lines of a text and their numbers one at a time; only the first few may be needed."""
     begin = 0
     while (end := text.find(b"\n", begin)) >= 0:
         yield number, text[begin:end].removesuffix(b"\r")
         number, begin = number + 1, end + 1
 
 
-def _layout(path: Path, start: list[tuple[int, bytes]], comment: bytes | None, reading: Reading) -> tuple[Layout, bool]:
-    """How the list is laid out, and whether its first line is a header."""
+def _layout(
+    path: Path, start: list[tuple[int, bytes]], comment: bytes | None, reading: Reading
+) -> tuple[ListLayout, bool]:
+    """Return how the list is laid out, and whether its first line is a header."""
     first, second = start[0][1], start[1][1] if len(start) > 1 else None
     delimiter = find_delimiter(first, second)
     row = [text_stream.decoded(field, path, start[0][0]) for field in fields(first, delimiter)]
@@ -163,13 +178,13 @@ def _layout(path: Path, start: list[tuple[int, bytes]], comment: bytes | None, r
                                            fields(comment.lstrip(b"#"), delimiter)]  # fmt: skip
         names = told if len(told) == width else list(KNOWN[width]) if width in KNOWN else None
     chosen = choose(path, wanted, names, width)
-    return Layout(path, delimiter, names, width, chosen), has_header
+    return ListLayout(path, delimiter, names, width, chosen), has_header
 
 
 def choose(
     path: Path, wanted: tuple[str | int, str | int, str | int], names: list[str] | None, width: int
 ) -> tuple[int, int, int]:
-    """The three columns by their number from 0."""
+    """Return the three columns by their number from 0."""
     there = f"columns 1 to {width}" + (f": {some([shown(name) for name in names], show=20)}" if names else ", no names")
     found = []
     for column in wanted:
@@ -178,14 +193,12 @@ def choose(
             number = names.index(str(column)) + 1
         if number is None or not 1 <= number <= width:
             raise InputError(
-                f"{text_stream.place(path)}: no column {shown(column)}; there are {there}",
+                f"{path_text(path)}: no column {shown(column)}; there are {there}",
                 remedy="a list of pairs needs two objects and a value, chosen by {Reading.columns}",
             )
         found.append(number - 1)
     if len(set(found)) < 3:
-        raise InputError(
-            f"{text_stream.place(path)}: {some(wanted)} are not three different columns; there are {there}"
-        )
+        raise InputError(f"{path_text(path)}: {some(wanted)} are not three different columns; there are {there}")
     return found[0], found[1], found[2]
 
 
@@ -193,7 +206,7 @@ def _as_number(column: str | int) -> int | None:
     return column if isinstance(column, int) else int(column) if column.isdecimal() else None
 
 
-def _parse(layout: Layout, lines: Lines, spare: text_stream.BufferPool) -> Part | None:
+def _parse(layout: ListLayout, lines: Lines, spare: text_stream.BufferPool) -> Part | None:
     plain = _parse_plain(layout, lines, spare)
     if plain is not None:
         return plain
@@ -227,8 +240,8 @@ def _parse(layout: Layout, lines: Lines, spare: text_stream.BufferPool) -> Part 
     return Part(a, b, table.column(2).to_numpy(), lines.where)
 
 
-def _parse_plain(layout: Layout, lines: Lines, spare: text_stream.BufferPool) -> Part | None:
-    """Lines as they mostly are, by the compiled reader, to the same result; None if one is not, or without the reader.
+def _parse_plain(layout: ListLayout, lines: Lines, spare: text_stream.BufferPool) -> Part | None:
+    """Parse ordinary lines with the compiled reader, to the same result; None if one is not, or there is no reader.
 
     Measured on one core for lines of 34 bytes: two to four times as fast as Arrow.
     """
@@ -255,9 +268,9 @@ def _parse_plain(layout: Layout, lines: Lines, spare: text_stream.BufferPool) ->
     return Part(one, other, values.view(np.float64)[:rows], lines.where, memory)
 
 
-def _parse_slowly(layout: Layout, lines: Lines) -> Part:
-    """Look at every field, to name the line of the one that is wrong."""
-    path = text_stream.place(layout.path)
+def _parse_slowly(layout: ListLayout, lines: Lines) -> Part:
+    """Parse field by field, to name the line of one that is wrong."""
+    path = path_text(layout.path)
     columns: tuple[list[bytes], list[bytes], list[float]] = ([], [], [])
     first, second, value = layout.chosen
     for number, line in lines.rows():
@@ -265,13 +278,13 @@ def _parse_slowly(layout: Layout, lines: Lines) -> Part:
         if len(row) != layout.width:
             raise InputError(
                 f"{path}: line {number} has {len(row)} fields where {layout.width} are expected, as in the first line;"
-                " mend or drop it"
+                " fix or drop it"
             )
         if not text_stream.is_number(row[value]):
             told = shown(row[value].decode("utf-8", "backslashreplace"))
             raise InputError(
                 f"{path}: line {number}, {layout.label(value)}: {told!r} is not a number",
-                remedy="mend it, or choose another column by {Reading.columns}",
+                remedy="fix it, or choose another column by {Reading.columns}",
             )
         columns[0].append(row[first])
         columns[1].append(row[second])
@@ -286,7 +299,7 @@ def _coded(names: list[bytes]) -> Coded:
 
 
 def _parquet_parts(path: Path, reading: Reading) -> Iterator[Part]:
-    name = text_stream.place(path)
+    name = path_text(path)
     try:
         file = parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
@@ -339,7 +352,7 @@ def _part(batch: pa.RecordBatch, chosen: list[str], row: int) -> Part:
 
 @dataclass
 class Objects:
-    """The objects met so far, numbered in the order in which they appear, or as the user gave them."""
+    """The objects found so far, numbered in the order in which they appear, or as the user gave them."""
 
     path: Path
     given: bool
@@ -349,7 +362,7 @@ class Objects:
     """The number of each name as the list spells it."""
 
     def numbered(self, part: Part) -> tuple[Array, Array]:
-        """The objects' numbers by the codes of the part's first and second column."""
+        """Return the objects' numbers by the codes of the part's first and second column."""
         try:
             return self._numbers(part)
         except KeyError:
@@ -362,7 +375,7 @@ class Objects:
         return first, first if others is names else np.array([self._known[raw] for raw in others], np.int32)
 
     def _meet(self, part: Part) -> None:
-        """Give numbers to the names that are new, in the order in which a reader of the list meets them."""
+        """Number the names that are new, in the order in which they appear in the list."""
         new: list[tuple[int, bytes | str]] = []
         for which, (names, codes) in enumerate((part.first, part.second)):
             place = np.full(len(names), -1)
@@ -373,7 +386,7 @@ class Objects:
             name = self._decoded(raw, part, met)
             if self.given and name not in self.numbers:
                 raise InputError(
-                    f"{text_stream.place(self.path)}: {part.where(met // 2)}: {shown(name)} is not among the given ids;"
+                    f"{path_text(self.path)}: {part.where(met // 2)}: {shown(name)} is not among the given ids;"
                     " add it there, or drop it here"
                 )
             self._known[raw] = self.numbers.setdefault(name, len(self.numbers))
@@ -386,32 +399,39 @@ class Objects:
             name, wrong = "", "is not UTF-8 text; convert the file, for instance with iconv"
         if not name:
             which = ("first", "second")[met % 2]
-            raise InputError(
-                f"{text_stream.place(self.path)}: {part.where(met // 2)}: the id of the {which} object {wrong}"
-            )
+            raise InputError(f"{path_text(self.path)}: {part.where(met // 2)}: the id of the {which} object {wrong}")
         return name
 
 
-def open_pairs(path: str | Path, reading: Reading, scratch: Path, kind: str, policy: Policy) -> Source:
-    """A list of pairs in text (packed by gzip or not) or Parquet, put aside in the folder `scratch`.
+def open_pairs(path: str | Path, reading: Reading, kind: str, policy: Policy) -> SequentialSource:
+    """Open a list of pairs in text (gzipped or not) or Parquet.
 
-    Pairs may be absent, be there in one direction or both, and be repeated (`policy.duplicates`). Objects are in the
+    Pairs may be absent, listed in one direction or both, and repeated (`policy.duplicates`). Objects are in the
     order in which they first appear, or as given by `reading.ids`.
 
-    Cost: one read of the list and 16 bytes of disk a pair; at most some 400 MB of memory.
+    Cost: nothing is read; `spool` reads the list once, writes 16 bytes a pair, and takes at most some 400 MB of memory.
     """
-    path, scratch = Path(path), Path(scratch)
-    key = text_stream.spool_key(path, reading, kind)
-    facts = text_stream.finished(scratch, key)
-    if facts is None:
-        text_stream.unmark(scratch)
-        facts = _spool(path, reading, scratch, kind)
-        text_stream.mark_finished(scratch, key, facts)
-    return PairSource(path, scratch, facts, kind, policy)
+    path = Path(path)
+
+    def spool(folder: Path) -> Source:
+        key = text_stream.spool_key(path, reading, kind)
+        facts = text_stream.finished(folder, key)
+        if facts is None:
+            text_stream.unmark(folder)
+            facts = _spool(path, reading, folder, kind)
+            text_stream.mark_finished(folder, key, facts)
+        ids, zero = facts["ids"], not is_similarity(kind)
+        return TripletSource(
+            Records(folder, facts["bounds"]), len(ids), provenance_of(path), facts["mirrored"], np.nan, zero,
+            duplicates=policy.duplicates, ids=ids, local=True, checksum=facts["checksum"],
+        )  # fmt: skip
+
+    reason = f"is a list of pairs ({reading.format})"
+    return SequentialSource(None, False, provenance_of(path), reason, spool, None, triplet_memory)
 
 
 def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, Any]:
-    name = text_stream.place(path)
+    name = path_text(path)
     given = text_stream.given_ids(reading)
     objects = Objects(path, given is not None)
     if given is not None:
@@ -420,27 +440,28 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
             raise InputError("the given ids have an empty or a repeated name; give each object its own")
     stream = None if is_parquet(path) else text_stream.Stream(path)
     spare = text_stream.BufferPool()
-    runs = _Runs(scratch, spare)
+    writer = RecordWriter(scratch)
     try:
         for part in parts(path, stream, reading, spare):
             limits.check()
-            runs.add(part, objects.numbered(part))
-        bounds = runs.finish()
+            release = None if part.memory is None else partial(spare.give, part.memory)
+            writer.add((part.first[1], part.second[1]), part.values, objects.numbered(part), release)
+        records = writer.finish()
         checksum = None if stream is None else stream.checksum()
     finally:
-        runs.close()
+        writer.close()
         if stream is not None:
             stream.close()
     n = len(objects.numbers)
     if n == 0:
         raise InputError(f"{name}: there are no pairs in it (n = 0)")
-    if is_similarity(kind) and len(runs.has_self) < n:
-        without = [shown(found) for found, k in objects.numbers.items() if k not in runs.has_self]
+    if is_similarity(kind) and len(writer.has_self) < n:
+        without = [shown(found) for found, k in objects.numbers.items() if k not in writer.has_self]
         raise InputError(
             f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none;"
             " add a pair of each object with itself"
         )
-    facts = {"ids": list(objects.numbers), "bounds": bounds, "checksum": checksum, "mirrored": False}
-    if runs.above and runs.below:
-        facts["mirrored"] = _has_both_ways(_Records(scratch, bounds), n)
+    facts = {"ids": list(objects.numbers), "bounds": records.bounds, "checksum": checksum, "mirrored": False}
+    if writer.above and writer.below:
+        facts["mirrored"] = has_both_directions(records, n)
     return facts

@@ -1,16 +1,15 @@
-"""Build a store from features or from a function of blocks.
+"""Build a store from features and a metric, or from a function that computes blocks.
 
-A matrix made here: from features and a metric, or from a user's function of two ranges of objects.
-
-Only the tiles (i, j) with i <= j are computed, each by one task that also checks it and writes it, so no more than a
-few tiles exist at any time. Both ways can be killed and resumed.
+Only the tiles (i, j) with i <= j are computed, each by one task that also checks and writes it, so that no more than a
+few tiles exist at any time. Interrupted work can be resumed.
 """
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,28 +19,20 @@ from dasrel.errors import DasrelError, InputError
 from dasrel.io.array_files import Reading
 from dasrel.io.features import Features, Mapped, array_checksum, check_values, read_features, row_block
 from dasrel.io.metrics import Metric, described, made_ready, needs, resolve, tile_values
+from dasrel.io.store_job import StoreJob, Tile
 from dasrel.io.text_stream import given_ids
-from dasrel.kernels.checks import BLOCK, EXAMPLES, Policy, check_tile
-from dasrel.store.layout import Layout
+from dasrel.kernels.checks import CHECK_MEMORY, EXAMPLES, Policy, check_tile
 from dasrel.store.matrix import Matrix, StoredNames
-from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile
+from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import (
-    PartDone,
-    Writer,
     Writing,
-    begin_store,
-    check_kind,
-    check_part,
-    check_target,
+    check_new_store,
     claimed,
-    new_store_cost,
-    write_part,
+    new_layout,
 )
-from dasrel.util import Array, Names, limits, parallel
-from dasrel.util.limits import Cost, Range
+from dasrel.util import Array, Names, parallel
+from dasrel.util.limits import Cost
 from dasrel.util.text import count_text, shown, some
-
-Tile = tuple[int, int]
 
 
 def pairwise(
@@ -53,8 +44,8 @@ def pairwise(
     ids: str | Names | None = None,
     metric_options: Mapping[str, Any] | None = None,
     writing: Writing | None = None,
-) -> Matrix:
-    """Compute a metric between all objects, from one row of features each, into a store.
+) -> Matrix | Any:
+    """Compute a metric between all objects, from one row of features each, write it to a store, and open it.
 
     Parameters
     ----------
@@ -74,6 +65,14 @@ def pairwise(
     metric_options
         Such as `{"p": 3}` for minkowski or `{"gamma": 0.1}` for rbf. What a metric takes from the data (the variances
         of seuclidean, the inverse covariance of mahalanobis) comes from all rows together.
+    writing
+        How the store is written. With `Writing(part=(k, n))` only one part of the tiles; every part reads all features.
+
+    Returns
+    -------
+    Matrix
+        The complete store. With `writing.part` not a matrix, but a report of the part with `written` and `missing`
+        (numbers of tiles) and `complete`.
 
     Notes
     -----
@@ -84,58 +83,31 @@ def pairwise(
     Cost: reads the features two or three times; each task holds two tiles and two strips of features. Features other
     than a mapped `.npy` are held in memory, once on this machine and once on each worker.
     """
-    writing = writing or Writing()
-    if writing.part is not None:
-        raise InputError("pairwise makes whole stores; pairwise_part writes a part of one")
-    with claimed(store, writing):
-        writer, write, checksum = _metric_work(features, store, metric, kind, ids, metric_options, writing)
-        write()
-        return writer.finish(checksum=checksum)
+    with _prepared_metric(features, store, metric, kind, ids, metric_options, writing or Writing()) as job:
+        return job.result()
 
 
-def pairwise_part(
+def estimate_pairwise(
     features: Any,
     store: StoreLike,
     *,
     metric: str,
-    writing: Writing,
     kind: str = "distance",
     ids: str | Names | None = None,
     metric_options: Mapping[str, Any] | None = None,
-) -> PartDone:
-    """Compute the tiles of `writing.part` only, beside other processes that compute the others; see `dasrel.parts`.
-
-    Cost: as `pairwise`, for the tiles of the part; every part reads all features.
-    """
-    check_part(writing)
-    with claimed(store, writing):
-        writer, write, _ = _metric_work(features, store, metric, kind, ids, metric_options, writing)
-        return write_part(writer, write)
-
-
-def prepared(
-    features: Any, chosen: Any, ids: str | Names | None, writing: Writing
-) -> tuple[Features, Array, Metric, Layout, int]:
-    """The features, checked; the names; the metric, ready; the store's layout; and the bytes that a task takes.
+    writing: Writing | None = None,
+) -> Cost:
+    """Estimate what `pairwise` would do with the same arguments.
 
     Cost: reads the features two or three times, and writes nothing.
     """
-    found = read_features(features)
-    n, _ = found.shape
-    names = checked_ids(found.ids if ids is None else given_ids(Reading(ids=ids)), n)
-    bad_rows, reason = needs(chosen)
-    check_values(found, names=names, allow_nan=chosen.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
-    ready = made_ready(chosen, found, np.dtype(writing.dtype))
-    layout = _planned(n, writing)
-    memory = ready.memory(layout.tile, found.strip_bytes(layout.tile, sparse=ready.takes_sparse), layout.dtype.itemsize)
-    memory += layout.tile_bytes + _CHECKING
-    if parallel.active_client() is not None and not isinstance(found.data, Mapped):
-        memory += found.provenance["size"]
-    _check_fits(memory, writing, "pairwise")
-    return found, names, ready, layout, memory
+    arguments = (features, store, metric, kind, ids, metric_options, writing or Writing())
+    with _prepared_metric(*arguments, write=False) as job:
+        return job.cost()
 
 
-def _metric_work(
+@contextmanager
+def _prepared_metric(
     features: Any,
     store: StoreLike,
     metric: str,
@@ -143,32 +115,42 @@ def _metric_work(
     ids: str | Names | None,
     metric_options: Mapping[str, Any] | None,
     writing: Writing,
-) -> tuple[Writer, Callable[[], None], str]:
-    """The store, begun; what writes its missing tiles; and the checksum of the features."""
-    chosen = resolve(metric, kind, metric_options)
-    check_target(store, writing)
-    found, names, ready, layout, memory = prepared(features, chosen, ids, writing)
-    n = layout.n_objects
-    provenance = {
-        **found.provenance,
-        "features_checksum": found.provenance["checksum"],  # so that other features are not taken for these on resume
-        "features": list(found.shape),
-        "metric": chosen.name,
-        "options": described(chosen.options),
-        "stored": "squares" if ready.squares else "values",
-    }
-    writer = begin_store(store, n_objects=n, kind=kind, ids=names, writing=writing, provenance=provenance)
-    task = _MetricTile(writer.files, ready, StoredNames(writer.files.store, n))
-    data = _sent(found)
+    *,
+    write: bool = True,
+) -> Iterator[StoreJob]:
+    """Check the metric, the target and the features. With `write` the store is locked inside the block."""
+    with claimed(store, writing) if write else nullcontext():
+        chosen = resolve(metric, kind, metric_options)
+        state = check_new_store(store, kind, Policy(), writing)
+        found = read_features(features)
+        names = checked_ids(found.ids if ids is None else given_ids(Reading(ids=ids)), found.shape[0])
+        bad_rows, reason = needs(chosen)
+        check_values(found, names=names, allow_nan=chosen.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
+        ready = made_ready(chosen, found, np.dtype(writing.dtype))
+        layout = new_layout(found.shape[0], writing)
+        strip = found.strip_bytes(layout.tile, sparse=ready.takes_sparse)
+        memory = ready.memory(layout.tile, strip, layout.dtype.itemsize) + layout.tile_bytes + CHECK_MEMORY
+        if parallel.active_client() is not None and not isinstance(found.data, Mapped):
+            memory += found.provenance["size"]
+        provenance = {
+            **found.provenance,
+            "features_checksum": found.provenance["checksum"],  # recognises other features on resume
+            "features": list(found.shape),
+            "metric": chosen.name,
+            "options": described(chosen.options),
+            "stored": "squares" if ready.squares else "values",
+        }
 
-    def write() -> None:
-        try:
-            _run(task, [(i, j, data) for i, j in writer.missing()], writer, memory, writing, label="pairwise")
-        except InputError:
-            writer.abandon()  # these features have no such matrix: there is nothing to go on with
-            raise
+        def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_MetricTile, list[Any]]:
+            data = _sent(found)
+            return _MetricTile(files, ready, StoredNames(files.store, layout.n_objects)), [
+                (i, j, data) for i, j in missing
+            ]
 
-    return writer, write, found.provenance["checksum"]
+        yield StoreJob(
+            "pairwise", store, state, kind, Policy(), writing, layout, names, provenance, memory,
+            {"features": found.shape[1], "metric": chosen.name}, work, checksum=found.provenance["checksum"],
+        )  # fmt: skip
 
 
 def from_blocks(
@@ -181,8 +163,8 @@ def from_blocks(
     policy: Policy | None = None,
     retries: int = 2,
     writing: Writing | None = None,
-) -> Matrix:
-    """Fill a store from a function of two ranges of objects: for alignments, time warping, docking, anything.
+) -> Matrix | Any:
+    """Fill a store from a function of two ranges of objects (alignments, time warping, docking), and open it.
 
     Parameters
     ----------
@@ -196,51 +178,43 @@ def from_blocks(
         How many times more a block is tried when the function raises; on a cluster on any worker.
     writing
         `Writing(tile=...)` sets how many objects a range has at most: the work lost by a kill is one block per thread.
+        With `Writing(part=(k, n))` only one part of the tiles is written.
+
+    Returns
+    -------
+    Matrix
+        The complete store. With `writing.part` not a matrix, but a report of the part with `written` and `missing`
+        (numbers of tiles) and `complete`.
 
     Raises
     ------
     DasrelError
         When a block still fails after its retries: it names the objects, and the function's own error is its cause.
-        What was finished stays in the store; `Writing(resume=True)` goes on with it and calls the function for the
-        missing blocks only.
+        What was finished stays in the store; `Writing(resume=True)` calls the function for the missing blocks only.
 
     Notes
     -----
-    The store remembers the function by module and name, not by its code: to resume with a function that gives other
-    values is a mistake that only its author can see.
+    The store records the module and the name of the function, not its code: resuming with a function that gives other
+    values is not detected.
 
     Cost: each task holds one block as the function returns it, one tile, and what the function itself takes.
     """
-    writing = writing or Writing()
-    if writing.part is not None:
-        raise InputError("from_blocks makes whole stores; blocks_part writes a part of one")
-    with claimed(store, writing):
-        writer, write = _function_work(function, n_objects, store, kind, ids, policy or Policy(), retries, writing)
-        write()
-        return writer.finish()
+    with _prepared_blocks(
+        function, n_objects, store, kind, ids, policy or Policy(), retries, writing or Writing()
+    ) as job:
+        try:
+            return job.result()
+        except _BlockFailed as failed:
+            where, error = failed.args
+            tries = count_text(retries + 1, "try", "tries") if retries else "one try"
+            raise DasrelError(
+                f"the function failed for {where} after {tries}: {type(error).__name__}: {shown(error, limit=200)}",
+                remedy="fix it and run again with {resume=True}: finished blocks are kept",
+            ) from error
 
 
-def blocks_part(
-    function: Callable[[range, range], Any],
-    n_objects: int,
-    store: StoreLike,
-    *,
-    kind: str,
-    writing: Writing,
-    ids: str | Names | None = None,
-    policy: Policy | None = None,
-) -> PartDone:
-    """Fill the tiles of `writing.part` only, beside other processes that fill the others; see `dasrel.parts`.
-
-    Cost: as `from_blocks`, for the tiles of the part.
-    """
-    check_part(writing)
-    with claimed(store, writing):
-        writer, write = _function_work(function, n_objects, store, kind, ids, policy or Policy(), 2, writing)
-        return write_part(writer, write)
-
-
-def _function_work(
+@contextmanager
+def _prepared_blocks(
     function: Callable[[range, range], Any],
     n_objects: int,
     store: StoreLike,
@@ -249,30 +223,27 @@ def _function_work(
     policy: Policy,
     retries: int,
     writing: Writing,
-) -> tuple[Writer, Callable[[], None]]:
-    """The store, begun, and what writes its missing tiles."""
-    if not callable(function):
-        raise InputError(f"function must be callable as function(rows, columns), not {shown(type(function).__name__)}")
-    if retries < 0:
-        raise InputError(f"retries must be 0 or more, not {retries}")
-    check_kind(kind, policy)
-    check_target(store, writing)
-    names = checked_ids(given_ids(Reading(ids=ids)), n_objects)
+) -> Iterator[StoreJob]:
+    """Check the arguments and the target. The store is locked inside the block."""
+    with claimed(store, writing):
+        if not callable(function):
+            raise InputError(
+                f"function must be callable as function(rows, columns), not {shown(type(function).__name__)}"
+            )
+        if retries < 0:
+            raise InputError(f"retries must be 0 or more, not {retries}")
+        state = check_new_store(store, kind, policy, writing)
+        names = checked_ids(given_ids(Reading(ids=ids)), n_objects)
+        layout = new_layout(n_objects, writing)
+        memory = layout.tile * layout.tile * 8 + layout.tile_bytes + CHECK_MEMORY
 
-    layout = _planned(n_objects, writing)
-    memory = layout.tile * layout.tile * 8 + layout.tile_bytes + _CHECKING
-    _check_fits(memory, writing, "from_blocks")
+        def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_FunctionTile, Sequence[Tile]]:
+            return _FunctionTile(files, function, kind, policy, StoredNames(files.store, n_objects)), missing
 
-    provenance = {"source": f"function {_name_of(function)}"}
-    writer = begin_store(
-        store, n_objects=n_objects, kind=kind, ids=names, policy=policy, writing=writing, provenance=provenance
-    )
-    task = _FunctionTile(writer.files, function, kind, policy, StoredNames(writer.files.store, n_objects))
-
-    def write() -> None:
-        _run(task, writer.missing(), writer, memory, writing, label="from_blocks", retries=retries)
-
-    return writer, write
+        yield StoreJob(
+            "from_blocks", store, state, kind, policy, writing, layout, names,
+            {"source": f"function {_name_of(function)}"}, memory, {}, work, retries=retries, keep_unfinished=True,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -309,7 +280,7 @@ class _MetricTile:
         self.files.write(i, j, tile, record)
 
     def _explain(self, values: Array, place: Tile) -> None:
-        """A metric that gives no distance is told in the metric's words: there is no input to repair here."""
+        """Raise an error about the metric for values that are no distances: there is no input to repair."""
         for bad, what in ((np.isnan(values), "no value (NaN)"), (values < 0, "negative values")):
             where = np.flatnonzero(bad)
             if where.size and not (self.metric.is_kernel and what.startswith("neg")):
@@ -322,7 +293,7 @@ class _MetricTile:
 
 
 class _BlockFailed(Exception):  # noqa: N818
-    """The user's function failed; not an error that the user sees, and one that is tried again."""
+    """The user's function failed. Internal: it makes the block be tried again, and becomes a `DasrelError`."""
 
     def __init__(self, where: str, error: Exception) -> None:
         super().__init__(where, error)
@@ -330,7 +301,7 @@ class _BlockFailed(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class _FunctionTile:
-    """The task that asks the user's function for one tile, checks it and writes it."""
+    """The task that calls the user's function for one tile, checks it and writes it."""
 
     files: TileFiles
     function: Callable[[range, range], Any]
@@ -346,7 +317,7 @@ class _FunctionTile:
         try:
             values = np.asarray(self.function(range(rows.start, rows.stop), range(columns.start, columns.stop)))
         except Exception as error:
-            raise _BlockFailed(where, _travelling(error)) from error
+            raise _BlockFailed(where, _picklable(error)) from error
         if values.shape != layout.shape(i, j):
             raise InputError(
                 f"the function returned an array of shape {values.shape} for {where};"
@@ -370,61 +341,8 @@ class _FunctionTile:
         self.files.write(i, j, tile, record)
 
 
-_CHECKING = 12 * BLOCK * BLOCK * 8
-"""Bytes that `check_tile` takes beside the tile that it returns."""
-
-
-def _run(
-    task: Callable[[Any], None],
-    items: list[Any],
-    writer: Writer,
-    memory: int,
-    writing: Writing,
-    *,
-    label: str,
-    retries: int = 0,
-) -> None:
-    """One task per missing tile; what stops them is told in one line."""
-    try:
-        with limits.limited(writing.time_limit):
-            parallel.run(
-                task,
-                items,
-                label=label,
-                bytes_each=writer.layout.tile_bytes,
-                retries=retries,
-                task_memory=memory,
-                memory=writing.memory,
-                goes_on=writer.goes_on,
-            )
-    except _BlockFailed as failed:
-        where, error = failed.args
-        tries = count_text(retries + 1, "try", "tries") if retries else "one try"
-        raise DasrelError(
-            f"the function failed for {where} after {tries}: {type(error).__name__}: {shown(error, limit=200)}",
-            remedy="mend it and run again with {resume=True}: finished blocks are kept",
-        ) from error
-
-
-def _planned(n_objects: int, writing: Writing) -> Layout:
-    """The layout that the store will have, to predict memory before it is begun."""
-    if writing.dtype not in ("float32", "float64"):
-        raise InputError(f"dtype must be float32 or float64, not {writing.dtype}")
-    dtype = np.dtype(writing.dtype)
-    return Layout(n_objects, default_tile(n_objects, dtype) if writing.tile is None else max(1, writing.tile), dtype)
-
-
-def _check_fits(memory: int, writing: Writing, label: str) -> None:
-    """Refuse before a store is begun what `tasks.run` would refuse after."""
-    client = parallel.active_client()
-    if client is None:
-        limits.threads_that_fit(memory, writing.memory, label)
-    else:
-        limits.check_workers(limits.worker_memory(client), memory, label)
-
-
 def _sent(features: Features) -> Any:
-    """The features as the tasks get them: a file's name, the array, or on a cluster a copy sent once to each worker."""
+    """Return the features as tasks get them: a file's name, the array, or on a cluster a copy sent to each worker."""
     client = parallel.active_client()
     if client is None or isinstance(features.data, Mapped):
         return features.data
@@ -436,39 +354,17 @@ def _spans(rows: slice, columns: slice) -> str:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """Module and qualified name; of the function inside for `functools.partial`, of the class for other callables."""
+    """Return module and qualified name: of a `functools.partial` its function's, of other callables their class's."""
     inner = getattr(function, "func", function)
     named = inner if hasattr(inner, "__qualname__") else type(inner)
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _travelling(error: Exception) -> Exception:
-    """The error itself if it survives the way from a worker, else its text."""
+def _picklable(error: Exception) -> Exception:
+    """Return the error itself if a worker can send it, else an error with its text."""
     try:
         copy.copy(error)  # an error whose class wants other arguments than it keeps cannot be made again
         pickle.dumps(error)
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def estimate_pairwise(
-    features: Any,
-    store: StoreLike,
-    *,
-    metric: str,
-    kind: str = "distance",
-    ids: str | Names | None = None,
-    metric_options: Mapping[str, Any] | None = None,
-    writing: Writing | None = None,
-) -> Cost:
-    """What `pairwise` would do with the same arguments. Cost: reads the features."""
-    writing = writing or Writing()
-    chosen = resolve(metric, kind, metric_options)
-    check_target(store, writing)
-    found, _, _, layout, memory = prepared(features, chosen, ids, writing)
-    threads = limits.threads_that_fit(memory, writing.memory, "pairwise")
-    facts = {"features": found.shape[1], "metric": chosen.name}
-    return Cost(
-        "pairwise", layout.n_objects, Range(0, 0, 0), 0, threads * memory, *new_store_cost(store, layout, kind, facts)
-    )

@@ -1,13 +1,7 @@
-"""Square matrices in text: CSV, TSV, PHYLIP, QIIME.
+"""Square matrices in text: labelled CSV and TSV (scikit-bio, pandas, R), PHYLIP, and the table inside a QIIME 2 file.
 
-Square matrices in text: labelled CSV and TSV (scikit-bio, pandas, R), PHYLIP, and the table inside a QIIME 2 file.
-
-A text is read once, and its numbers put aside in a square raw file, from which any block can be had.
-
-The rows of a square in text, turned into numbers and put into their places in a raw file.
-
-Batches of lines go to a few threads; each finds the fields, lets Arrow turn them into float64 numbers, and writes
-these to disk.
+A text is read once. Batches of lines go to a few threads; each finds the fields, lets Arrow convert them to float64,
+and writes these to their place in a square raw file, from which any block can be read.
 """
 
 from __future__ import annotations
@@ -17,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -27,10 +22,10 @@ from pyarrow import csv as arrow_csv
 
 from dasrel.errors import InputError
 from dasrel.io import text_stream
-from dasrel.io.array_files import Reading, Source
+from dasrel.io.array_files import Reading, SequentialSource, Source, provenance_of
 from dasrel.io.text_stream import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
 from dasrel.util import Array, Names
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 VALUES = "values.f8"
@@ -39,41 +34,44 @@ _QUOTED = re.compile(rb'\s*"((?:[^"]|"")*)"[ ]*')
 _QZA_MEMBER = re.compile(r"[^/]+/data/distance-matrix\.tsv")
 
 
-def open_text(path: str | Path, reading: Reading, scratch: Path, kind: str) -> Source:
-    """A square matrix in text, put aside as raw numbers in the folder `scratch`.
+def open_text(path: str | Path, reading: Reading, kind: str) -> SequentialSource:
+    """Open a square matrix in text, gzipped or not.
 
-    Formats: lsmat, csv, tsv (with or without names of rows and columns), phylip (square or lower triangle) and qza;
-    packed by gzip or not.
+    Formats: lsmat, csv, tsv (with or without names of rows and columns), phylip (square or lower triangle) and qza.
 
-    Cost: one read of the text and 8 n^2 bytes of disk; at most some 200 MB of memory.
+    Cost: the first lines; `spool` reads the text once, writes 8 n^2 bytes, and takes at most some 200 MB of memory.
     """
-    path, scratch = Path(path), Path(scratch)
-    key = text_stream.spool_key(path, reading, kind)
-    facts = text_stream.finished(scratch, key)
-    if facts is None:
-        text_stream.unmark(scratch)
-        facts = _spool(path, reading, scratch, kind)
-        text_stream.mark_finished(scratch, key, facts)
-    names = text_stream.given_ids(reading)
-    if names is not None and len(names) != facts["n_objects"]:
-        raise InputError(
-            f"{count_text(len(names), 'id')} for the {count_text(facts['n_objects'], 'object')} of"
-            f" {text_stream.place(path)}; give one id per row"
-        )
-    return SquareSource(path, scratch / VALUES, facts, names or facts["ids"])
-
-
-def peek(path: str | Path, reading: Reading, kind: str) -> tuple[int, bool]:
-    """The number of objects that the first lines announce, and whether both triangles follow. Reads no more of it."""
-    stream = text_stream.Stream(Path(path), member=_qza_member(Path(path)) if reading.format == "qza" else None)
+    path = Path(path)
+    stream = text_stream.Stream(path, member=_qza_member(path) if reading.format == "qza" else None)
     try:
-        if reading.format == "phylip":
-            table, _ = _phylip(Path(path), stream, kind)
-        else:
-            table, _ = _square(Path(path), stream, reading.format)
+        table, _ = _table(path, stream, reading, kind)
     finally:
         stream.close()
-    return table.n_objects, table.lower is None
+    n, mirrored = table.n_objects, table.lower is None
+
+    def spool(folder: Path) -> Source:
+        key = text_stream.spool_key(path, reading, kind)
+        facts = text_stream.finished(folder, key)
+        if facts is None:
+            text_stream.unmark(folder)
+            facts = _spool(path, reading, folder, kind)
+            text_stream.mark_finished(folder, key, facts)
+        names = text_stream.given_ids(reading)
+        if names is not None and len(names) != facts["n_objects"]:
+            raise InputError(
+                f"{len(names)} ids for the {facts['n_objects']} objects of {path_text(path)}; give one id per row"
+            )
+        return SquareSource(path, folder / VALUES, facts, names or facts["ids"])
+
+    return SequentialSource(
+        n, mirrored, provenance_of(path), f"is text ({reading.format})", spool, 8 * n * n,
+        partial(_block_memory, mirrored=mirrored),
+    )  # fmt: skip
+
+
+def _block_memory(rows: int, columns: int, *, mirrored: bool) -> int:
+    """Return the memory of one block; a triangle's diagonal block takes its mask and a copy besides."""
+    return rows * columns * (8 if mirrored else 24)
 
 
 class SquareSource:
@@ -84,13 +82,14 @@ class SquareSource:
         self.n_objects = n
         self.ids = ids
         self.mirrored = facts["lower"] is None
-        self.provenance = text_stream.provenance(path)
+        self.local = True
+        self.provenance = provenance_of(path)
         self.checksum: str | None = facts["checksum"]
         self._no_diagonal = facts["lower"] == 0
         self._values: Array | None = np.memmap(values, np.float64, "r", offset=8 * n * facts["skip"], shape=(n, n))
 
     def block(self, rows: slice, columns: slice) -> Array:
-        """These rows and columns."""
+        """Return these rows and columns."""
         values = self._values
         if values is None:
             raise InputError("the source is closed")
@@ -106,11 +105,11 @@ class SquareSource:
         return result
 
     def block_memory(self, rows: int, columns: int) -> int:
-        """Of one call; a triangle's diagonal block takes its mask and a copy besides."""
-        return rows * columns * (8 if self.mirrored else 24)
+        """Return the memory of one block."""
+        return _block_memory(rows, columns, mirrored=self.mirrored)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._values = None
 
 
@@ -118,10 +117,7 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
     member = _qza_member(path) if reading.format == "qza" else None
     stream = text_stream.Stream(path, member=member)
     try:
-        if reading.format == "phylip":
-            table, rows = _phylip(path, stream, kind)
-        else:
-            table, rows = _square(path, stream, reading.format)
+        table, rows = _table(path, stream, reading, kind)
         facts = fill(table, rows, scratch / VALUES)
         facts["checksum"] = stream.checksum()
     finally:
@@ -129,12 +125,19 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
     return facts
 
 
+def _table(path: Path, stream: text_stream.Stream, reading: Reading, kind: str) -> tuple[Table, Iterable[Line]]:
+    """Return the layout that the first lines show, and the rows."""
+    if reading.format == "phylip":
+        return _phylip(path, stream, kind)
+    return _square(path, stream, reading.format)
+
+
 def _square(path: Path, stream: text_stream.Stream, name: str | None) -> tuple[Table, Iterable[Line]]:
-    """The layout of a CSV or TSV, and its rows."""
+    """Return the layout of a CSV or TSV, and its rows."""
     rows = lines(stream, comments=True, size=text_stream.CHUNK)
     start = list(islice(rows, 2))
     if not start:
-        raise InputError(f"{text_stream.place(path)}: the file is empty: there is no matrix in it")
+        raise InputError(f"{path_text(path)}: the file is empty: there is no matrix in it")
     first, second = start[0].bytes(), start[1].bytes() if len(start) > 1 else None
     among = {"tsv": (b"\t",), "csv": (b",", b";", b"\t")}.get(name or "", DELIMITERS)
     mark = find_delimiter(first, second, among, blanks=name != "tsv")
@@ -142,7 +145,7 @@ def _square(path: Path, stream: text_stream.Stream, name: str | None) -> tuple[T
     header = None if names is None else [text_stream.decoded(field, path, start[0].number) for field in names]
     n = len(fields(first, mark)) - labelled if header is None else len(header)
     if n < 1:
-        raise InputError(f"{text_stream.place(path)}: line {start[0].number}: the matrix has no objects (n = 0)")
+        raise InputError(f"{path_text(path)}: line {start[0].number}: the matrix has no objects (n = 0)")
     counted = "" if header is None else f"the {count_text(n, 'column')} of the header at line {start[0].number}"
     split = _splitter(mark, labelled)
     plain = mark is not None
@@ -167,7 +170,7 @@ def _splitter(mark: bytes | None, labelled: bool) -> Split:
 
 
 def _split_slowly(line: bytes, mark: bytes | None, labelled: bool) -> tuple[bytes, bytes, int]:
-    """A line with quotes, or with blanks of any number between its fields."""
+    """Split a line with quotes, or with any number of blanks between its fields."""
     label = b""
     if labelled:
         quoted = _QUOTED.match(line)
@@ -190,8 +193,8 @@ def _split_slowly(line: bytes, mark: bytes | None, labelled: bool) -> tuple[byte
 
 
 def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, Iterable[Line]]:
-    """The layout of a PHYLIP matrix, and its rows."""
-    name = text_stream.place(path)
+    """Return the layout of a PHYLIP matrix, and its rows."""
+    name = path_text(path)
     plain = lines(stream, comments=False, size=text_stream.CHUNK)
     count = next(plain, None)
     if count is None:
@@ -252,7 +255,7 @@ def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, I
 
 
 def _unwrapped(rows: Iterable[Line]) -> Iterator[Line]:
-    """PHYLIP's own programs break long rows: a line that begins with a blank goes on with the row before it."""
+    """Join broken rows, as PHYLIP's programs write: a line that begins with a blank continues the row before it."""
     held: list[bytes] = []
     number = 0
     for line in rows:
@@ -272,7 +275,7 @@ def _whole(number: int, pieces: list[bytes]) -> Line:
 
 
 def _qza_member(path: Path) -> str:
-    """The name of the table in a QIIME 2 file. It is only ever handed back to the zip, never used as a path."""
+    """Return the name of the table in a QIIME 2 file. It is only passed back to the zip, never used as a path."""
     try:
         with zipfile.ZipFile(path) as packed:
             names = [name for name in packed.namelist() if _QZA_MEMBER.fullmatch(name)]
@@ -282,23 +285,23 @@ def _qza_member(path: Path) -> str:
     except (zipfile.BadZipFile, OSError) as error:
         told = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"{text_stream.place(path)}: cannot be read as a zip file ({told}); copy or download it again"
+            f"{path_text(path)}: cannot be read as a zip file ({told}); copy or download it again"
         ) from error
     raise InputError(
-        f"{text_stream.place(path)}: no <uuid>/data/distance-matrix.tsv in this QIIME 2 file, which holds"
+        f"{path_text(path)}: no <uuid>/data/distance-matrix.tsv in this QIIME 2 file, which holds"
         f" {held or 'nothing'}; export an artifact of type DistanceMatrix"
     )
 
 
 Split = Callable[[Line, int], tuple[bytes, bytes | memoryview, int]]
-"""Takes a line and the number of values it should hold; gives its label, the rest, and the number of values there."""
+"""Takes a line and the number of values it should hold; returns its label, the rest, and the number of values there."""
 BATCH = 1 << 20
-"""Bytes of text that are parsed at a time: what is made of them should stay in the processor's cache."""
+"""Bytes of text that are parsed at a time; the results should stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """How the rows of a text are to be understood."""
+    """How the rows of a text are laid out."""
 
     path: Path
     n_objects: int
@@ -310,18 +313,18 @@ class Table:
     lower: int | None = None
     """None for a square; else the number of values in the first row of a lower triangle: 0 or 1."""
     plain: bool = False
-    """Whether every mark is one delimiter: no blanks of any number between fields, no names of a fixed width."""
+    """Whether fields are separated by exactly one delimiter, and names have no fixed width."""
     counted: str = ""
     """Where the number of objects was found, for messages."""
 
     def width(self, row: int) -> int:
-        """Number of values of a row."""
+        """Return the number of values of a row."""
         return self.n_objects if self.lower is None else row + self.lower
 
 
 def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
-    """Parse all rows into the file; check what can only be known at the end."""
-    n, name = table.n_objects, text_stream.place(table.path)
+    """Parse all rows into the file, and check what is known only at the end."""
+    n, name = table.n_objects, path_text(table.path)
     ids: list[str] = []
     numbers: list[int] = []
     count, skip = 0, 0
@@ -353,7 +356,7 @@ def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
 
 
 def _check_ids(table: Table, ids: list[str], numbers: list[int]) -> None:
-    name = text_stream.place(table.path)
+    name = path_text(table.path)
     if table.labelled:
         for number, found in zip(numbers, ids, strict=True):
             if not found:
@@ -384,15 +387,13 @@ def _check_ids(table: Table, ids: list[str], numbers: list[int]) -> None:
 
 
 def _batches(table: Table, rows: Iterable[Line]) -> Iterator[tuple[int, list[Line]]]:
-    """Rows, with the place of the first, in heaps of about one chunk."""
+    """Yield rows in batches of about one chunk, each with the index of its first row."""
     batch: list[Line] = []
     first = size = 0
     for count, row in enumerate(rows):
         if count > table.n_objects:
             most = table.counted or count_text(table.n_objects, "row")
-            raise InputError(
-                f"{text_stream.place(table.path)}: line {row.number}: more than {most}; a matrix must be square"
-            )
+            raise InputError(f"{path_text(table.path)}: line {row.number}: more than {most}; a matrix must be square")
         if batch and (size >= BATCH or row.text is not batch[-1].text):
             yield first, batch
             batch, first, size = [], count, 0
@@ -403,13 +404,13 @@ def _batches(table: Table, rows: Iterable[Line]) -> Iterator[tuple[int, list[Lin
 
 
 def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list[tuple[int, bytes]]:
-    """Write the values of some rows to their place, and return their labels."""
+    """Write the values of some rows to their place in the file, and return their labels."""
     labels, bodies = [], []
     widths = [table.width(row) for row in range(first, first + len(batch))]
-    # One row too many is looked into at the end, if it may be a header; else it is an error now.
+    # One row too many may turn out at the end to be a header; else it is an error now.
     over = first + len(batch) > table.n_objects
     if over and (table.lower is not None or table.labelled or table.header is not None):
-        raise InputError(f"{text_stream.place(table.path)}: line {batch[-1].number}: more rows than {table.counted}")
+        raise InputError(f"{path_text(table.path)}: line {batch[-1].number}: more rows than {table.counted}")
     values = _quick_numbers(table, batch, widths) if table.plain else None
     for line, width in zip(batch, widths, strict=True):
         if values is not None:
@@ -420,8 +421,8 @@ def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list
         if found != width:
             extra = int(table.labelled)
             raise InputError(
-                f"{text_stream.place(table.path)}: line {line.number} has {found + extra} fields where"
-                f" {width + extra} are expected ({table.counted or 'as in the first line'}); mend or drop it"
+                f"{path_text(table.path)}: line {line.number} has {found + extra} fields where"
+                f" {width + extra} are expected ({table.counted or 'as in the first line'}); fix or drop it"
             )
         labels.append((line.number, label))
         if width:
@@ -438,10 +439,10 @@ def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list
 
 
 def _quick_numbers(table: Table, batch: list[Line], widths: list[int]) -> Array | None:
-    """The values of rows that lie one after the other in the text and hold what they should; else None.
+    """Return the values of rows that are consecutive in the text and well-formed; else None.
 
-    The text itself serves as the data of an Arrow array of strings. Strings of an array touch each other, so the
-    delimiters are elements too; they are marked as absent, as are labels and empty fields, and Arrow casts the rest.
+    The text itself is the data of an Arrow array of strings. Strings of an array are adjacent, so the delimiters are
+    elements too; they are marked as null, as are labels and empty fields, and Arrow casts the rest.
     """
     text, start, stop = batch[0].text, batch[0].start, batch[-1].end + 1
     ends_of_lines = np.array([line.end for line in batch])
@@ -490,7 +491,7 @@ def _write(descriptor: int, values: Array, offset: int) -> None:
 
 
 def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[int]) -> Array:
-    """The values of all bodies, one after the other."""
+    """Return the values of all bodies, one after the other."""
     if not bodies:
         return np.empty(0)
     text = bytearray(b"\n").join([*bodies, b""])
@@ -510,7 +511,7 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
             return values
     except pa.ArrowInvalid:
         pass
-    # Something in there is no number, or written in a way that only Python knows: look at every field.
+    # Some field is no number, or is written in a way that only Python knows: parse each.
     values = np.empty(sum(widths))
     place = 0
     for line, width in zip(batch, widths, strict=True):
@@ -527,6 +528,6 @@ def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
     told = shown(field.decode("utf-8", "backslashreplace"))
     header = f" ({shown(table.header[column])})" if table.header is not None else ""
     raise InputError(
-        f"{text_stream.place(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {told!r} is not"
+        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {told!r} is not"
         " a number; correct it, or leave the field empty for a missing value"
     )

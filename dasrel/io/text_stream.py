@@ -1,8 +1,6 @@
-"""Stream text files, plain or compressed; detect format, delimiter and header.
+"""Stream text files, plain or compressed, once from front to back; detect format, delimiter and header.
 
-Reading a text once, front to back, and putting what it holds aside on disk: what the text readers share.
-
-What a text holds, judged by its first lines: which format, which delimiter, names of rows and columns or not.
+What a text reader spools to disk is marked when it is complete, so that a resumed import need not read the text again.
 """
 
 from __future__ import annotations
@@ -26,17 +24,17 @@ import numpy as np
 
 from dasrel import kernels
 from dasrel.errors import InputError
-from dasrel.io.array_files import Reading
+from dasrel.io.array_files import Reading, provenance_of
 from dasrel.kernels import LONG, POINTER
 from dasrel.util import Array, limits
 from dasrel.util.files import crc32c, replacing
-from dasrel.util.text import shown
+from dasrel.util.text import path_text, shown
 
 CHUNK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 LONGEST_LINE = 256 << 20
 MISSING = ("", "nan", "NaN", "NAN", "-nan", "-NaN", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none")
-"""Fields that mean: there is no value here."""
+"""Fields that mark a missing value."""
 THREADS = min(4, os.cpu_count() or 1)
 MARKER = "finished.json"
 Item = TypeVar("Item")
@@ -44,7 +42,7 @@ Result = TypeVar("Result")
 
 
 class _Summed:
-    """A file's bytes, front to back, with their checksum so far."""
+    """A file's bytes, read in order, with their checksum so far."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
@@ -65,14 +63,14 @@ class _Summed:
 
 
 class BufferPool:
-    """Memory to be used again: what is freed in large blocks goes back to the system, and fresh memory costs more than
-    the reading of a text into it."""
+    """Buffers for reuse: large blocks go back to the system when freed, and fresh memory costs more than reading a text
+    into it."""
 
     def __init__(self) -> None:
         self._blocks: list[Array] = []
 
     def take(self, size: int) -> Array:
-        """At least so many bytes."""
+        """Return a buffer of at least so many bytes."""
         try:
             block = self._blocks.pop()
         except IndexError:
@@ -80,19 +78,19 @@ class BufferPool:
         return block if block.size >= size else np.empty(size + size // 4, np.uint8)
 
     def give(self, block: Array) -> None:
-        """Memory that nobody looks at any more."""
+        """Give back a buffer that is no longer needed."""
         self._blocks.append(block)
 
 
 class Stream:
-    """The text of a file, unpacked if it is gzip or the member of a zip; every error becomes an `InputError`."""
+    """The text of a file, decompressed if it is gzip or the member of a zip; every error becomes an `InputError`."""
 
     def __init__(self, path: Path, *, member: str | None = None) -> None:
         self.path = path
         self._summed: _Summed | None = None
         self._zip: zipfile.ZipFile | None = None
         self._text: Any
-        with self._told():
+        with self._errors():
             if member is not None:
                 self._zip = zipfile.ZipFile(path)
                 self._text = self._zip.open(member)
@@ -102,17 +100,17 @@ class Stream:
             self._summed = _Summed(path)
             self._text = gzip.GzipFile(fileobj=cast(Any, self._summed), mode="rb") if packed else self._summed
 
-    def _told(self) -> _Told:
-        return _Told(self.path)
+    def _errors(self) -> _ReadErrors:
+        return _ReadErrors(self.path)
 
     def read(self, size: int) -> bytes:
-        """At most this many bytes; none at the end."""
+        """Return at most this many bytes; none at the end."""
         limits.check()
-        with self._told():
+        with self._errors():
             return bytes(self._text.read(size))
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[int, bytes]]:
-        """Whole lines, about `size` bytes at a time, each time with the number of the first line (from 1).
+        """Yield complete lines, about `size` bytes at a time, with the number of the first line (from 1).
 
         Lines end in a plain newline, the last one too, and a byte order mark is left out.
         """
@@ -133,9 +131,9 @@ class Stream:
             yield number, plain(rest + b"\n", number)
 
     def blocks(self, size: int, spare: BufferPool) -> Iterator[tuple[int, Array, int]]:
-        """The same as arrays of bytes, with the number of lines in each; the lines end as they do in the file.
+        """Yield the same as arrays of bytes, with the number of lines in each; the lines end as they do in the file.
 
-        Memory comes from `spare`. Whoever is done with an array gives its `base` back.
+        Memory comes from the pool `spare`. The caller gives the `base` of an array back when it is done with it.
         """
         number, rest, more = 1, np.empty(0, np.uint8), True
         while more:
@@ -144,7 +142,7 @@ class Stream:
             room[:filled] = rest
             while more and not cut:
                 limits.check()
-                with self._told():
+                with self._errors():
                     count = self._text.readinto(room[filled:-1])  # one place is kept for a newline at the very end
                 filled, more = filled + count, count > 0
                 if filled + 1 == room.size:
@@ -167,13 +165,13 @@ class Stream:
     def _check_length(self, length: int, number: int) -> None:
         if length > LONGEST_LINE:
             raise InputError(
-                f"{place(self.path)}: line {number} is longer than {LONGEST_LINE >> 20} MiB: this is not a"
+                f"{path_text(self.path)}: line {number} is longer than {LONGEST_LINE >> 20} MiB: this is not a"
                 " matrix in text",
                 remedy="name its format: {Reading.format=NAME}",
             )
 
     def checksum(self) -> str | None:
-        """Of the file's bytes, packed as they are. None for a member of a zip, which is not read in order."""
+        """Return the checksum of the file's bytes as stored; None for a member of a zip, which is not read in order."""
         if self._summed is None:
             return None
         while self._summed.read():  # what may follow the end of a gzip
@@ -181,7 +179,7 @@ class Stream:
         return f"crc32c: {self._summed.sum:08x}"
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._text.close()
         if self._summed is not None:
             self._summed.close()
@@ -189,8 +187,8 @@ class Stream:
             self._zip.close()
 
 
-class _Told:
-    """Turns what the unpacking libraries raise into one line that names the file."""
+class _ReadErrors:
+    """Turns errors of the decompression libraries into one line that names the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -199,7 +197,7 @@ class _Told:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        name = place(self.path)
+        name = path_text(self.path)
         if isinstance(error, EOFError):
             raise InputError(f"{name}: the compressed file ends too early; copy or download it again") from error
         if isinstance(error, (gzip.BadGzipFile, zlib.error, zipfile.BadZipFile)):
@@ -211,7 +209,7 @@ class _Told:
 
 
 def _after_last_line(text: Array) -> int:
-    """Where the last newline ends; 0 if there is none."""
+    """Return the position after the last newline; 0 if there is none."""
     step = 1 << 12
     while (cut := text[-step:].tobytes().rfind(b"\n") + 1) == 0 and step < text.size:
         step *= 16
@@ -219,7 +217,7 @@ def _after_last_line(text: Array) -> int:
 
 
 def plain(text: bytes, number: int = 0) -> bytes:
-    """The lines of a text with plain newlines; of those that begin with line 1, without a byte order mark."""
+    """Return the lines of a text with plain newlines; from line 1 on, without a byte order mark."""
     if number == 1 and text.startswith(BOM):
         text = text[3:]
     return text.replace(b"\r\n", b"\n") if b"\r" in text else text
@@ -227,7 +225,7 @@ def plain(text: bytes, number: int = 0) -> bytes:
 
 @cache
 def library() -> Any | None:
-    """The compiled reader of pairs (`pair_list.c`), or None where it was not built or cannot run."""
+    """Return the compiled reader of pairs (`pair_list.c`), or None where it was not built or cannot run."""
     found = kernels.library()
     if found is None or not kernels.typed(found, "dasrel_prepare_pair_list", ctypes.c_int)():
         return None
@@ -240,7 +238,7 @@ def library() -> Any | None:
 
 
 def line_count(text: bytes | Array) -> int:
-    """How many newlines there are."""
+    """Return the number of newlines."""
     found = library()
     if found is None:
         return bytes(text).count(b"\n")
@@ -248,7 +246,7 @@ def line_count(text: bytes | Array) -> int:
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS) -> Iterator[Result]:
-    """The results of `function`, in the order of the items, a few at work at a time."""
+    """Yield the results of `function` in the order of the items, a few being computed at a time."""
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -264,24 +262,20 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads:
                 future.cancel()
 
 
-def place(path: Path) -> str:
-    """A path as messages name it: whole, for its end says most."""
-    return shown(path, limit=4096)
-
-
 def decoded(raw: bytes, path: Path, number: int) -> str:
-    """An id as text, without blanks around it."""
+    """Return an id as text, without blanks around it."""
     try:
         return raw.decode("utf-8").strip()
     except UnicodeDecodeError:
         told = raw.decode("utf-8", "backslashreplace")
         raise InputError(
-            f"{place(path)}: line {number}: {shown(told)} is not UTF-8 text; convert the file, for instance with iconv"
+            f"{path_text(path)}: line {number}: {shown(told)} is not UTF-8 text; convert the file, for instance with"
+            " iconv"
         ) from None
 
 
 def is_number(field: bytes) -> bool:
-    """Whether a field holds a number, or says that there is none.
+    """Return whether a field holds a number, or marks a missing value.
 
     >>> is_number(b" 1e-3"), is_number(b"NA"), is_number(b"1_000"), is_number(b"a")
     (True, True, False, False)
@@ -297,13 +291,13 @@ def is_number(field: bytes) -> bool:
 
 
 def as_number(field: bytes) -> float:
-    """The value of a field that `is_number`."""
+    """Return the value of a field that `is_number`."""
     field = field.strip()
     return float("nan") if field.decode("latin-1") in MISSING else float(field)
 
 
 def given_ids(reading: Reading) -> list[str] | None:
-    """The names that the user gave, as a list or as a file with one name per line."""
+    """Return the names that the user gave, as a list or as a file with one name per line."""
     if reading.ids is None:
         return None
     if not isinstance(reading.ids, str):
@@ -323,25 +317,16 @@ def given_ids(reading: Reading) -> list[str] | None:
     return names
 
 
-def provenance(path: Path) -> dict[str, Any]:
-    """What a source is known by."""
-    try:
-        facts = path.stat()
-    except OSError as error:
-        raise InputError(f"{place(path)}: cannot be read: {error.strerror}") from error
-    return {"source": str(path), "size": facts.st_size, "modified": facts.st_mtime_ns}
-
-
 def spool_key(path: Path, reading: Reading, *more: str) -> dict[str, Any]:
-    """What must be the same for a finished spool to be used again."""
+    """Return what must be equal for a finished spool to be reused."""
     names = given_ids(reading)
     ids = None if names is None else f"{crc32c(json.dumps(names).encode()):08x}"
     columns = None if reading.columns is None else list(reading.columns)
-    return {**provenance(path), "format": reading.format, "ids": ids, "columns": columns, "more": list(more)}
+    return {**provenance_of(path), "format": reading.format, "ids": ids, "columns": columns, "more": list(more)}
 
 
 def finished(scratch: Path, key: dict[str, Any]) -> dict[str, Any] | None:
-    """What a spool in this folder is known to hold, if it is complete and of the same source; else None."""
+    """Return the facts about the spool in this folder, if it is complete and of the same source; else None."""
     try:
         marker = json.loads((scratch / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -350,24 +335,24 @@ def finished(scratch: Path, key: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def mark_finished(scratch: Path, key: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Say that the spool in this folder is complete."""
+    """Mark the spool in this folder as complete."""
     with replacing(scratch / MARKER) as temporary:
         temporary.write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
 
 
 def unmark(scratch: Path) -> None:
-    """Make the folder, and forget what it held: it is about to be written anew."""
+    """Make the folder, and invalidate the spool in it: it is about to be written anew."""
     scratch.mkdir(parents=True, exist_ok=True)
     (scratch / MARKER).unlink(missing_ok=True)
 
 
 DELIMITERS = (b"\t", b",", b";")
 FEW = 64
-"""A table of more columns than this is a square; of fewer, the number of its rows is looked at."""
+"""A table of more columns than this is a square; of fewer, the number of its rows decides."""
 
 
 def sniff(path: str | Path) -> str | None:
-    """The format of a text: "lsmat", "phylip" or "pairs", or None if it is none of them. Packed by gzip or not.
+    """Return the format of a text, gzipped or not: "lsmat", "phylip" or "pairs", or None if it is none of them.
 
     Cost: a few lines are read; of a table of few columns as many lines as it has columns.
     """
@@ -381,14 +366,14 @@ def sniff(path: str | Path) -> str | None:
         if rest and len(rest[0]) < 64 * FEW:  # a table of many columns is known by two lines
             rest.extend(line.bytes() for line in islice(rows, FEW))
         return _judge(first.bytes(), rest)
-    except InputError:  # unpacking failed: the reader of the format will say so
+    except InputError:  # decompression failed: the reader of the format will report it
         return None
     finally:
         stream.close()
 
 
 class Line(NamedTuple):
-    """A line of a text: its number from 1, and where in a chunk of the text it is, so that it need not be copied."""
+    """A line of a text: its number from 1, and its position in a chunk of the text, so that it need not be copied."""
 
     number: int
     text: bytes
@@ -396,12 +381,12 @@ class Line(NamedTuple):
     end: int
 
     def bytes(self) -> bytes:
-        """The line by itself."""
+        """Return a copy of the line."""
         return self.text[self.start : self.end]
 
 
 def lines(stream: Stream, *, comments: bool, size: int = 1 << 16) -> Iterator[Line]:
-    """The lines of a text without empty ones; `comments`: without leading lines of `#` too."""
+    """Yield the lines of a text that are not empty; with `comments`, leading lines of `#` are skipped too."""
     for first, text in stream.chunks(size):
         start, number = 0, first
         while start < len(text):
@@ -414,7 +399,7 @@ def lines(stream: Stream, *, comments: bool, size: int = 1 << 16) -> Iterator[Li
 
 
 def fields(line: bytes, delimiter: bytes | None) -> list[bytes]:
-    """The fields of a line, quotes taken off. No delimiter means blanks of any number."""
+    """Return the fields of a line without quotes. No delimiter means any number of blanks."""
     if b'"' not in line:
         return line.split(delimiter)
     text = line.decode("utf-8", "surrogateescape")
@@ -429,7 +414,7 @@ def fields(line: bytes, delimiter: bytes | None) -> list[bytes]:
 def find_delimiter(
     first: bytes, second: bytes | None, among: tuple[bytes, ...] = DELIMITERS, *, blanks: bool = True
 ) -> bytes | None:
-    """The first delimiter that both lines have; None for blanks.
+    """Return the first delimiter that both lines have; None for blanks.
 
     >>> find_delimiter(b",a;b", b"a;b,0"), find_delimiter(b"a b", b"0 1")
     (b',', None)
@@ -444,7 +429,7 @@ def find_delimiter(
 
 
 def square_layout(first: list[bytes], second: list[bytes] | None) -> tuple[list[bytes] | None, bool]:
-    """The names in the header if the first line is one, and whether each row begins with a name.
+    """Return the names in the header if the first line is one, and whether each row begins with a name.
 
     >>> square_layout([b"", b"a", b"b"], [b"a", b"0", b"1"])
     ([b'a', b'b'], True)
@@ -496,7 +481,7 @@ def _judge(first: bytes, rest: list[bytes]) -> str | None:
     if not a[0].strip() or len(b) == len(a) + 1 or len(b) > FEW:
         return "lsmat"
     if b[0].strip() in {name.strip() for name in a[1:]} and not is_number(a[0]) and not is_number(a[1]):
-        # A header that names the row below it; but a list of pairs may go on as a, b and then b, c.
+        # A header that names the row below it; but a list of pairs may continue as a, b and then b, c.
         return "pairs" if any(_has_number(field) for field in a[2:]) else "lsmat"
     if not is_number(b[1]):
         return "pairs" if len(b) >= 3 else None
@@ -512,7 +497,7 @@ def _has_number(field: bytes) -> bool:
 
 
 def _is_square(rows: list[list[bytes]]) -> bool:
-    """Whether lines of numbers are a symmetric square, rather than pairs of numbered objects with values."""
+    """Return whether lines of numbers are a symmetric square, not pairs of numbered objects with values."""
     width = len(rows[-1])
     if len(rows) == width + 1:
         rows = rows[1:]

@@ -205,6 +205,8 @@ def _first_places(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[
 
 
 BLOCK = 256
+CHECK_MEMORY = 12 * BLOCK * BLOCK * 8
+"""Bytes that `check_tile` takes beside the tile that it returns."""
 
 
 def check_tile(
@@ -280,6 +282,13 @@ def _check_part(
     if on_diagonal and here[0] != here[1]:
         result[there] = block.T
     return record
+
+
+def copy_transposed(tile: Array, out: Array) -> None:
+    """Copy the transpose of a tile to `out`, in blocks that stay in the processor's cache."""
+    for r in range(0, tile.shape[0], BLOCK):
+        for c in range(0, tile.shape[1], BLOCK):
+            out[c : c + BLOCK, r : r + BLOCK] = tile[r : r + BLOCK, c : c + BLOCK].T
 
 
 class _Scratch:

@@ -31,7 +31,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, Policy, TileStatistics, audit_of
-from dasrel.options import Writing as Writing, check_part as check_part_number
+from dasrel.options import Writing as Writing
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest
 from dasrel.store.tile_files import (
@@ -56,7 +56,6 @@ from dasrel.util.files import (
     remove_temporary_files,
     replacing_folder,
 )
-from dasrel.util.limits import Output
 from dasrel.util.text import count_text, redacted, shown, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
@@ -227,12 +226,19 @@ def create_store(
         What the matrix came from: `source`, and `size` and `modified` where there is a file. `modified` serves only
         to recognise the same source on `resume` and is not kept.
     """
-    names = checked_ids(ids, n_objects)
-    writing = writing or Writing()
+    policy, writing = policy or Policy(), writing or Writing()
     if writing.part is not None:
         raise InputError("this cannot be done in parts; leave `part` out")
-    manifest = new_manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
-    state = check_target(store, writing)
+    state = check_new_store(store, kind, policy, writing)
+    names = checked_ids(ids, n_objects)
+    manifest = new_manifest(new_layout(n_objects, writing), kind, policy, writing, provenance or {})
+    return begin_store(store, state, manifest, names, writing)
+
+
+def begin_store(
+    store: StoreLike, state: str | None, manifest: dict[str, Any], names: Array, writing: Writing
+) -> Writer:
+    """Create, resume or replace a store whose arguments are checked; `state` is that of `check_new_store`."""
     exists = state is not None
     if state == "abandoned":
         return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
@@ -265,6 +271,27 @@ def create_store(
     return Writer(store, place, manifest, create_group(place, manifest, names))
 
 
+def check_new_store(store: StoreLike, kind: str, policy: Policy, writing: Writing) -> str | None:
+    """Return the state of an existing store, or None; raise if it may not be touched, or an argument is not valid.
+
+    Reads no more than the manifest: call it before any work.
+    """
+    check_kind(kind, policy)
+    if writing.dtype not in ("float32", "float64"):
+        raise InputError(f"dtype must be float32 or float64, not {writing.dtype}")
+    if writing.compress not in (None, "lz4"):
+        raise InputError(f"compress must be lz4 or nothing, not {writing.compress!r}")
+    if writing.tile is not None and writing.tile < 1:
+        raise InputError(f"tile must be at least 1, not {writing.tile}")
+    return check_target(store, writing)
+
+
+def new_layout(n_objects: int, writing: Writing) -> Layout:
+    """Return the tile grid of a new store."""
+    dtype = np.dtype(writing.dtype)
+    return Layout(n_objects, default_tile(n_objects, dtype) if writing.tile is None else writing.tile, dtype)
+
+
 def check_target(store: StoreLike, writing: Writing) -> str | None:
     """The state of the store that is there, or None. Refuses what may not be touched; cheap, to be asked first."""
     if not is_store(store):
@@ -288,21 +315,14 @@ def check_kind(kind: str, policy: Policy) -> None:
 
 
 def new_manifest(
-    n_objects: int, kind: str, writing: Writing, policy: Policy, provenance: dict[str, Any]
+    layout: Layout, kind: str, policy: Policy, writing: Writing, provenance: dict[str, Any]
 ) -> dict[str, Any]:
-    check_kind(kind, policy)
-    if writing.dtype not in ("float32", "float64"):
-        raise InputError(f"dtype must be float32 or float64, not {writing.dtype}")
-    if writing.compress not in (None, "lz4"):
-        raise InputError(f"compress must be lz4 or nothing, not {writing.compress!r}")
-    side = default_tile(n_objects, np.dtype(writing.dtype)) if writing.tile is None else writing.tile
-    if side < 1:
-        raise InputError(f"tile must be at least 1, not {side}")
+    """Return the manifest of a store that is about to be written."""
     return {
         "format_version": FORMAT_VERSION,
         "kind": kind,
-        "n_objects": n_objects,
-        "tile": side,
+        "n_objects": layout.n_objects,
+        "tile": layout.tile,
         "dtype": writing.dtype,
         "compress": writing.compress,
         "input": policy.record(),
@@ -440,46 +460,19 @@ class PartDone:
     """Whether the store is complete already."""
 
 
-def check_part(writing: Writing) -> None:
-    """Refuse a part that there is not, and a part of something else than a new store."""
-    check_part_number(writing.part)
-    if writing.force:
-        raise InputError("a part cannot replace a store", remedy="leave {force} out and remove the old one first")
-
-
-def begin_store(store: StoreLike, *, writing: Writing, **arguments: Any) -> Writer:
-    """`create_store`, or `join_store` when a part is asked for."""
-    if writing.part is None:
-        return create_store(store, writing=writing, **arguments)
-    return join_store(store, writing=writing, **arguments)
-
-
-def join_store(
-    store: StoreLike,
-    *,
-    n_objects: int,
-    kind: str,
-    writing: Writing,
-    ids: Names | None = None,
-    policy: Policy | None = None,
-    provenance: dict[str, Any] | None = None,
-) -> Writer:
-    """Begin a store for `writing.part`, or join those who have begun it; the arguments are those of `create_store`.
+def join_store(store: StoreLike, manifest: dict[str, Any], names: Array, part: tuple[int, int]) -> Writer:
+    """Begin a store to write one part of it, or join the processes that have begun it.
 
     A local store appears at once, with all its arrays, by one rename: of several that come first, one wins. An object
     store has no such rename, so there part 0 of n, which has no tiles, must have begun it before the others start.
     """
-    check_part(writing)
-    assert writing.part is not None
-    names = checked_ids(ids, n_objects)
-    manifest = new_manifest(n_objects, kind, writing, policy or Policy(), provenance or {})
     local = local_path(store)
     state = read_manifest(store)[0]["state"] if is_store(store) else None
     if local is None and state in (None, "begun", "abandoned"):
-        if writing.part[0] != 0:
+        if part[0] != 0:
             raise StoreError(
                 f"{location(store)} is not begun, and several processes cannot begin a remote store at once",
-                remedy=f"run part 0 of {writing.part[1]} ({{Writing.part}}) first, which only begins it",
+                remedy=f"run part 0 of {part[1]} ({{Writing.part}}) first, which only begins it",
             )
         create_group(store, manifest, names, overwrite=state is not None)
     elif local is not None and state is None:
@@ -494,7 +487,7 @@ def join_store(
     check_same(begun, manifest, store)
     if not np.array_equal(np.asarray(group["ids"][:]), names):
         raise StoreError(f"{location(store)} was begun with other ids; remove it to begin anew")
-    return Writer(store, store, begun, group, resumed=True, part=writing.part)
+    return Writer(store, store, begun, group, resumed=True, part=part)
 
 
 def write_part(writer: Writer, write: Callable[[], None]) -> PartDone:
@@ -535,9 +528,3 @@ def _wait_for(store: StoreLike) -> None:
         if time.monotonic() > end:
             raise StoreError(f"{location(store)} is in the way: it exists, but there is no store in it; remove it")
         time.sleep(0.1)
-
-
-def new_store_cost(store: StoreLike, layout: Layout, kind: str, facts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The store that would be written, and what is said of it."""
-    told = {**facts, "kind": kind, "tiles": len(layout.tiles()), "tile": layout.tile, "dtype": str(layout.dtype)}
-    return (Output(str(store), layout.total_bytes + 60 * layout.n_objects),), told

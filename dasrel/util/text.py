@@ -90,6 +90,15 @@ def shown(text: object, *, limit: int = 60) -> str:
     return safe if len(raw) <= limit else safe[: limit - 3] + "..."
 
 
+def path_text(path: object) -> str:
+    """Return a path or URL for a message, made safe to print, and complete: its end says most.
+
+    >>> path_text("runs/a\\n.npy")
+    'runs/a\\\\n.npy'
+    """
+    return shown(path, limit=4096)
+
+
 def is_url(place: object) -> bool:
     """Whether a place is an address such as s3://..., also after `Path` has taken one of its slashes.
 

@@ -213,7 +213,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, table: Keys) -> Keys:
         patch.chdir(tmp_path_factory.mktemp("keys"))
         patch.setattr(demo, "STARTS", 1)
         patch.setattr(demo, "WEIGHTS", (demo.DRAWN,))
-        patch.setattr(run, "OFTEN", 0)
+        patch.setattr(run, "LOG_INTERVAL", 0)
         prepare()
         for output, line in COMMANDS:
             outputs.run(output, line)

@@ -13,6 +13,7 @@ from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Run, grid
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
+from dasrel.io.features import read_rows
 from dasrel.store.matrix import as_matrix
 from dasrel.util import progress
 from tests.helpers import oracle
@@ -127,6 +128,23 @@ def test_a_term_that_new_objects_have_no_values_for_is_refused():
         model.predict(distances(grouped_points(60)))
 
 
+def test_rows_from_a_file_with_names(tmp_path):
+    model = cluster(distances(grouped_points(60)), RUNS["fcm1"], kind="distance").best.model
+    rows, names = distances(grouped_points(60))[:5], [f"new{k}" for k in range(5)]
+    header = ",".join(["id", *map(str, model.ids)])
+    lines = [",".join([name, *map(repr, row.tolist())]) for name, row in zip(names, rows, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join([header, *lines]))
+    found = read_rows(tmp_path / "rows.csv", checksum=False)
+    assert (found.ids, "checksum" in found.provenance) == (names, False)
+    expected = model.predict_memberships(rows)
+    for given in (tmp_path / "rows.csv", found):
+        np.testing.assert_array_equal(model.predict_memberships(given), expected)
+    wrong = header.replace(f",{model.ids[-1]}", ",other")
+    (tmp_path / "rows.csv").write_text("\n".join([wrong, *lines]))
+    with pytest.raises(InputError, match="column 60 of the values is named 'other'"):
+        model.predict(tmp_path / "rows.csv")
+
+
 def test_wrong_rows_are_refused(tmp_path):
     model = cluster(distances(grouped_points(60)), RUNS["fcm1"], kind="distance").best.model
     bad = distances(grouped_points(60))
@@ -138,10 +156,10 @@ def test_wrong_rows_are_refused(tmp_path):
         (distances(grouped_points(60))[0], r"\(60,\)"),
         (bad, "row 3, column 4"),
         (np.full((2, 60), "a"), "numbers are needed"),
-        (tmp_path / "text.npy", "cannot be read as rows"),
-        (tmp_path / "pickled.npy", "cannot be read as rows"),
-        (tmp_path / "missing.npy", "cannot be read as rows"),
-        (tmp_path / "missing.zarr", "cannot be read as rows"),
+        (tmp_path / "text.npy", "is not a whole .npy file"),
+        (tmp_path / "pickled.npy", "is not a whole .npy file"),
+        (tmp_path / "missing.npy", "no rows at"),
+        (tmp_path / "missing.zarr", "no rows at"),
     ]:
         with pytest.raises(InputError, match=message) as refused:
             model.predict(rows)

@@ -306,7 +306,7 @@ def sources(tmp_path, matrix) -> Path:
         ("square.npy", "npy", N),
         ("condensed.npy", "npy", N),
         ("plain.npz", "npz", N),
-        ("packed.npz", "npz", None),
+        ("packed.npz", "npz", N),
         ("raw.bin", "raw", N),
         ("lsmat.tsv", "lsmat", N),
         ("phylip.phy", "phylip", N),
@@ -463,6 +463,19 @@ def test_dry_append(capsys, matrix, tmp_path) -> None:
         ends.append(capsys.readouterr().err)
     assert ends[0] == ends[1]
     assert run([*map(str, words), "--time-limit", "soon"]) == 2
+
+
+def test_a_dry_append_needs_the_memory_of_a_real_one(capsys, matrix, tmp_path) -> None:
+    dasrel.import_matrix(matrix[:-5, :-5], tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE))
+    np.save(tmp_path / "new.npy", matrix[-5:])
+    words = ("append", tmp_path / "s.zarr", tmp_path / "new.npy")
+    before, ends = snapshot(tmp_path / "s.zarr" / "values"), []
+    for dry in (("--dry-run",), ()):
+        assert run([*map(str, words), "--memory", "1MB", *dry]) == 1
+        ends.append(capsys.readouterr().err)
+    assert "append needs" in ends[0]
+    assert ends[0] == ends[1]
+    assert snapshot(tmp_path / "s.zarr" / "values") == before
 
 
 def test_dry_audit(capsys, store) -> None:

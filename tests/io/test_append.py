@@ -184,9 +184,9 @@ REFUSED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("nan", lambda r: at(r, 2, 3, np.nan), {}, r"missing values \(NaN\): .*bird 3 \(object 3\) and c \(object 16\)"),
     ("negative", lambda r: at(r, 2, 3, -1.0), {}, r"negative values in a distance"),
     ("asymmetric", lambda r: at(r, 2, 15, 9.0), {}, r"asymmetric: 1 pair .*b \(object 15\) and c \(object 16\)"),
-    ("diagonal", lambda r: at(r, 2, 16, 0.5), {}, r"diagonal is not zero for 1 object .*c \(object 16\): 0.5"),
+    ("diagonal", lambda r: at(r, 2, 16, 0.5), {}, r"diagonal is not zero: 1 object .*c \(object 16\): 0.5"),
     ("infinite", lambda r: at(r, 2, 3, np.inf), {}, r"infinite values"),
-    ("maximum", lambda r: r, {"policy": Policy(missing="max")}, "missing='max' is for imports"),
+    ("maximum", lambda r: r, {"policy": Policy(missing="max")}, r"in imports only: .*; say Policy\(missing=VALUE\)"),
     ("text", lambda r: np.full(r.shape, "a"), {}, "features are numbers|rows of numbers are needed"),
 ]
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import pickle
 
 import dask.array as da
 import h5py
@@ -15,8 +16,9 @@ from scipy.spatial.distance import squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.io.array_files import Reading
-from dasrel.io.importing import detect, import_matrix
+from dasrel.io import text_stream
+from dasrel.io.array_files import Reading, SequentialSource, Source
+from dasrel.io.importing import detect, import_matrix, open_source
 from dasrel.store.writer import Writing
 from dasrel.vocabulary import FORMATS
 from tests.helpers.matrices import line_distances
@@ -98,6 +100,38 @@ def test_every_format_gives_the_same_tiles(tmp_path, expected, name):
     assert tiles(tmp_path / "out.zarr") == expected
     assert matrix.manifest["provenance"]["source"] == str(tmp_path / name)
     assert not list(tmp_path.glob(".*"))  # no scratch is left
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_opening_reads_the_header_and_tells_what_the_source_will_be(tmp_path, name):
+    """Nothing is written before `spool`, and what it returns is as the header promised, and a complete `Source`."""
+    path, folder = tmp_path / name, tmp_path / "folder"
+    WRITERS[name](path, line_distances(N))
+    folder.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    _, opened = open_source(path, kind="distance", reading=Reading(), policy=Policy())
+    assert sorted(tmp_path.rglob("*")) == before
+    source = opened
+    if isinstance(opened, SequentialSource):
+        assert opened.n_objects == N
+        assert opened.reason
+        source = opened.spool(folder)
+        assert source.mirrored == opened.mirrored
+        assert source.block_memory(100, 50) == opened.block_memory(100, 50)
+        if opened.spool_bytes is not None:
+            written = sum(path.stat().st_size for path in folder.iterdir() if path.suffix != ".json")
+            assert opened.spool_bytes <= written <= opened.spool_bytes + 100
+    assert source.n_objects == N
+    for attribute in ("ids", "mirrored", "local", "provenance", "checksum"):
+        assert attribute in Source.__annotations__
+        assert hasattr(source, attribute)
+    block = source.block(slice(0, 40), slice(40, 90))
+    np.testing.assert_allclose(block, line_distances(N)[:40, 40:], rtol=1e-6)
+    if not source.local:  # a task takes it to a worker by the name of its file
+        sent = pickle.dumps(source)
+        assert len(sent) < 4000 < block.nbytes
+        np.testing.assert_array_equal(pickle.loads(sent).block(slice(0, 40), slice(40, 90)), block)
+    source.close()
 
 
 @pytest.mark.parametrize("name", ["a.npy", "c.npy", "p.npz"])
@@ -254,9 +288,33 @@ def test_an_explicit_zero_of_a_sparse_distance_is_a_value(tmp_path):
     assert matrix.audit["zeros"] == {"count": 1, "examples": [["0", "1"]]}
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_explicit_nan_of_a_sparse_similarity_is_missing(tmp_path, monkeypatch, compiled):
+    """Entries that are not listed are 0; one that is listed without a value is not."""
+    if not compiled:
+        monkeypatch.setattr(text_stream, "library", lambda: None)
+    text = "%%MatrixMarket matrix coordinate real symmetric\n3 3 4\n1 1 1\n2 2 1\n3 3 1\n2 1 nan\n"
+    (tmp_path / "s.mtx").write_text(text)
+    with pytest.raises(InputError, match=r"missing values.*0 \(object 0\) and 1 \(object 1\)"):
+        import_matrix(tmp_path / "s.mtx", tmp_path / "s.zarr", kind="similarity")
+    matrix = import_matrix(tmp_path / "s.mtx", tmp_path / "s.zarr", kind="similarity", policy=Policy(missing=0.25))
+    np.testing.assert_array_equal(matrix.read_tile(0, 0), [[1, 0.25, 0], [0.25, 1, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
+def test_an_entry_that_is_listed_twice_is_refused(tmp_path, symmetry):
+    other = "2 1 5" if symmetry == "general" else "1 2 5"  # in a symmetric file both are the same pair
+    head = f"%%MatrixMarket matrix coordinate real {symmetry}\n3 3 3\n"
+    (tmp_path / "t.mtx").write_text(f"{head}2 1 5\n3 1 4\n{other}\n")
+    with pytest.raises(InputError, match=r"t\.mtx lists entry \(.*\) twice; add up or drop the repeats"):
+        import_matrix(tmp_path / "t.mtx", tmp_path / "t.zarr", kind="distance", policy=Policy(missing=9.0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.mtx"]
+
+
 def test_sparse_entries_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("dasrel.io.triplets.PIECE", 97)  # many small pieces: the sort on disk has work to do
+    monkeypatch.setattr("dasrel.io.triplets.SIDE", 16)  # many small runs and blocks: the sort on disk has work to do
     monkeypatch.setattr("dasrel.io.triplets.COPY", 1000)
+    monkeypatch.setattr("dasrel.io.npz.PIECE", 97)
     rng = np.random.default_rng(3)
     a = line_distances(64, "float64")
     row, column = np.nonzero(a)
@@ -266,8 +324,29 @@ def test_sparse_entries_in_any_order(tmp_path, monkeypatch):
     head = f"%%MatrixMarket matrix coordinate real general\n64 64 {len(lines)}\n"
     (tmp_path / "a.mtx").write_text(head + "\n".join(lines))
     writing = Writing(tile=20, dtype="float64")
-    matrix = import_matrix(tmp_path / "a.mtx", tmp_path / "a.zarr", kind="distance", writing=writing)
-    np.testing.assert_array_equal(matrix.to_dask().compute(scheduler="sync"), a)
+    places = row[order], column[order]
+    scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.coo_array((a[places], places)))
+    for name in ("a.mtx", "a.npz"):
+        matrix = import_matrix(tmp_path / name, tmp_path / f"{name}.zarr", kind="distance", writing=writing)
+        np.testing.assert_array_equal(matrix.to_dask().compute(scheduler="sync"), a)
+
+
+def test_a_sparse_array_in_memory_keeps_its_type(tmp_path):
+    a = line_distances(N)
+    for dtype, given in (("float32", scipy.sparse.csc_array(a)), ("float64", scipy.sparse.coo_matrix(a.astype(int)))):
+        _, source = open_source(given, kind="distance", reading=Reading(), policy=Policy())
+        block = source.block(slice(0, N), slice(0, N))
+        assert block.dtype == dtype
+        wanted = np.where((given.toarray() == 0) & ~np.eye(N, dtype=bool), np.nan, given.toarray())
+        np.testing.assert_array_equal(block, wanted)
+
+
+def test_what_an_earlier_import_has_spooled_is_removed(tmp_path):
+    """A store is imported from another source after the import of a text was stopped."""
+    (tmp_path / ".s.zarr.scratch").mkdir()
+    (tmp_path / ".s.zarr.scratch" / "values.f8").write_bytes(b"old")
+    import_matrix(line_distances(N), tmp_path / "s.zarr", kind="distance")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.zarr"]
 
 
 def test_policies_are_recorded(tmp_path):

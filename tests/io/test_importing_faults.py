@@ -40,7 +40,7 @@ BAD = {
     "asymmetric": (changed((3, 70, 5.0)), r"asymmetric: .* 3 .* and 70 .*: 5 one way, .* Policy\(symmetrize='mean'\)"),
     "similarity": (
         1 - line_distances(N),
-        r"largest value of its row: this looks like a similarity; say --kind similarity",
+        r"largest value of its row, as in a similarity: .*; say kind='similarity'",
     ),
     "not square": (line_distances(N)[:, :80], r"not square: 90 rows, 80 columns"),
     "three dimensions": (np.zeros((2, 2, 2)), r"3 dimensions"),

@@ -34,7 +34,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def opened(path: Path, kind: str = "distance", duplicates: str = "error", **reading: object) -> Source:
     policy = Policy(duplicates=duplicates)  # type: ignore[arg-type]
     scratch = path.parent / f"scratch {path.name}"
-    return open_pairs(path, Reading(format="pairs", **reading), scratch, kind, policy)  # type: ignore[arg-type]
+    return open_pairs(path, Reading(format="pairs", **reading), kind, policy).spool(scratch)  # type: ignore[arg-type]
 
 
 def write(folder: Path, text: str | bytes, name: str = "pairs.tsv") -> Path:
@@ -294,9 +294,9 @@ def test_memory_is_said(tmp_path: Path) -> None:
     assert source.block_memory(1000, 1000) > 8_000_000
 
 
-def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)) -> triplets.Part | None:
+def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)) -> pair_list.Part | None:
     """Lines as the compiled reader sees them; None if it leaves them to Arrow."""
-    layout = pair_list.Layout(Path("list"), b"\t", None, width, chosen)
+    layout = pair_list.ListLayout(Path("list"), b"\t", None, width, chosen)
     raw = np.frombuffer(bytearray(text), np.uint8)
     return pair_list._parse_plain(layout, pair_list.Lines(1, raw, text.count(b"\n")), text_stream.BufferPool())
 

@@ -43,7 +43,7 @@ SINGLE = Writing(tile=TILE)
     ({"metric": "wminkowski"}, "use minkowski"),
     ({"metric": "canberra", "kind": "kernel"}, "canberra gives distances"),
     ({"metric": "rfb", "kind": "kernel"}, "did you mean rbf"),
-    ({"metric": "euclidean", "kind": "squared"}, "kind must be one of distance"),
+    ({"metric": "euclidean", "kind": "squared"}, "kind must be one of distance, .*, not 'squared'"),
     ({"metric": "euclidean", "metric_options": {"q": 3}}, "no option q; it takes w"),
     ({"metric": "simpson", "metric_options": {"w": 3}}, "no option w; it takes none"),
     ({"metric": "haversine"}, "needs 2 columns"),
@@ -320,7 +320,7 @@ def test_what_is_left_of_a_failure_can_be_resumed(tmp_path: Path) -> None:
     with (
         dask.config.set(num_workers=1),
         pytest.raises(
-            DasrelError, match="objects 16 to 31 against 32 to 44 after 3 tries: RuntimeError: no licence left; mend"
+            DasrelError, match="objects 16 to 31 against 32 to 44 after 3 tries: RuntimeError: no licence left; fix"
         ) as told,
     ):
         from_blocks(function, N, tmp_path / "s", kind="distance", writing=DOUBLE)
@@ -420,7 +420,7 @@ def test_from_blocks_on_a_cluster(tmp_path: Path) -> None:
 def test_failures_on_a_cluster_are_told(tmp_path: Path) -> None:
     (tmp_path / "calls").mkdir()
     flaky = Flaky(tmp_path / "calls", fails=9)
-    with pytest.raises(DasrelError, match=r"after 2 tries: .*TwoWords: docking failed; mend") as told:
+    with pytest.raises(DasrelError, match=r"after 2 tries: .*TwoWords: docking failed; fix") as told:
         from_blocks(flaky, N, tmp_path / "s", kind="distance", retries=1, writing=DOUBLE)
     assert "docking failed" in str(told.value.__cause__)
     x = np.abs(normal_points(N, 6))

@@ -23,7 +23,7 @@ EVERYTHING = slice(None)
 
 
 def opened(path: Path, form: str = "lsmat", kind: str = "distance", **reading: object) -> Source:
-    return open_text(path, Reading(format=form, **reading), path.parent / "scratch", kind)  # type: ignore[arg-type]
+    return open_text(path, Reading(format=form, **reading), kind).spool(path.parent / "scratch")  # type: ignore[arg-type]
 
 
 def matrix(path: Path, form: str = "lsmat", kind: str = "distance") -> np.ndarray:

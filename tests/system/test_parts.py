@@ -15,8 +15,8 @@ from scipy.spatial.distance import cdist
 from dasrel import Policy
 from dasrel.errors import InputError, StoreError
 from dasrel.io.array_files import Reading
-from dasrel.io.importing import import_matrix, import_part
-from dasrel.io.pairwise import blocks_part, from_blocks, pairwise, pairwise_part
+from dasrel.io.importing import import_matrix
+from dasrel.io.pairwise import from_blocks, pairwise
 from dasrel.options import parse_part
 from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.tile_files import TileFiles
@@ -69,13 +69,13 @@ def test_many_processes_at_once_leave_the_bytes_of_one(tmp_path):
 
 DYING = """
     from pathlib import Path
-    from dasrel.io.pairwise import pairwise_part
+    from dasrel.io.pairwise import pairwise
     from dasrel.store.writer import Writing
 
     folder, k, tiles = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     die_in("dasrel.store.tile_files.TileFiles.write", tiles, after=True)
     writing = Writing(tile=16, part=(k, 3), compress=sys.argv[4] or None)
-    pairwise_part(folder / "x.npy", folder / "s.zarr", metric="rbf", kind="kernel", writing=writing)
+    pairwise(folder / "x.npy", folder / "s.zarr", metric="rbf", kind="kernel", writing=writing)
 """
 
 
@@ -92,7 +92,7 @@ def test_parts_that_die_and_parts_that_run_twice(tmp_path, compress):
     assert codes[2] == 0
     same = {"metric": "rbf", "kind": "kernel"}
     writing = share(2, 3, compress=compress)
-    assert pairwise_part(tmp_path / "x.npy", store, writing=writing, **same).written == 0
+    assert pairwise(tmp_path / "x.npy", store, writing=writing, **same).written == 0
     pairwise(tmp_path / "x.npy", store, writing=Writing(tile=TILE, resume=True, compress=compress), **same)
     pairwise(tmp_path / "x.npy", tmp_path / "alone.zarr", writing=Writing(tile=TILE, compress=compress), **same)
     assert files(store) == files(tmp_path / "alone.zarr")
@@ -111,7 +111,7 @@ def test_a_function_in_parts(tmp_path):
         return block(rows, columns)
 
     for k in (3, 1, 2):
-        done = blocks_part(counted, N, tmp_path / "s.zarr", kind="distance", writing=share(k, 3))
+        done = from_blocks(counted, N, tmp_path / "s.zarr", kind="distance", writing=share(k, 3))
     assert done == PartDone((2, 3), 18, 0, complete=False)
     assert len(called) == len(set(called)) == TILES
     from_blocks(counted, N, tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE, resume=True))
@@ -123,16 +123,16 @@ def test_a_function_in_parts(tmp_path):
 def test_what_the_parts_left_is_written_by_the_last_call(tmp_path):
     np.save(tmp_path / "a.npy", matrix())
     store = tmp_path / "s.zarr"
-    assert import_part(tmp_path / "a.npy", store, kind="distance", writing=share(2, 4)).missing == TILES - 14
+    assert import_matrix(tmp_path / "a.npy", store, kind="distance", writing=share(2, 4)).missing == TILES - 14
     import_matrix(tmp_path / "a.npy", store, kind="distance", writing=Writing(tile=TILE, resume=True))
     before = files(store)
-    late = import_part(
+    late = import_matrix(
         tmp_path / "a.npy", store, kind="distance", writing=share(3, 4)
     )  # a job that was queued too long
     assert late == PartDone((3, 4), 0, 0, complete=True)
     assert files(store) == before
     with pytest.raises(StoreError, match="begun with kind distance, now it is similarity"):
-        import_part(tmp_path / "a.npy", store, kind="similarity", writing=share(3, 4))
+        import_matrix(tmp_path / "a.npy", store, kind="similarity", writing=share(3, 4))
 
 
 def test_a_part_that_is_overtaken(tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_part_that_is_overtaken(tmp_path, monkeypatch):
         original(self, i, j, tile, record)
 
     monkeypatch.setattr(TileFiles, "write", overtaken)
-    done = import_part(tmp_path / "a.npy", store, kind="distance", writing=share(1, 1))
+    done = import_matrix(tmp_path / "a.npy", store, kind="distance", writing=share(1, 1))
     assert done.complete
     import_matrix(tmp_path / "a.npy", tmp_path / "alone.zarr", kind="distance", writing=Writing(tile=TILE))
     assert files(store) == files(tmp_path / "alone.zarr")
@@ -159,11 +159,11 @@ def test_of_two_that_begin_one_wins(tmp_path, monkeypatch):
 
     def slow(source, target):
         monkeypatch.setattr(os, "rename", rename)
-        assert import_part(tmp_path / "a.npy", store, kind="distance", writing=share(2, 2)).written == 28
+        assert import_matrix(tmp_path / "a.npy", store, kind="distance", writing=share(2, 2)).written == 28
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", slow)
-    assert import_part(tmp_path / "a.npy", store, kind="distance", writing=share(1, 2)).missing == 0
+    assert import_matrix(tmp_path / "a.npy", store, kind="distance", writing=share(1, 2)).missing == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "s.zarr"]
 
 
@@ -171,10 +171,10 @@ def test_an_object_store_is_begun_by_one(tmp_path):
     """There is no rename there. A Zarr store in memory stands for it: it has no path either."""
     store = zarr.storage.MemoryStore()
     with pytest.raises(StoreError, match=r"not begun.*; run part 0 of 2 .*first"):
-        import_part(matrix(), store, kind="distance", writing=share(1, 2))
-    assert import_part(matrix(), store, kind="distance", writing=share(0, 2)) == PartDone((0, 2), 0, TILES, False)
+        import_matrix(matrix(), store, kind="distance", writing=share(1, 2))
+    assert import_matrix(matrix(), store, kind="distance", writing=share(0, 2)) == PartDone((0, 2), 0, TILES, False)
     for k in (2, 0, 1):
-        done = import_part(matrix(), store, kind="distance", writing=share(k, 2))
+        done = import_matrix(matrix(), store, kind="distance", writing=share(k, 2))
     assert done.missing == 0
     found = import_matrix(matrix(), store, kind="distance", writing=Writing(tile=TILE, resume=True))
     np.testing.assert_array_equal(found.rows(["7"])[0], matrix()[7].astype("float32"))
@@ -185,10 +185,10 @@ def test_a_part_with_bad_values_takes_nothing_from_the_others(tmp_path):
     a[149, 148] = a[148, 149] = np.nan
     np.save(tmp_path / "a.npy", a)
     store = tmp_path / "s.zarr"
-    import_part(tmp_path / "a.npy", store, kind="distance", writing=share(1, 2))
+    import_matrix(tmp_path / "a.npy", store, kind="distance", writing=share(1, 2))
     before = files(store)
     with pytest.raises(InputError, match="missing"):
-        import_part(tmp_path / "a.npy", store, kind="distance", writing=share(2, 2))
+        import_matrix(tmp_path / "a.npy", store, kind="distance", writing=share(2, 2))
     assert before.items() <= files(store).items()
 
 
@@ -201,16 +201,18 @@ def test_sources_that_are_read_as_a_whole_are_refused(tmp_path):
         file.create_dataset("fits", data=a, chunks=(8, 8))
         file.create_dataset("misfits", data=a, chunks=(25, 25))
     for name, dataset, message in (
-        ("a.csv", None, r"a\.csv \(lsmat\) must be read as a whole.*part="),
-        ("a.npz", None, r"a\.npz is packed and must be read as a whole"),
+        ("a.csv", None, r"a\.csv is text \(lsmat\): it must be read as a whole.*part="),
+        ("a.npz", None, r"a\.npz is compressed: it must be read as a whole"),
         ("a.h5", "matrix", r"chunks that are not square, which do not fit tiles of 16"),
         ("a.h5", "misfits", r"chunks of 25, which do not fit tiles of 16.*tile="),
     ):
         with pytest.raises(InputError, match=message):
-            import_part(tmp_path / name, store, kind="distance", reading=Reading(dataset=dataset), writing=share(1, 2))
+            import_matrix(
+                tmp_path / name, store, kind="distance", reading=Reading(dataset=dataset), writing=share(1, 2)
+            )
         assert not store.exists()
     fits = Reading(dataset="fits")
-    assert import_part(tmp_path / "a.h5", store, kind="distance", reading=fits, writing=share(1, 2)).written == 27
+    assert import_matrix(tmp_path / "a.h5", store, kind="distance", reading=fits, writing=share(1, 2)).written == 27
 
 
 def test_what_is_no_part(tmp_path):
@@ -223,17 +225,11 @@ def test_what_is_no_part(tmp_path):
     assert parse_part("0/3") == (0, 3)
     a = matrix()
     with pytest.raises(InputError, match="remove the old one"):
-        import_part(a, tmp_path / "s.zarr", kind="distance", writing=share(1, 2, force=True))
-    with pytest.raises(InputError, match="not said which part"):
-        import_part(a, tmp_path / "s.zarr", kind="distance", writing=Writing())
-    for whole in (
-        lambda w: import_matrix(a, tmp_path / "s.zarr", kind="distance", writing=w),
-        lambda w: pairwise(a, tmp_path / "s.zarr", metric="euclidean", writing=w),
-        lambda w: from_blocks(block, N, tmp_path / "s.zarr", kind="distance", writing=w),
-        lambda w: create_store(tmp_path / "s.zarr", n_objects=N, kind="distance", writing=w),
-    ):
-        with pytest.raises(InputError, match="part"):
-            whole(share(1, 2))
+        import_matrix(a, tmp_path / "s.zarr", kind="distance", writing=share(1, 2, force=True))
+    with pytest.raises(InputError, match="there is no part"):
+        Writing(part=(4, 3))
+    with pytest.raises(InputError, match="in parts"):
+        create_store(tmp_path / "s.zarr", n_objects=N, kind="distance", writing=share(1, 2))
     assert list(tmp_path.iterdir()) == []
     done = subprocess.run(
         [sys.executable, "-m", "dasrel", "import", "a.npy", "s.zarr", "--kind", "distance", "--part", "5/4"],
@@ -247,23 +243,23 @@ def test_what_is_no_part(tmp_path):
 
 def test_parts_must_agree(tmp_path):
     store = tmp_path / "s.zarr"
-    pairwise_part(features(), store, metric="euclidean", writing=share(1, 2))
+    pairwise(features(), store, metric="euclidean", writing=share(1, 2))
     with pytest.raises(StoreError, match="begun with metric euclidean, now it is cityblock"):
-        pairwise_part(features(), store, metric="cityblock", writing=share(2, 2))
+        pairwise(features(), store, metric="cityblock", writing=share(2, 2))
     with pytest.raises(StoreError, match="begun with tile 16, now it is 32"):
-        pairwise_part(features(), store, metric="euclidean", writing=Writing(tile=32, part=(2, 2)))
+        pairwise(features(), store, metric="euclidean", writing=Writing(tile=32, part=(2, 2)))
     with pytest.raises(StoreError, match="other ids"):
-        pairwise_part(features(), store, metric="euclidean", writing=share(2, 2), ids=[f"a{k}" for k in range(N)])
+        pairwise(features(), store, metric="euclidean", writing=share(2, 2), ids=[f"a{k}" for k in range(N)])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(StoreError, match="not a dasrel store"):
-        pairwise_part(features(), tmp_path / "other", metric="euclidean", writing=share(1, 2))
+        pairwise(features(), tmp_path / "other", metric="euclidean", writing=share(1, 2))
 
 
 def test_what_a_part_writes_aside_is_left_alone_while_it_may_live(tmp_path):
     """Resuming sweeps away what a killed process left; a file that was touched just now may be a living part's."""
     store = tmp_path / "s.zarr"
-    import_part(matrix(), store, kind="distance", writing=share(1, 2))
+    import_matrix(matrix(), store, kind="distance", writing=share(1, 2))
     old, new = store / "values" / "c" / "0" / "0.old.partial", store / "values" / "c" / "0" / "0.new.partial"
     for path in (old, new):
         path.touch()

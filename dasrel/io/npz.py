@@ -1,0 +1,167 @@
+"""Open `.npz` archives: one array, square or condensed, or a SciPy sparse matrix."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dasrel.errors import InputError
+from dasrel.io.array_files import (
+    FlatFile,
+    MappedSource,
+    Opened,
+    Reading,
+    SequentialSource,
+    Source,
+    TriangleSource,
+    as_text,
+    check_condensed,
+    check_numbers,
+    choose,
+    is_matrix,
+    mapped_memory,
+    mapped_source,
+    npy_header,
+    provenance_of,
+    square_side,
+    triangle_memory,
+)
+from dasrel.io.triplets import spool_entries, triplet_memory
+from dasrel.util import Array, limits
+from dasrel.util.files import replacing
+from dasrel.util.text import path_text, shown
+
+COPY = 8 << 20
+"""Bytes that are unpacked at a time."""
+PIECE = 1 << 20
+"""Entries of a sparse matrix that become one run, at least."""
+
+
+def open_npz(path: Path, reading: Reading, kind: str) -> Opened:
+    """Open one array of an `.npz`, or a SciPy sparse matrix."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path_text(path)} is no whole .npz file ({error}); copy it again") from None
+    with archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        if reading.dataset is None and {"format", "shape", "data"} <= set(names):
+            return _open_sparse(path, kind)
+        name = reading.dataset
+        if name is None or name not in names:
+            name = choose(_matrices(archive, names), reading.dataset, str(path))
+        return _open_array(path, archive, name, kind)
+
+
+def _open_array(path: Path, archive: zipfile.ZipFile, name: str, kind: str) -> Opened:
+    """Open one array of an archive: mapped where it is stored as it is; else it must be unpacked first."""
+    shape, fortran, dtype, offset = _header(archive, path, name)
+    what, provenance = path_text(path), provenance_of(path)
+    if offset is not None:
+        return mapped_source(path, dtype, offset, shape, fortran, provenance, kind)
+    n = square_side(shape, what)
+    if len(shape) == 1:
+        check_condensed(kind, what)
+
+    def spool(folder: Path) -> Source:
+        file = _values(path, name, folder)
+        if len(shape) == 1:
+            return TriangleSource(file, n, provenance)
+        return MappedSource(file, n, provenance, fortran=fortran)
+
+    return SequentialSource(
+        n, len(shape) == 2, provenance, "is compressed", spool, math.prod(shape) * dtype.itemsize,
+        mapped_memory if len(shape) == 2 else partial(triangle_memory, dtype=dtype),
+    )  # fmt: skip
+
+
+def _open_sparse(path: Path, kind: str) -> SequentialSource:
+    """Open a sparse matrix as SciPy saves it; its entries are sorted on disk first."""
+    with np.load(path, allow_pickle=False) as loaded:
+        form = as_text(loaded["format"].item())
+        shape = tuple(int(x) for x in loaded["shape"])
+    if form not in ("csr", "csc", "coo"):
+        raise InputError(f"{path_text(path)} is a sparse matrix in {shown(form)} form; save it as csr, csc or coo")
+    n = square_side(shape, path_text(path))
+    names = ("row", "col", "data") if form == "coo" else ("indptr", "indices", "data")
+
+    def spool(folder: Path) -> Source:
+        first, second, values = (_values(path, name, folder).values() for name in names)
+        check_numbers(values.dtype, path_text(path))
+        step = min(max(PIECE, values.size // 1024), 4 * PIECE)
+
+        def pieces() -> Iterator[tuple[Array, Array, Array]]:
+            for k in range(0, values.size, step):
+                part = slice(k, k + step)
+                places = np.arange(k, min(k + step, values.size))
+                rows = first[part] if form == "coo" else np.searchsorted(first, places, side="right") - 1
+                columns = second[part]
+                yield (columns, rows, values[part]) if form == "csc" else (rows, columns, values[part])
+
+        return spool_entries(pieces(), n, provenance_of(path), kind, folder, upper=False)
+
+    return SequentialSource(n, True, provenance_of(path), "is sparse", spool, None, triplet_memory)
+
+
+def _header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int | None]:
+    """Return shape, Fortran order, type, and the offset of the numbers in the file; None if they are compressed."""
+    info = archive.getinfo(f"{name}.npy")
+    with _damage(path, name), archive.open(info) as member:
+        shape, fortran, dtype, begin = npy_header(member, f"{path}, array {name}")  # type: ignore[arg-type]
+        if info.compress_type != zipfile.ZIP_STORED:
+            return shape, fortran, dtype, None
+        with open(path, "rb") as file:
+            file.seek(info.header_offset)
+            head = file.read(30)
+        names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+        return shape, fortran, dtype, info.header_offset + 30 + names + begin
+
+
+def _values(path: Path, name: str, folder: Path) -> FlatFile:
+    """Return the numbers of one array of an archive: in place, or unpacked to the folder if they are compressed."""
+    with zipfile.ZipFile(path) as archive:
+        shape, _, dtype, offset = _header(archive, path, name)
+        count = math.prod(shape)
+        if offset is not None:
+            return FlatFile(str(path), dtype, offset, count)
+        info = archive.getinfo(f"{name}.npy")
+        unpacked = folder / f"member{archive.infolist().index(info)}"
+        if not unpacked.exists():
+            with _damage(path, name), archive.open(info) as member:
+                npy_header(member, f"{path}, array {name}")  # type: ignore[arg-type]
+                with replacing(unpacked) as temporary, open(temporary, "wb") as out:
+                    while piece := member.read(COPY):
+                        limits.check()
+                        out.write(piece)
+    return FlatFile(str(unpacked), dtype, 0, count)
+
+
+@contextlib.contextmanager
+def _damage(path: Path, name: str) -> Iterator[None]:
+    """Name the file and the array when an archive cannot be unpacked."""
+    try:
+        yield
+    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path_text(f'{path}, array {name}')} is damaged ({shown(error)}); copy it again") from None
+
+
+def _matrices(archive: zipfile.ZipFile, names: list[str]) -> list[str]:
+    """Return the arrays of an archive that may be the matrix: the only one, or those of a suitable shape."""
+    if len(names) == 1:
+        return names
+    found = []
+    for name in names:
+        with archive.open(f"{name}.npy") as member, contextlib.suppress(InputError):
+            shape, _, dtype, _ = npy_header(member, name)  # type: ignore[arg-type]
+            if is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
+                found.append(name)
+    return found
