@@ -33,8 +33,9 @@ from dasrel.clustering.runs import Clustering, Run, grid
 from dasrel.engine.readahead import tile_cache
 from dasrel.errors import DasrelWarning
 from dasrel.kernels.checks import TileStatistics
+from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import Writing, create_store
+from dasrel.store.writer import create_store
 from dasrel.util import limits
 from dasrel.util.progress import Progress
 

@@ -28,8 +28,9 @@ from dasrel.engine.relation import Relation, relation
 from dasrel.geometry.euclidean import euclideanize
 from dasrel.geometry.lanczos import Search, lanczos
 from dasrel.kernels.checks import TileStatistics
+from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import Writing, create_store
+from dasrel.store.writer import create_store
 
 DENSE = 4096
 """Largest n at which NumPy's dense eigenvalues are timed; beyond it the time is scaled by the cube."""

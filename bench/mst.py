@@ -26,8 +26,9 @@ from scipy.spatial.distance import cdist
 from dasrel import watch
 from dasrel.geometry.tree import Tree, minimum_spanning_tree, ultrametric
 from dasrel.kernels.checks import TileStatistics
+from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import Writing, create_store
+from dasrel.store.writer import create_store
 
 
 def numpy_prim(D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,8 +32,9 @@ from dasrel import open_matrix
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import relation
 from dasrel.kernels.checks import TileStatistics
+from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import Writing, create_store
+from dasrel.store.writer import create_store
 from dasrel.util import parallel
 
 KEYS = (

@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dasrel.io.array_files import Reading
 from dasrel.io.pair_list import open_pairs
 from dasrel.io.text_matrix import open_text
-from dasrel.kernels.checks import Policy
+from dasrel.options import Policy, Reading
 
 
 def best(function: Callable[[], object], repeat: int) -> tuple[float, float]:

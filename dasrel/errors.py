@@ -62,7 +62,7 @@ class _Message(Exception):  # noqa: N818 - the parent of warnings too
 
 
 class DasrelError(_Message):
-    """Something that the user can mend; the message says how."""
+    """An error that the user can correct; the message says how."""
 
 
 class InputError(DasrelError, ValueError):

@@ -4,7 +4,7 @@ A group is a frozen dataclass. Python uses it as it is. `dasrel.cli.options.comm
 field, and `dasrel.workflow.schema.with_options` makes a key of a TOML table of it. What both need beyond the type and
 the default of a field is in its metadata: an `Option`.
 
-`Checkpoint` and `Runtime`, which do more than hold values, are declared with the same metadata in `dasrel.engine`.
+`Runtime`, which does more than hold values, is declared with the same metadata in `dasrel.engine.runtime`.
 This module imports neither Zarr nor Dask, so that the command line starts quickly.
 """
 

@@ -36,7 +36,7 @@ def demo_command(
     force: Force = False,
 ) -> None:
     """Import and cluster scikit-learn's digits, and draw a figure."""
-    from dasrel.demo import demo_lines, run_demo
+    from dasrel.workflow.demo import demo_lines, run_demo
 
     result = run_demo(out, force=force)
     console.result({**result, "seconds": console.seconds}, demo_lines(result))

@@ -17,14 +17,14 @@ import numpy as np
 import scipy.sparse
 
 from dasrel.errors import InputError
-from dasrel.io.array_files import Reading
 from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, read_rows, row_block
 from dasrel.io.importing import block_checksum
 from dasrel.io.metrics import Metric, made_ready, needs, resolve, tile_values
 from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
 from dasrel.io.text_stream import given_ids
 from dasrel.kernels import checks
-from dasrel.kernels.checks import Policy, TileStatistics
+from dasrel.kernels.checks import TileStatistics
+from dasrel.options import Policy, Reading
 from dasrel.store.growth import AppendTransaction, Tile, append_transaction, checked_names, grown_record
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix

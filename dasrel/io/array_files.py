@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from dasrel.errors import InputError
-from dasrel.options import Reading as Reading
+from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, path_text, shown, some

@@ -17,15 +17,15 @@ import numpy as np
 
 from dasrel.errors import InputError, Stopped, StoreError
 from dasrel.io import array_files, npz, triplets
-from dasrel.io.array_files import ArraySource, Opened, Reading, SequentialSource, Source, TriangleSource
+from dasrel.io.array_files import ArraySource, Opened, SequentialSource, Source, TriangleSource
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.io.text_stream import given_ids, sniff
 from dasrel.kernels import checks
-from dasrel.kernels.checks import Policy
+from dasrel.options import Policy, Reading, Writing
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile, lasting, local_path
-from dasrel.store.writer import Writing, check_new_store, claimed, new_layout
+from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
 from dasrel.util.limits import Cost

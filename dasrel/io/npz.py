@@ -19,7 +19,6 @@ from dasrel.io.array_files import (
     FlatFile,
     MappedSource,
     Opened,
-    Reading,
     SequentialSource,
     Source,
     TriangleSource,
@@ -36,6 +35,7 @@ from dasrel.io.array_files import (
     triangle_memory,
 )
 from dasrel.io.triplets import spool_entries, triplet_memory
+from dasrel.options import Reading
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing
 from dasrel.util.text import path_text, shown

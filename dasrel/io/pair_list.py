@@ -19,10 +19,10 @@ from pyarrow import csv as arrow_csv, parquet
 
 from dasrel.errors import InputError
 from dasrel.io import text_stream
-from dasrel.io.array_files import Reading, SequentialSource, Source, provenance_of
+from dasrel.io.array_files import SequentialSource, Source, provenance_of
 from dasrel.io.text_stream import fields, find_delimiter
 from dasrel.io.triplets import Records, RecordWriter, TripletSource, has_both_directions, triplet_memory
-from dasrel.kernels.checks import Policy
+from dasrel.options import Policy, Reading
 from dasrel.util import Array, limits
 from dasrel.util.text import path_text, shown, some
 from dasrel.vocabulary import is_similarity

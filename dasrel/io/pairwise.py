@@ -16,20 +16,15 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import DasrelError, InputError
-from dasrel.io.array_files import Reading
 from dasrel.io.features import Features, Mapped, array_checksum, check_values, read_features, row_block
 from dasrel.io.metrics import Metric, described, made_ready, needs, resolve, tile_values
 from dasrel.io.store_job import StoreJob, Tile
 from dasrel.io.text_stream import given_ids
-from dasrel.kernels.checks import CHECK_MEMORY, EXAMPLES, Policy, check_tile
+from dasrel.kernels.checks import CHECK_MEMORY, EXAMPLES, check_tile
+from dasrel.options import Policy, Reading, Writing
 from dasrel.store.matrix import Matrix, StoredNames
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
-from dasrel.store.writer import (
-    Writing,
-    check_new_store,
-    claimed,
-    new_layout,
-)
+from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, parallel
 from dasrel.util.limits import Cost
 from dasrel.util.text import count_text, shown, some

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.kernels.checks import Policy
+from dasrel.options import Policy, Writing
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import StoreLike, TileFiles
-from dasrel.store.writer import PartDone, Writer, Writing, begin_store, join_store, new_manifest, write_part
+from dasrel.store.writer import PartDone, Writer, begin_store, join_store, new_manifest, write_part
 from dasrel.util import Array, limits, parallel
 from dasrel.util.limits import Cost, Output, Range
 

@@ -22,8 +22,9 @@ from pyarrow import csv as arrow_csv
 
 from dasrel.errors import InputError
 from dasrel.io import text_stream
-from dasrel.io.array_files import Reading, SequentialSource, Source, provenance_of
+from dasrel.io.array_files import SequentialSource, Source, provenance_of
 from dasrel.io.text_stream import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
+from dasrel.options import Reading
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity

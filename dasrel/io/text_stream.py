@@ -24,8 +24,9 @@ import numpy as np
 
 from dasrel import kernels
 from dasrel.errors import InputError
-from dasrel.io.array_files import Reading, provenance_of
+from dasrel.io.array_files import provenance_of
 from dasrel.kernels import LONG, POINTER
+from dasrel.options import Reading
 from dasrel.util import Array, limits
 from dasrel.util.files import crc32c, replacing
 from dasrel.util.text import path_text, shown

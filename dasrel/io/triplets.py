@@ -25,7 +25,6 @@ from dasrel.io import text_stream
 from dasrel.io.array_files import (
     FlatFile,
     MappedSource,
-    Reading,
     SequentialSource,
     Source,
     TriangleSource,
@@ -35,6 +34,7 @@ from dasrel.io.array_files import (
     triangle_memory,
 )
 from dasrel.kernels import LONG, POINTER
+from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity

@@ -15,17 +15,19 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.kernels import LONG, POINTER
-from dasrel.options import Policy as Policy
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import is_similarity
+
+if TYPE_CHECKING:
+    from dasrel.options import Policy
 
 EXAMPLES = 3
 """Number of example pairs that are named."""

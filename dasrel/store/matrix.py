@@ -20,7 +20,8 @@ import zarr
 
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels import checks
-from dasrel.kernels.checks import Policy, TileStatistics, audit_of
+from dasrel.kernels.checks import TileStatistics, audit_of
+from dasrel.options import Policy
 from dasrel.store.layout import Layout, Reader, TileIndex
 from dasrel.store.tile_files import (
     StoreLike,

@@ -1,16 +1,12 @@
-"""Create, resume, finish and abandon a store; shares for job arrays.
+"""Create, resume, finish and abandon a store; write a share of it in a job array.
 
-Writing a store: begin or resume it, tile by tile, and make it complete.
+While a local store is being written, a lock beside it keeps other processes away, and disk errors become one line.
 
-While a store is being written: nobody else writes it, and what the disk says is told in one line.
-
-A store written by several processes at once, each of them a share of the tiles: for job arrays.
-
-Every process gives the same arguments and `Writing(part=(k, n))`, k from 1 to n. Whoever comes first begins the store;
-then each writes the tiles of its share that are not there yet. Parts need not know of each other: they may run at the
-same time or one after the other, on any machine that sees the store, die, and be run again. When all of them are done,
-the same call with `Writing(resume=True)` and no part writes what may still be missing and makes the store complete: the
-same bytes as if one process had written it.
+Several processes can write one store, each a share of the tiles. Every process gives the same arguments and
+`Writing(part=(k, n))`, k from 1 to n. The first one begins the store; then each writes the tiles of its share that are
+missing. Parts need not know of each other: they may run at the same time or one after the other, on any machine that
+sees the store, be killed, and be run again. When all parts are done, the same call with `Writing(resume=True)` and no
+part writes what may still be missing and completes the store: the same bytes as if one process had written it.
 """
 
 from __future__ import annotations
@@ -30,8 +26,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
-from dasrel.kernels.checks import RECORD_LENGTH, Policy, TileStatistics, audit_of
-from dasrel.options import Writing as Writing
+from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.options import Policy, Writing
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest
 from dasrel.store.tile_files import (
@@ -85,13 +81,13 @@ class Writer:
 
     @property
     def goes_on(self) -> str | None:
-        """How to go on with it after a stop; None for a store that replaces another, which is begun anew."""
+        """How to resume it after a stop; None for a store that replaces another, which is started again."""
         if self.store is not self.target:
             return None
-        return "run the same again" + ("" if self.part else " with {resume=True}") + " to go on with the rest"
+        return "run the same again" + ("" if self.part else " with {resume=True}") + " to continue"
 
     def missing(self) -> list[tuple[int, int]]:
-        """The tiles that are not written yet, in order; of a part only its own."""
+        """Return the tiles that are not written yet, in order; of a part only its own."""
         if self.manifest["audit"] is not None:
             return []
         done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
@@ -215,7 +211,7 @@ def create_store(
     writing: Writing | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Writer:
-    """Begin a store, or go on with an unfinished one.
+    """Begin a store, or resume an unfinished one.
 
     An existing store is refused unless `writing.resume` (everything asked for must then agree with what was begun) or
     `writing.force` (write aside, and replace the old store once the new one is complete).
@@ -293,7 +289,10 @@ def new_layout(n_objects: int, writing: Writing) -> Layout:
 
 
 def check_target(store: StoreLike, writing: Writing) -> str | None:
-    """The state of the store that is there, or None. Refuses what may not be touched; cheap, to be asked first."""
+    """Return the state of an existing store, or None; raise if it may not be overwritten.
+
+    Cost: reads the manifest only. Call it before any work.
+    """
     if not is_store(store):
         if not _is_vacant(store):
             raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
@@ -302,7 +301,7 @@ def check_target(store: StoreLike, writing: Writing) -> str | None:
     if state != "abandoned" and not (writing.resume or writing.force or writing.part):
         remedy = "say {force=True} to replace it"
         if state != "complete":
-            remedy += ", or {resume=True} to go on with it"
+            remedy += ", or {resume=True} to continue it"
         raise StoreError(f"{location(store)} exists (state {state})", remedy=remedy)
     return state
 
@@ -379,7 +378,7 @@ def _record_names() -> dict[str, Any]:
 
 
 def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
-    """Refuse to go on with a store that was begun in another way. One that is complete keeps no `modified`."""
+    """Refuse to resume a store that was begun in another way. One that is complete keeps no `modified`."""
     asked = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
     late = ("checksum", "modified") if begun["state"] == "complete" else ("checksum",)
     for part in ("input", "provenance"):
@@ -401,7 +400,7 @@ def sweep(store: StoreLike, *, age: float = 0) -> None:
 
 
 def _is_vacant(store: StoreLike) -> bool:
-    """Whether nothing is there yet, as far as this machine can see."""
+    """Return whether nothing exists there yet, as far as this machine can see."""
     local = local_path(store)
     if local is None or not local.exists():
         return True
@@ -449,13 +448,13 @@ VISIBLE = 10.0
 
 @dataclass(frozen=True)
 class PartDone:
-    """What a part has done, and what is left."""
+    """The tiles that a part has written, and those that are missing."""
 
     part: tuple[int, int]
     written: int
-    """Tiles of this part that were not there before; those that were are left as they are."""
+    """Tiles of this part that were missing before; existing ones are not written again."""
     missing: int
-    """Tiles of the whole store that nobody had written at that moment."""
+    """Tiles of the complete store that were missing at that moment."""
     complete: bool
     """Whether the store is complete already."""
 
@@ -491,7 +490,7 @@ def join_store(store: StoreLike, manifest: dict[str, Any], names: Array, part: t
 
 
 def write_part(writer: Writer, write: Callable[[], None]) -> PartDone:
-    """Have the missing tiles of a part written, and tell how the store stands then."""
+    """Write the missing tiles of a part, and return what the store holds then."""
     assert writer.part is not None
     before = _missing(writer)
     try:
@@ -522,7 +521,7 @@ def _another_was_first() -> None:
 
 
 def _wait_for(store: StoreLike) -> None:
-    """Until this machine, too, sees the store."""
+    """Wait until this machine, too, sees the store."""
     end = time.monotonic() + VISIBLE
     while not is_store(store):
         if time.monotonic() > end:

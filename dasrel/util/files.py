@@ -516,7 +516,7 @@ def lock_owner(path: Path) -> dict[str, Any] | None:
 
 
 def process_is_alive(pid: int) -> bool:
-    """Return whether a process of this host is there, whoever it belongs to."""
+    """Return whether a process of this host exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -15,15 +15,15 @@ import zarr
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import demo
 from dasrel.cli import app
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
 from dasrel.clustering.output import folder_names, save_clustering
 from dasrel.clustering.runs import Run, grid
 from dasrel.errors import InputError
-from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
+from dasrel.options import Reading
+from dasrel.workflow import demo
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances
 from tests.helpers.processes import command

@@ -19,13 +19,11 @@ from scipy.spatial.distance import pdist, squareform
 
 import dasrel
 from dasrel.cli import app
-from dasrel.demo import build_digits
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.io.array_files import Reading
-from dasrel.kernels.checks import Policy
+from dasrel.options import Policy, Reading, Writing
 from dasrel.store.matrix import open_matrix
-from dasrel.store.writer import Writing
 from dasrel.vocabulary import KINDS
+from dasrel.workflow.demo import build_digits
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command
 

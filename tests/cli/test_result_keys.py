@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasrel import demo
 from dasrel.cli import app
-from dasrel.workflow import run
+from dasrel.workflow import demo, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "result-files.md"
 Keys = dict[tuple[str, str], set[str]]

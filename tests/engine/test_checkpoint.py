@@ -22,8 +22,8 @@ from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
 from dasrel.geometry import gamma_search
 from dasrel.geometry.euclidean import euclideanize, spectrum
+from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
-from dasrel.store.writer import Writing
 from dasrel.util import limits
 from dasrel.util.files import read_state, write_state
 from dasrel.vocabulary import METHODS

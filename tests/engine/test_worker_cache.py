@@ -18,7 +18,8 @@ from dasrel.engine.relation import left_products, relation
 from dasrel.engine.scan import Plan
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import TileStatistics
-from dasrel.store.writer import Writing, create_store
+from dasrel.options import Writing
+from dasrel.store.writer import create_store
 from dasrel.util import limits, parallel
 from tests.helpers.matrices import symmetric
 from tests.helpers.processes import local_cluster, most_memory

@@ -27,11 +27,10 @@ from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry.davidson import NEAR, DavidsonSearch, advance
 from dasrel.geometry.euclidean import Euclideanized, euclideanize, spectrum
 from dasrel.geometry.gamma_search import MARGIN
-from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
 from dasrel.kernels.products import View
+from dasrel.options import Reading, Writing
 from dasrel.store.matrix import open_matrix
-from dasrel.store.writer import Writing
 from dasrel.vocabulary import METHODS
 from tests.helpers.matrices import K14, delta_of, gram, mirrored, simpson
 

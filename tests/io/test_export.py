@@ -7,10 +7,9 @@ from scipy.spatial.distance import pdist, squareform
 
 from dasrel import Euclideanized, euclideanize, relation, watch
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.io.array_files import Reading
 from dasrel.io.export import export_matrix
 from dasrel.io.importing import import_matrix
-from dasrel.store.writer import Writing
+from dasrel.options import Reading, Writing
 from dasrel.vocabulary import EXPORTS
 from tests.helpers.matrices import delta_of, squared_of
 

@@ -17,9 +17,9 @@ from scipy.spatial.distance import squareform
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io import text_stream
-from dasrel.io.array_files import Reading, SequentialSource, Source
+from dasrel.io.array_files import SequentialSource, Source
 from dasrel.io.importing import detect, import_matrix, open_source
-from dasrel.store.writer import Writing
+from dasrel.options import Reading, Writing
 from dasrel.vocabulary import FORMATS
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import tiles

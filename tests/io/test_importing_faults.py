@@ -11,9 +11,8 @@ import zarr
 
 from dasrel import open_matrix
 from dasrel.errors import InputError, StoreError
-from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
-from dasrel.store.writer import Writing
+from dasrel.options import Reading, Writing
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import files
 

@@ -13,7 +13,7 @@ from dasrel import InputError
 from dasrel.io.features import read_features
 from dasrel.io.metrics import ALIASES, KERNELS, OPTIONS, made_ready, resolve, tile_values
 from dasrel.io.pairwise import pairwise
-from dasrel.store.writer import Writing
+from dasrel.options import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import whole
 

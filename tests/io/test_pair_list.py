@@ -12,9 +12,9 @@ from pyarrow import parquet
 
 from dasrel.errors import InputError
 from dasrel.io import pair_list, text_stream, triplets
-from dasrel.io.array_files import Reading, Source
+from dasrel.io.array_files import Source
 from dasrel.io.pair_list import open_pairs
-from dasrel.kernels.checks import Policy
+from dasrel.options import Policy, Reading
 
 EVERYTHING = slice(None)
 NAN = np.nan

@@ -23,7 +23,7 @@ from dasrel import DasrelError, InputError, MemoryLimitError, Policy, StoreError
 from dasrel.io.features import read_features
 from dasrel.io.metrics import made_ready, resolve, tile_values
 from dasrel.io.pairwise import from_blocks, pairwise
-from dasrel.store.writer import Writing
+from dasrel.options import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import files, whole
 

@@ -14,9 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 from dasrel.errors import InputError
 from dasrel.io import text_matrix, text_stream
-from dasrel.io.array_files import Reading, Source
+from dasrel.io.array_files import Source
 from dasrel.io.text_matrix import open_text
 from dasrel.io.text_stream import sniff
+from dasrel.options import Reading
 from tests.helpers.matrices import symmetric
 
 EVERYTHING = slice(None)

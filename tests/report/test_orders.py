@@ -14,9 +14,9 @@ from dasrel.cli.app import run
 from dasrel.errors import InputError
 from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
+from dasrel.options import Writing
 from dasrel.report.downsample import cluster_order
 from dasrel.report.matrix_image import draw, eigen_order, estimate_image
-from dasrel.store.writer import Writing
 
 N = 90
 

@@ -11,9 +11,10 @@ import pytest
 import zarr
 
 from dasrel.errors import MemoryLimitError, StoreError
-from dasrel.kernels.checks import Policy, check_tile
+from dasrel.kernels.checks import check_tile
+from dasrel.options import Policy, Writing
 from dasrel.store.audit import audit_lines, audit_store
-from dasrel.store.writer import Writer, Writing, create_store
+from dasrel.store.writer import Writer, create_store
 from dasrel.util.progress import watch
 from tests.helpers.matrices import distances, uniform_points
 

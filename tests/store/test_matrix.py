@@ -12,13 +12,13 @@ import zarr
 
 from dasrel import open_matrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
 from dasrel.kernels.checks import TileStatistics
+from dasrel.options import Reading, Writing
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import as_matrix, is_store, read_manifest
 from dasrel.store.tile_files import default_tile
-from dasrel.store.writer import Writing, create_store
+from dasrel.store.writer import create_store
 from dasrel.util import limits
 from tests.helpers.matrices import line_distances
 

@@ -11,13 +11,12 @@ import dasrel
 
 HERE = Path(dasrel.__file__).parent
 # A room imports only rooms before it. What lies beside the rooms: everybody may import `errors` and `vocabulary`, which
-# import nothing of dasrel; `options` imports `util` only; `demo` uses the library and is used by the program.
+# import nothing of dasrel; `options` imports `util` only.
 ROOMS = ("util", "kernels", "store", "engine", "io", "geometry", "clustering", "report", "workflow", "cli")
 BESIDE = {
     "__init__.py",
     "__init__.pyi",
     "__main__.py",
-    "demo.py",
     "errors.py",
     "options.py",
     "py.typed",
@@ -59,7 +58,7 @@ def level(module: str) -> int:
     room = module.split("/")[0]
     if room in ROOMS:
         return ROOMS.index(room)
-    return {"options": ROOMS.index("util"), "demo": ROOMS.index("report"), "__main__": len(ROOMS)}.get(room, -1)
+    return {"options": ROOMS.index("util"), "__main__": len(ROOMS)}.get(room, -1)
 
 
 def test_the_rooms_are_these() -> None:

@@ -11,8 +11,8 @@ import pytest
 from dasrel import Policy, open_matrix
 from dasrel.errors import StoreError
 from dasrel.io.importing import import_matrix
+from dasrel.options import Writing
 from dasrel.store.matrix import read_manifest
-from dasrel.store.writer import Writing
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import line_distances
 from tests.helpers.processes import killed
@@ -52,7 +52,7 @@ def test_killed_and_resumed_is_the_same_to_the_last_byte(tmp_path, place, after,
         assert read_manifest(store)[0]["state"] in ("begun", "writing")
         with pytest.raises(StoreError, match="unfinished"):
             open_matrix(store)
-        with pytest.raises(StoreError, match=r"exists.*or resume=True to go on"):
+        with pytest.raises(StoreError, match=r"exists.*or resume=True to continue"):
             import_matrix(tmp_path / "a.npz", store, kind="distance", policy=policy, writing=WRITING)
         with pytest.raises(StoreError, match="begun with symmetrize mean, now it is max"):
             import_matrix(

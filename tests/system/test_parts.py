@@ -14,13 +14,12 @@ from scipy.spatial.distance import cdist
 
 from dasrel import Policy
 from dasrel.errors import InputError, StoreError
-from dasrel.io.array_files import Reading
 from dasrel.io.importing import import_matrix
 from dasrel.io.pairwise import from_blocks, pairwise
-from dasrel.options import parse_part
+from dasrel.options import Reading, Writing, parse_part
 from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.tile_files import TileFiles
-from dasrel.store.writer import PartDone, Writer, Writing, create_store
+from dasrel.store.writer import PartDone, Writer, create_store
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line
 from tests.helpers.stores import files

@@ -21,8 +21,8 @@ from dasrel.clustering.fit import cluster
 from dasrel.clustering.runs import grid
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import Stopped
+from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
-from dasrel.store.writer import Writing
 from tests.helpers.faults import stopped_after
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, ran

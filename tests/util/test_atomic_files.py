@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from dasrel.errors import InputError, StoreError
+from dasrel.options import Writing
 from dasrel.store.matrix import as_matrix, open_matrix
-from dasrel.store.writer import Writing
 from dasrel.util import files
 from dasrel.util.files import (
     ArchiveFormat,

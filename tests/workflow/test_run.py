@@ -12,10 +12,9 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel import demo
 from dasrel.cli import app
 from dasrel.errors import DasrelError
-from dasrel.workflow import status
+from dasrel.workflow import demo, status
 from dasrel.workflow.run import run_workflow
 from dasrel.workflow.schema import read_workflow
 from dasrel.workflow.status import plan, signature

@@ -108,7 +108,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_formats_are_those_that_are_written() -> None:
     """When one of them changes, steps are done again."""
-    versions = {"store": matrix.FORMAT_VERSION, "euclidean": euclidean.FILE_VERSION, "model": model.MODEL_VERSION}
+    versions = {"store": matrix.FORMAT_VERSION, "euclidean": euclidean.FORMAT.version, "model": model.MODEL_VERSION}
     assert {name: status.FORMATS[name] for name in versions} == versions
 
 

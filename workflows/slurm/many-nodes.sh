@@ -16,7 +16,7 @@ fi
 folder=$1
 read -ra cluster <<<"${CLUSTER:---rule fcm1 --clusters 2,3,4,5 --n-init 20 --on-negative heal}"
 
-# Whoever can connect to a Dask scheduler can run programs as you. So the processes of this job talk over TLS, with a
+# A process that can connect to a Dask scheduler can run programs as you. So the processes of this job use TLS, with a
 # key that is made here, that only you can read, and that goes with the job.
 dask="$folder/dask-$SLURM_JOB_ID"
 rm -rf "$dask"

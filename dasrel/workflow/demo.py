@@ -16,10 +16,10 @@ from dasrel.clustering.output import save_clustering
 from dasrel.clustering.runs import Clustering, grid
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.io.pairwise import pairwise
+from dasrel.options import Writing
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import StoreLike
-from dasrel.store.writer import Writing
 from dasrel.util.text import count_text, shown
 
 PICTURE = "dasrel-demo.png"
