@@ -176,10 +176,10 @@ def export_command(
     numbers = as_numbers(given)
     values = {
         "store": store, "out": written, "format": format, "relation": relation, "kind": numbers.kind,
-        "numbers": numbers.told, "seconds": console.seconds,
+        "numbers": numbers.description, "seconds": console.seconds,
     }  # fmt: skip
     lines = [("wrote", shown(written, limit=400)), ("format", format)]
-    console.result(values, lines if relation is None else [*lines, ("numbers", numbers.told)])
+    console.result(values, lines if relation is None else [*lines, ("numbers", numbers.description)])
 
 
 @command

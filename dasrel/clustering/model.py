@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,12 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from dasrel.clustering import rules
 from dasrel.clustering.rules import Rule
 from dasrel.errors import DasrelWarning, InputError, StoreError
-from dasrel.io.features import Rows, read_rows
 from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
 from dasrel.util.files import ArchiveFormat, array_json, json_array, load_archive, save_archive
 from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
+
+if TYPE_CHECKING:
+    from dasrel.io.features import Rows
 
 MODEL_VERSION = 1
 _BLOCK_BYTES = 32 * 2**20  # new rows are read this many bytes at a time
@@ -211,6 +213,8 @@ class Model:
 
     def _rows(self, rows: Any) -> Any:
         """Return new rows as an array that can be sliced; names, shape and type are checked."""
+        from dasrel.io.features import Rows, read_rows
+
         if isinstance(rows, (str, os.PathLike)):
             rows = read_rows(rows, checksum=False)
         if isinstance(rows, Rows):

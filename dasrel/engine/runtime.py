@@ -358,10 +358,10 @@ def _check_versions(client: Any) -> None:
 
     Kernels are compared because they decide on the last bits of a sum, and so on promises of equal results.
     """
-    told = client.get_versions(packages=["dasrel", "zarr"])
-    here = told["client"]["packages"]
+    found = client.get_versions(packages=["dasrel", "zarr"])
+    here = found["client"]["packages"]
     differ: dict[str, dict[str, list[str]]] = {}
-    for who, other in {"the scheduler": told["scheduler"], **told["workers"]}.items():
+    for who, other in {"the scheduler": found["scheduler"], **found["workers"]}.items():
         for name, version in (other or {}).get("packages", {}).items():
             if version != here.get(name):
                 differ.setdefault(name, {}).setdefault(str(version), []).append(who)
@@ -634,13 +634,13 @@ def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
         )
     if MPI.COMM_WORLD.Get_rank() != 1:
         logging.getLogger("distributed").setLevel(level)
-    goes_on = initialize(
+    is_client = initialize(
         nthreads=settings.get("threads", 1),
         memory_limit=_bytes("mpi", settings["memory"]) if "memory" in settings else "auto",
         interface=settings.get("interface"),
         dashboard_address=":0",
         exit=False,
     )
-    if not goes_on:
+    if not is_client:
         raise SystemExit(0)  # the work is done: this process was the scheduler or a worker
     return Started(dask.config.get("scheduler-address"), ranks - 2, shuts_down=True)

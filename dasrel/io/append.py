@@ -183,7 +183,7 @@ class _AppendJob:
                 task_memory=task_memory,
                 memory=self.memory,
                 local=self.provider.local,
-                goes_on="run the same append again to go on",
+                resume_hint="run the same append again to continue",
             )
             size = _bytes(transaction, missing)
             matrix = transaction.commit(self.about.get("checksum"))
@@ -485,10 +485,10 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
     provenance = old.manifest["provenance"]
     kept = [provenance, *provenance.get("appends", [])]
     listed = list(before) if isinstance(before, (list, tuple)) else [before]
-    told = ", then ".join(path_text(one["source"]) for one in kept)
+    detail = ", then ".join(path_text(one["source"]) for one in kept)
     if len(listed) != len(kept):
         raise InputError(
-            f"{location(old.store)} was made from the features in {told}; {len(listed)} are given, not {len(kept)}",
+            f"{location(old.store)} was made from the features in {detail}; {len(listed)} are given, not {len(kept)}",
             remedy="give them in this order ({features})",
         )
     parts = [read_features(one) for one in listed]
@@ -496,7 +496,7 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
         if part.provenance["checksum"] != one["checksum"]:
             raise InputError(
                 f"{path_text(part.provenance['source'])} has {part.provenance['checksum']}, and the features"
-                f" that {location(old.store)} was made from had {one['checksum']} ({told}, in this order): give those"
+                f" that {location(old.store)} was made from had {one['checksum']} ({detail}, in this order): give those"
             )
     return parts
 

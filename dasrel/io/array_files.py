@@ -188,7 +188,7 @@ class TriangleSource:
             if first < columns.stop:
                 result[k, first - columns.start :] = values[before + first : before + columns.stop]
             if k % parallel.BAND == 0 or r == rows.stop - 1:
-                parallel.let_go(values)
+                parallel.release_pages(values)
         if rows == columns:
             below = np.tri(result.shape[0], k=-1, dtype=bool)
             result = np.where(below, result.T, result)

@@ -111,7 +111,7 @@ class _ExportJob:
             needed = limits.threads_that_fit(task, self.memory, "export") * task
         value = TEXT_VALUE if is_text else layout.dtype.itemsize
         size = n * (n - 1) // 2 * value if self.format == "condensed" else n * n * value
-        facts = {"format": self.format, "numbers": self.given.told}
+        facts = {"format": self.format, "numbers": self.given.description}
         output = Output(str(self.target), size)
         return Cost("export", n, Range(1, 1, 1), layout.total_bytes, needed, (output,), facts)
 
@@ -166,7 +166,7 @@ class Numbers:
         return "kernel" if self.relation.diagonal().any() else "squared-distance"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What the numbers are, for messages."""
         if self.relation is None:
             return f"as stored, kind {self.kind}"
@@ -221,21 +221,21 @@ def _is_zarr_array(folder: Path) -> bool:
         return False
 
 
-def _npy(given: Numbers, aside: Path, memory: int | str) -> None:
+def _npy(given: Numbers, temporary: Path, memory: int | str) -> None:
     n = given.matrix.n_objects
-    square = _new_npy(aside, (n, n), given.matrix.dtype)
+    square = _new_npy(temporary, (n, n), given.matrix.dtype)
     _each_tile(given, _ToSquare(given, square), memory)
     square.flush()
 
 
-def _condensed(given: Numbers, aside: Path, memory: int | str) -> None:
+def _condensed(given: Numbers, temporary: Path, memory: int | str) -> None:
     n = given.matrix.n_objects
-    vector = _new_npy(aside, (n * (n - 1) // 2,), given.matrix.dtype)
+    vector = _new_npy(temporary, (n * (n - 1) // 2,), given.matrix.dtype)
     _each_tile(given, _ToVector(given, vector), memory)
     vector.flush()
 
 
-def _zarr(given: Numbers, aside: Path, memory: int | str) -> None:
+def _zarr(given: Numbers, temporary: Path, memory: int | str) -> None:
     import zarr
 
     n, side = given.matrix.n_objects, given.matrix.tile
@@ -243,7 +243,7 @@ def _zarr(given: Numbers, aside: Path, memory: int | str) -> None:
     if given.kind == "squared-distance":
         attributes["numbers"] = "squared dissimilarities"
     array = zarr.create_array(
-        str(aside), shape=(n, n), chunks=(side, side), dtype=given.matrix.dtype, zarr_format=3, compressors=None,
+        str(temporary), shape=(n, n), chunks=(side, side), dtype=given.matrix.dtype, zarr_format=3, compressors=None,
         fill_value=float("nan"), dimension_names=("object", "other_object"), attributes=attributes,
     )  # fmt: skip
     _each_tile(given, _ToZarr(given, array), memory, copies=BAND_COPIES["zarr"])
@@ -318,17 +318,17 @@ def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     return allocated(path, dtype, shape, keep=True)
 
 
-def _lsmat(given: Numbers, aside: Path, memory: int | str) -> None:
+def _lsmat(given: Numbers, temporary: Path, memory: int | str) -> None:
     names = _plain_names(given.matrix, "\t\r\n", "tabs or line ends")
-    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.write("\t" + "\t".join(names) + "\n")
         for k, line in enumerate(_lines(given, "\t", memory)):
             file.write(f"{names[k]}\t{line}\n")
 
 
-def _phylip(given: Numbers, aside: Path, memory: int | str) -> None:
+def _phylip(given: Numbers, temporary: Path, memory: int | str) -> None:
     names = _plain_names(given.matrix, " \t\r\n\v\f", "blanks")
-    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.write(f"{given.matrix.n_objects}\n")
         for k, line in enumerate(_lines(given, " ", memory)):
             file.write(f"{names[k]} {line}\n")

@@ -141,9 +141,9 @@ def check_values(
         if bad_rows is not None and not count:
             undefined.extend(start + int(k) for k in np.flatnonzero(bad_rows(block)))
     if count:
-        told = [f"row {r} ({shown(names[r])}), {features.column(c)}: {v:g}" for r, c, v in places[:EXAMPLES]]
+        described = [f"row {r} ({shown(names[r])}), {features.column(c)}: {v:g}" for r, c, v in places[:EXAMPLES]]
         raise InputError(
-            f"{_named(features)} has missing or infinite values: {some(told, total=count)};"
+            f"{_named(features)} has missing or infinite values: {some(described, total=count)};"
             " fill them or leave these objects out"
         )
     if undefined:

@@ -185,7 +185,7 @@ def _spooled(opened: Opened, folder: Path | None, store: StoreLike) -> Source:
     except limits.Terminated:
         raise Stopped(
             "stopped by SIGTERM while the source was read",
-            remedy="run the same again with {resume=True} to go on",
+            remedy="run the same again with {resume=True} to continue",
         ) from None
     if local_path(store) is None:
         found.local = True  # the folder is a temporary one, which workers of other machines do not see
@@ -233,8 +233,10 @@ def detect(path: Path, reading: Reading) -> str:
     if reading.shape is not None and reading.dtype is not None:
         return "raw"
     if by_suffix in ("npy", "npz", "hdf5", "mtx", "parquet", "qza", "zarr"):
-        told = FORMATS[str(by_suffix)].partition(":")[0]
-        raise InputError(f"{path_text(path)} has the suffix of a {told} file, but not its first bytes; is it damaged?")
+        detail = FORMATS[str(by_suffix)].partition(":")[0]
+        raise InputError(
+            f"{path_text(path)} has the suffix of a {detail} file, but not its first bytes; is it damaged?"
+        )
     if by_suffix in ("raw", "m8", "phylip", "lsmat"):
         return str(by_suffix)
     name_or_none = sniff(path) or by_suffix

@@ -174,9 +174,9 @@ def _layout(
         value = _as_number(wanted[2]) or 0
         has_header = 1 <= value <= width and not text_stream.is_number(row[value - 1].encode())
     if not has_header:
-        told = [] if comment is None else [field.decode("utf-8", "replace").strip() for field in
+        described = [] if comment is None else [field.decode("utf-8", "replace").strip() for field in
                                            fields(comment.lstrip(b"#"), delimiter)]  # fmt: skip
-        names = told if len(told) == width else list(KNOWN[width]) if width in KNOWN else None
+        names = described if len(described) == width else list(KNOWN[width]) if width in KNOWN else None
     chosen = choose(path, wanted, names, width)
     return ListLayout(path, delimiter, names, width, chosen), has_header
 
@@ -281,9 +281,9 @@ def _parse_slowly(layout: ListLayout, lines: Lines) -> Part:
                 " fix or drop it"
             )
         if not text_stream.is_number(row[value]):
-            told = shown(row[value].decode("utf-8", "backslashreplace"))
+            described = shown(row[value].decode("utf-8", "backslashreplace"))
             raise InputError(
-                f"{path}: line {number}, {layout.label(value)}: {told!r} is not a number",
+                f"{path}: line {number}, {layout.label(value)}: {described!r} is not a number",
                 remedy="fix it, or choose another column by {Reading.columns}",
             )
         columns[0].append(row[first])
@@ -303,8 +303,8 @@ def _parquet_parts(path: Path, reading: Reading) -> Iterator[Part]:
     try:
         file = parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: cannot be read as Parquet ({shown(told)}); write it again") from error
+        described = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: cannot be read as Parquet ({shown(described)}); write it again") from error
     with file:
         schema = file.schema_arrow
         chosen = [schema.names[k] for k in choose(path, reading.columns or (1, 2, 3), schema.names, len(schema.names))]
@@ -330,8 +330,8 @@ def _batches(file: parquet.ParquetFile, chosen: list[str], name: str) -> Iterato
     try:
         yield from file.iter_batches(batch_size=1 << 18, columns=chosen)
     except (pa.ArrowException, OSError) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: damaged Parquet ({shown(told)}); write it again") from error
+        described = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: damaged Parquet ({shown(described)}); write it again") from error
 
 
 def _is_id(kind: pa.DataType) -> bool:

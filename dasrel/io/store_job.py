@@ -118,5 +118,5 @@ class StoreJob:
                 task_memory=self.task_memory,
                 memory=self.writing.memory,
                 local=self.local,
-                goes_on=writer.goes_on,
+                resume_hint=writer.resume_hint,
             )

@@ -201,9 +201,9 @@ def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, I
     if count is None:
         raise InputError(f"{name}: the file is empty: there is no matrix in it")
     if not count.bytes().strip().isdigit():
-        told = shown(count.bytes().decode("utf-8", "backslashreplace"))
+        described = shown(count.bytes().decode("utf-8", "backslashreplace"))
         raise InputError(
-            f"{name}: line {count.number}: a PHYLIP matrix begins with the number of objects, not {told!r}"
+            f"{name}: line {count.number}: a PHYLIP matrix begins with the number of objects, not {described!r}"
         )
     n = int(count.bytes())
     if n < 1:
@@ -284,9 +284,9 @@ def _qza_member(path: Path) -> str:
                 return names[0]
             held = some([shown(name) for name in packed.namelist()])
     except (zipfile.BadZipFile, OSError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
+        described = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"{path_text(path)}: cannot be read as a zip file ({told}); copy or download it again"
+            f"{path_text(path)}: cannot be read as a zip file ({described}); copy or download it again"
         ) from error
     raise InputError(
         f"{path_text(path)}: no <uuid>/data/distance-matrix.tsv in this QIIME 2 file, which holds"
@@ -526,9 +526,9 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
 
 
 def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
-    told = shown(field.decode("utf-8", "backslashreplace"))
+    described = shown(field.decode("utf-8", "backslashreplace"))
     header = f" ({shown(table.header[column])})" if table.header is not None else ""
     raise InputError(
-        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {told!r} is not"
+        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {described!r} is not"
         " a number; correct it, or leave the field empty for a missing value"
     )

@@ -268,9 +268,9 @@ def decoded(raw: bytes, path: Path, number: int) -> str:
     try:
         return raw.decode("utf-8").strip()
     except UnicodeDecodeError:
-        told = raw.decode("utf-8", "backslashreplace")
+        detail = raw.decode("utf-8", "backslashreplace")
         raise InputError(
-            f"{path_text(path)}: line {number}: {shown(told)} is not UTF-8 text; convert the file, for instance with"
+            f"{path_text(path)}: line {number}: {shown(detail)} is not UTF-8 text; convert the file, for instance with"
             " iconv"
         ) from None
 

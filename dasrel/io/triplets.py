@@ -215,7 +215,7 @@ class Records:
     def release(self) -> None:
         """On a worker, drop the mapped pages, which would count as its memory."""
         for file in (self._records, self._index):
-            parallel.let_go(file.values())
+            parallel.release_pages(file.values())
 
     def close(self) -> None:
         """Close the files."""
@@ -327,10 +327,10 @@ class TripletSource:
                 f"{where} lists entry ({i}, {j}) twice; add up or drop the repeats"
                 " (a symmetric file lists one triangle only)"
             )
-        told = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
+        detail = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
         raise InputError(
             f"{where}: {count_text(which.size, 'pair')} of this block listed more than once",
-            where=f"such as {shown(self.ids[i])} and {shown(self.ids[j])} ({some([f'{value:g}' for value in told])})",
+            where=f"such as {shown(self.ids[i])} and {shown(self.ids[j])} ({some([f'{value:g}' for value in detail])})",
             remedy="say {Policy.duplicates=mean}, or min, max or last",
         )
 
@@ -557,7 +557,7 @@ def _numbers(file: BinaryIO, path: Path, header: _MtxHeader) -> Iterator[Array]:
         seen += len(rows)
         yield rows
     if seen != header.total:
-        state = "is truncated" if seen < header.total else "goes on too long"
+        state = "is truncated" if seen < header.total else "is too long"
         raise InputError(
             f"{path_text(path)} {state}: {count_text(seen, 'entry', 'entries')}, and its size line says"
             f" {header.total:,}; copy it again"
@@ -578,8 +578,8 @@ def _parsed(text: bytes, path: Path, line: int, width: int) -> Array:
             try:
                 rows.append([float(word) for word in words])
             except ValueError:
-                told = shown(b" ".join(words).decode(errors="replace"))
-                raise InputError(f"{path_text(path)}, line {line + 1 + k}: {told} is not {width} numbers") from None
+                detail = shown(b" ".join(words).decode(errors="replace"))
+                raise InputError(f"{path_text(path)}, line {line + 1 + k}: {detail} is not {width} numbers") from None
             if len(words) != width:
                 raise InputError(f"{path_text(path)}, line {line + 1 + k}: {len(words)} numbers instead of {width}")
     return np.array(rows, dtype=np.float64).reshape(-1, width)

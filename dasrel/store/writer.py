@@ -80,7 +80,7 @@ class Writer:
         self._group = group
 
     @property
-    def goes_on(self) -> str | None:
+    def resume_hint(self) -> str | None:
         """How to resume it after a stop; None for a store that replaces another, which is started again."""
         if self.store is not self.target:
             return None
@@ -213,8 +213,8 @@ def create_store(
 ) -> Writer:
     """Begin a store, or resume an unfinished one.
 
-    An existing store is refused unless `writing.resume` (everything asked for must then agree with what was begun) or
-    `writing.force` (write aside, and replace the old store once the new one is complete).
+    An existing store is refused unless `writing.resume` (all arguments must then agree with those it was begun with) or
+    `writing.force` (write to a temporary folder, and replace the old store once the new one is complete).
 
     Parameters
     ----------

@@ -104,8 +104,8 @@ def disk_error_text(error: BaseException) -> str | None:
     named = getattr(error, "filename", None)
     where = _final(os.fsdecode(named)) if isinstance(named, (str, bytes)) else ""
     if full_disk(error):
-        told = f" ({where})" if where else ""
-        return f"the disk is full{told}: what was being written is not there; free some space and run again"
+        holder = f" ({where})" if where else ""
+        return f"the disk is full{holder}: what was being written is not there; free some space and run again"
     if isinstance(error, OSError) and error.strerror:
         return f"{where}: {error.strerror}" if where else error.strerror
     return None
@@ -483,15 +483,17 @@ def exclusive_lock(
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
         found, owner = state
-        told, where = "another process", shown(path, limit=200)
+        holder, where = "another process", shown(path, limit=200)
         if owner:
-            told = f"process {shown(owner.get('pid'))} on {shown(owner.get('host'))} since {shown(owner.get('since'))}"
+            holder = (
+                f"process {shown(owner.get('pid'))} on {shown(owner.get('host'))} since {shown(owner.get('since'))}"
+            )
         if found == "held":
-            raise LockedError(f"{busy(told)} ({where}); {advice}")
+            raise LockedError(f"{busy(holder)} ({where}); {advice}")
         if found == "far":
-            raise LockedError(f"{busy(told)}; if that host or process is dead, remove {where} and run again")
+            raise LockedError(f"{busy(holder)}; if that host or process is dead, remove {where} and run again")
         if found == "stale":
-            note(f"took over the lock of {told}, which is gone")
+            note(f"took over the lock of {holder}, which is gone")
         try:
             yield enforced
         finally:
@@ -503,7 +505,7 @@ def exclusive_lock(
 
 
 def lock_owner(path: Path) -> dict[str, Any] | None:
-    """Return who holds a lock as its file says (pid, host, since), or None if nobody does, as far as can be seen."""
+    """Return who holds a lock as its file says (pid, host, since), or None if no process is seen to."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

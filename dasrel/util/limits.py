@@ -155,7 +155,7 @@ def check() -> None:
 def waited(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
     """Call a function that may take long, and raise `Terminated` as soon as SIGTERM ends the work.
 
-    While somebody listens to SIGTERM the function runs in a thread of its own, which is left to itself when the work
+    While a command listens to SIGTERM the function runs in a thread of its own, which is abandoned when the work
     ends: the process ends soon after. Else it is simply called.
 
     >>> waited(max, 1, 2)

@@ -131,14 +131,14 @@ def run(
     memory: int | str | None = None,
     scan: bool = False,
     local: bool = False,
-    goes_on: str | None = None,
+    resume_hint: str | None = None,
 ) -> list[Result]:
     """Apply `function` to every item, one task each, and return the results in the order of the items.
 
     `task_memory` is the anonymous memory that one task takes at its peak, in bytes. As many tasks run at once as fit
     into `memory` (local threads) or as the workers have threads; if not even one fits, `MemoryLimitError` is raised
     before any task runs. `bytes_each` is only for progress. `scan` counts the work as one scan. `local` keeps the work
-    on this process's threads, for functions that do not pickle. `goes_on` is for tasks with lasting results: the
+    on this process's threads, for functions that do not pickle. `resume_hint` is for tasks with lasting results: the
     advice how to resume the rest. Such work ends with `Stopped` after the running tasks, on SIGTERM or a time limit.
 
     On a cluster a failed task is tried `retries` times more, on any worker; locally, in its thread. The first failure
@@ -149,7 +149,7 @@ def run(
     step = progress.current().begin(label, tiles=len(items), bytes=bytes_each * len(items), scan=scan)
     if not items:
         return []
-    pace = _Pace(len(items), goes_on)
+    pace = _Pace(len(items), resume_hint)
     if client is None:
         threads = threads_that_fit(task_memory, memory, label)
         gate = _Gate()
@@ -167,7 +167,7 @@ def run(
             return result
 
         delayed = dask.delayed(work, pure=False, traverse=False)
-        with single_threaded_blas(), limits.kept() if goes_on else nullcontext():
+        with single_threaded_blas(), limits.kept() if resume_hint else nullcontext():
             try:
                 list_of = [delayed(item) for item in items]
                 results = list(limits.waited(dask.compute, *list_of, scheduler="threads", num_workers=threads))
@@ -192,7 +192,7 @@ def run(
                     pace.stop()
             return list(client.gather(futures))
 
-        with limits.kept() if goes_on else nullcontext():
+        with limits.kept() if resume_hint else nullcontext():
             return limits.waited(collect)
     finally:
         client.cancel(futures)
@@ -201,10 +201,10 @@ def run(
 class _Pace:
     """Decides whether another task may begin before a time limit, from the time that tasks take."""
 
-    def __init__(self, total: int, goes_on: str | None) -> None:
-        self._stop = limits.current() if goes_on else limits.Stop()
+    def __init__(self, total: int, resume_hint: str | None) -> None:
+        self._stop = limits.current() if resume_hint else limits.Stop()
         self._total = total
-        self._goes_on = goes_on
+        self._resume_hint = resume_hint
         self._begun = self._done = 0
         self._slowest = 0.0
         self._reason = ""
@@ -227,7 +227,7 @@ class _Pace:
         if self._reason and self._done < self._total:
             raise Stopped(
                 f"stopped by {self._reason} after {self._done} of {count_text(self._total, 'tile')}",
-                remedy=self._goes_on,
+                remedy=self._resume_hint,
             )
 
 
@@ -298,11 +298,11 @@ def part(table: Array, rows: slice, columns: slice | Array = slice(None)) -> Arr
     for start in range(0, len(copy), BAND):
         band = table[first + start : min(last, first + start + BAND)]
         copy[start : start + BAND] = band[:, columns]
-        let_go(table)
+        release_pages(table)
     return copy
 
 
-def let_go(array: Array) -> None:
+def release_pages(array: Array) -> None:
     """On a worker, unmap the pages of the file that an array is mapped from; they return on the next access."""
     if on_worker():
         found = _map_of(array)

@@ -314,7 +314,7 @@ def test_stopped_and_gone_on_with(tmp_path: Path) -> None:
     """A time limit lets the first tile be written; the rest is for the next call."""
     square = distances_with_zeros(60, "float32")
     stored(store := tmp_path / "s", square[:20, :20], tile=8)
-    with limits.limited(0.0), pytest.raises(dasrel.Stopped, match="run the same append again to go on"):
+    with limits.limited(0.0), pytest.raises(dasrel.Stopped, match="run the same append again to continue"):
         append(store, square[20:])
     assert open_matrix(store).n_objects == 20
     done = append(store, square[20:])
