@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"scheduler": "tcp://a:1", "dask": "local"}, "--scheduler and --dask are given"),
+        ({"scheduler": "tcp://a:1", "dask": "local"}, "scheduler and dask are given"),
         ({"scheduler": "tcp://a:1", "scheduler_file": "b"}, "scheduler and scheduler file are given"),
         ({"dask": "locl"}, r"dask 'locl' is unknown; did you mean local\?"),
         ({"dask": "local:worker=2"}, r"no setting 'worker'; .*did you mean workers"),

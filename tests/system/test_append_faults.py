@@ -256,7 +256,7 @@ def test_read_only(tmp_path: Path) -> None:
 def test_full_disk(tmp_path: Path) -> None:
     square, store = distances_with_zeros(600, "float32"), tmp_path / "disk" / "s"
     np.save(tmp_path / "rows.npy", square[250:])
-    with small_disk(tmp_path / "disk", "size=1m") as disk:
+    with small_disk(tmp_path / "disk", "size=700k") as disk:
         stored(store, square[:250, :250], tile=100)
         shutil.copytree(store, tmp_path / "good")
         append(tmp_path / "good", tmp_path / "rows.npy")

@@ -82,7 +82,7 @@ def test_sigterm_without_a_checkpoint_ends_at_once(tmp_path, grouped_store, capf
     ):
         with sigterm("scan", scans=1):
             assert ran(*command) == 143
-        assert capfd.readouterr().err == "dasrel: stopped by SIGTERM; nothing of it is kept\n"
+        assert capfd.readouterr().err == "dasrel: stopped by SIGTERM; nothing was kept\n"
     assert list(tmp_path.iterdir()) == []
     for option in (("--resume",), ("--every", 3), ("--time-limit", "1h")):
         assert ran("cluster", grouped_store, tmp_path / "out", *CLUSTER, *option) == 2
