@@ -1,4 +1,4 @@
-"""Warm starts: the old centres on a grown matrix, clusters that keep their numbers, and what is told of it."""
+"""Warm starts: the old centres on a grown matrix, clusters that keep their numbers, and the report of what moved."""
 
 import csv
 import itertools

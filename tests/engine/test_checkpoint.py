@@ -1,4 +1,4 @@
-"""Stopped, killed and gone on with: the same bits, or a refusal that says why."""
+"""Stopped or killed, then resumed: the same bits, or a refusal that says why."""
 
 import dataclasses
 import os
@@ -187,7 +187,7 @@ def test_a_euclideanisation_goes_on(tmp_path, crooked_store, method):
         same(pieces(work, Checkpoint(tmp_path / str(scans)), killed_after, cuts=[scans]))
     step = 1 if whole.scans < 10 else 5
     same(pieces(work, Checkpoint(tmp_path / "often", every=2), stopped_after, cuts=[step] * whole.scans))
-    # What has ended is there for whoever needs it next, for nothing.
+    # What has ended can be read again at no cost.
     with watch() as counted:
         same(work(Checkpoint(tmp_path / "often", resume=True)))
     assert counted.scans == 0

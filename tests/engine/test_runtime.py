@@ -171,7 +171,7 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
 
 @pytest.mark.cluster
 def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
-    """They have 20 MB for work; what was reckoned without what they take themselves was paused for ever."""
+    """They have 20 MB for work; an estimate without what they take themselves paused them for ever."""
     asked = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
     out = tmp_path / "out"
     assert app.run(["cluster", store, str(out), *asked, "--dask", "local:workers=2,memory=150MB"]) == 0

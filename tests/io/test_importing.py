@@ -428,7 +428,7 @@ def test_a_dasrel_store_is_no_source(tmp_path):
         import_matrix(tmp_path / "a.zarr", tmp_path / "b.zarr", kind="distance")
 
 
-def test_the_same_bytes_whoever_reads(tmp_path):
+def test_the_same_bytes_for_every_reader(tmp_path):
     """Any Zarr reader sees the upper tiles, and NaN, not zeros, in the tiles below the diagonal."""
     import_matrix(line_distances(N), tmp_path / "a.zarr", kind="distance", writing=WRITING)
     values = zarr.open_array(tmp_path / "a.zarr" / "values", mode="r")[:]

@@ -313,7 +313,7 @@ def test_what_is_left_of_a_failure_can_be_resumed(tmp_path: Path) -> None:
     original = RuntimeError("no licence left")
 
     def function(rows: range, columns: range) -> Any:
-        if (rows.start, columns.start) == (16, 32) and not (tmp_path / "mended").exists():
+        if (rows.start, columns.start) == (16, 32) and not (tmp_path / "fixed").exists():
             raise original
         return flaky(rows, columns)
 
@@ -325,7 +325,7 @@ def test_what_is_left_of_a_failure_can_be_resumed(tmp_path: Path) -> None:
     ):
         from_blocks(function, N, tmp_path / "s", kind="distance", writing=DOUBLE)
     assert told.value.__cause__ is original
-    (tmp_path / "mended").touch()
+    (tmp_path / "fixed").touch()
     again = Writing(tile=TILE, dtype="float64", resume=True)
     with pytest.raises(StoreError, match=r"begun with source function .*, now it is function .*distances"):
         from_blocks(distances, N, tmp_path / "s", kind="distance", writing=again)

@@ -1,4 +1,4 @@
-"""The loading of the compiled library, and what is told of it."""
+"""The loading of the compiled library, and the report of which is in use."""
 
 from __future__ import annotations
 

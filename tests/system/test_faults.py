@@ -167,7 +167,7 @@ def test_results_and_a_disk_that_fills(tmp_path: Path, store: Path, capfd: pytes
             assert ran(*other, "--quiet") == 1
             assert re.search(r"No space left on device|the disk is full", line_of(capfd))
         assert sorted(one.name for one in disk.path.iterdir()) == ["hog", "out"]
-        # Checkpoints that do not fit are told of, and do not end the work.
+        # Checkpoints that do not fit are reported, and do not end the work.
         (disk.path / "kept").mkdir()
         assert ran("cluster", store, tmp_path / "second", *SHORT, "--checkpoint", disk.path / "kept") in (0, 1)
         hog.unlink()
@@ -219,7 +219,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, other: Calla
 
 
 def test_two_imports_into_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one comes while the source is put aside, while tiles are written, and while a store is replaced."""
+    """A second one comes while the source is spooled, while tiles are written, and while a store is replaced."""
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     np.savetxt(first, distances(grouped_points(60)), delimiter=",")
     np.savetxt(second, 2 * distances(grouped_points(60)), delimiter=",")
@@ -238,7 +238,7 @@ def test_two_imports_into_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             np.testing.assert_array_equal(found.rows(found.ids), distances(grouped_points(60)).astype("float32"))
     assert len(refused) == 9
     assert sorted(one.name for one in tmp_path.iterdir()) == ["first.csv", "s", "second.csv"]
-    # Whoever was refused may come again afterwards.
+    # A refused process may try again afterwards.
     dasrel.import_matrix(second, store, kind="distance", writing=Writing(tile=20, force=True))
 
 

@@ -76,7 +76,7 @@ def test_full_disk(tmp_path):
         disk.remount("size=8m")
         import_matrix(tmp_path / "a.npy", store, kind="distance", writing=Writing(tile=100, resume=True))
         assert files(store) == files(tmp_path / "good.zarr")
-        with pytest.raises(StoreError, match="the disk is full"):  # while it is being put aside
+        with pytest.raises(StoreError, match="the disk is full"):  # while it is being spooled
             import_matrix(
                 da.zeros((1500, 1500), chunks=(70, 1500)), store.with_name("t.zarr"), kind="distance", writing=writing
             )

@@ -1,4 +1,4 @@
-"""Stores that several processes write together: the same bytes as one process writes, whoever dies or comes twice."""
+"""Stores that several processes write together: the same bytes as one process writes, whichever of them dies or runs twice."""
 
 import json
 import os

@@ -39,7 +39,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["first time", "again"])
 def test_a_run_may_end_at_any_moment(done_workflow: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool) -> None:
-    """A run that ends before or after the k-th of every move that it makes on disk, for all k, is gone on with."""
+    """A run that ends before or after the k-th of every move that it makes on disk, for all k, is resumed."""
     text = "[import]\nsource = 'd.npy'\nkind = 'distance'\n[cluster.a]\nrule = 'hard'\nclusters = 2\nseed = 5\n"
     (done_workflow / "w.toml").write_text(text)
     run(done_workflow / "w.toml")
@@ -111,7 +111,7 @@ def test_an_append_may_end_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_an_interrupted_step_has_left_is_gone_on_with(
     workflow_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An import goes on with its tiles, and a changed parameter begins anew."""
+    """An import resumes with its tiles, and a changed parameter begins anew."""
     edit(workflow_folder / "w.toml", ("tile = 16", "tile = 4"))
     plain = tile_files.TileFiles.write
     written: list[tuple[int, int]] = []
@@ -156,7 +156,7 @@ every = 1
 
 
 def test_the_real_kill(workflow_folder: Path) -> None:
-    """kill -9 at three moments of a real process, each gone on with, and the same bits at the end."""
+    """kill -9 at three moments of a real process, each resumed, and the same bits at the end."""
     (workflow_folder / "w.toml").write_text(FEW)
     words = [sys.executable, "-m", "dasrel", "run", str(workflow_folder / "w.toml"), "--quiet"]
     for step in ("matrix", "a", "tree"):

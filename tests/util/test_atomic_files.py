@@ -113,7 +113,7 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
 
 def test_a_folder_is_replaced_or_stays(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    path.mkdir()  # an empty folder is nobody's result
+    path.mkdir()  # an empty folder is not a result
 
     def refuse() -> None:
         raise InputError("it exists")

@@ -1,4 +1,4 @@
-"""Mapped files on the workers of a cluster: the same values as anywhere, and no more memory than was reckoned."""
+"""Mapped files on the workers of a cluster: the same values as anywhere, and no more memory than was estimated."""
 
 import mmap
 import os

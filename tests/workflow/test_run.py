@@ -1,4 +1,4 @@
-"""Workflows: files checked to the last word, steps done once, runs that were killed gone on with, one run at a time."""
+"""Workflows: files checked to the last word, steps done once, killed runs resumed, one run at a time."""
 
 import json
 import os
