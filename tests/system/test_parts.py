@@ -1,4 +1,4 @@
-"""Stores that several processes write together: the same bytes as one process writes, whichever of them dies or runs twice."""
+"""Stores that several processes write together: the bytes of one process, also where one dies or runs twice."""
 
 import json
 import os
