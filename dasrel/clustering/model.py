@@ -19,7 +19,7 @@ from dasrel.clustering.rules import Rule
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
-from dasrel.util.files import ArchiveFormat, array_json, json_array, load_archive, save_archive
+from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, save_archive
 from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
 

@@ -24,7 +24,8 @@ from typing import Any
 from dasrel import __version__, kernels
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
 from dasrel.util import limits, progress
-from dasrel.util.files import PARTIAL, exclusive_lock, read_state, remove_temporary_files, write_state
+from dasrel.util.archives import read_state, write_state
+from dasrel.util.files import PARTIAL, exclusive_lock, remove_temporary_files
 from dasrel.util.text import count_text, is_url, shown, size_text
 
 FORMAT = 1

@@ -40,7 +40,7 @@ from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
 from dasrel.util import PathLike
-from dasrel.util.files import ArchiveFormat, load_archive, save_archive
+from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import METHODS

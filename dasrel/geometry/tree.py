@@ -31,7 +31,7 @@ from dasrel.kernels.spanning_forest import Forest
 from dasrel.store.layout import TileSource
 from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
 from dasrel.util import Array, Float, Index
-from dasrel.util.files import ArchiveFormat, load_archive, save_archive
+from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import KINDS

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic replacement, one lock, checksums, disk errors, archives without pickle.
+"""Files that are complete or absent: atomic replacement, one lock, checksums, disk errors.
 
 *Temporary files* all have one name, `.NAME.TOKEN.partial` beside the file `NAME` that they become; the token is random,
 because another machine may write the same file at the same time. What a killed process leaves behind is found by that
@@ -11,12 +11,6 @@ the file names: a process of this host counts while it lives (only where there i
 a process of another host counts unless the caller says `take_over`, because a file system may keep flocks to one host.
 The file appears with its content, by a link, and a stale one is replaced by a rename while its flock is held: of two
 processes that come at once one wins.
-
-*Archives* are .npz files without pickle. Those of models, trees and Euclideanisations hold arrays and `about`, a JSON
-text with a version. A state (of a checkpoint) is a nested structure: `about` is JSON with the arrays taken out, `small`
-holds the short arrays one after the other, `array0` and so on the long ones, `checksum` is the crc32c of all that. JSON
-has the numbers as Python's repr, which is exact; arrays keep their order in memory, on which the last bits of sums
-depend.
 """
 
 from __future__ import annotations
@@ -25,24 +19,20 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
 import shutil
 import socket
 import time
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
-from dasrel import __version__
 from dasrel.errors import StoreError
 from dasrel.util import Array, PathLike, limits
 from dasrel.util.text import shown
@@ -231,11 +221,38 @@ def move_into_place(temporary: Path, path: Path, check: Callable[[], object] = l
         replaced = True
         with suppress(FileNotFoundError):  # another process was quicker
             os.rename(path, temporary_path(path, ".old"))
-    if not replaced:
-        return
-    pattern = re.compile(rf"\.{re.escape(path.name.removeprefix('.'))}\.{_TOKEN}\.old")
-    for old in [one for one in path.parent.iterdir() if pattern.fullmatch(one.name)]:
-        _remove(old)  # of this process, or of one that was killed here
+    if replaced:
+        _remove_beside(path, rf"{_TOKEN}\.old")  # of this process, or of one that was killed here
+
+
+def remove_leftovers(path: PathLike) -> None:
+    """Remove what killed processes have left beside a result that is in its place: temporary and replaced copies.
+
+    Call it only while no other process writes the same result. The temporary file of a lock stays while its process
+    lives, which may be waiting for the lock.
+    """
+    _remove_beside(Path(path), rf"{_TOKEN}(\.old|{re.escape(PARTIAL)})|new|old|abandoned")
+    for file in _beside(Path(path), rf"lock\.{_TOKEN}{re.escape(PARTIAL)}"):
+        with suppress(OSError):
+            descriptor = os.open(file, os.O_RDWR)
+            try:
+                if _flock(descriptor) is not False:
+                    file.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _remove_beside(path: Path, suffix: str) -> None:
+    for one in _beside(path, suffix):
+        _remove(one)
+
+
+def _beside(path: Path, suffix: str) -> list[Path]:
+    """List `.NAME.SUFFIX` beside a path, for a pattern of suffixes."""
+    pattern = re.compile(rf"\.{re.escape(path.name.removeprefix('.'))}\.(?:{suffix})")
+    with suppress(OSError):
+        return [one for one in path.absolute().parent.iterdir() if pattern.fullmatch(one.name)]
+    return []
 
 
 def remove_temporary_files(folder: Path, pattern: str = "**/*", *, age: float = 0) -> None:
@@ -268,165 +285,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# ------------------------------------------------------------------------------------------------------------ archives
-
-
-@dataclass(frozen=True)
-class ArchiveFormat:
-    """A kind of .npz file: its name in messages, its version, and the arrays that it holds."""
-
-    name: str
-    key: str
-    """The key of the version in `about`."""
-    version: int
-    arrays: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    source: str = ""
-    """How one is made, the end of the message where there is none."""
-    remedy: str = "use the dasrel that wrote it"
-    """What to do with another version."""
-
-
-def save_archive(path: PathLike, form: ArchiveFormat, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> None:
-    """Write arrays, and `about` as JSON with the version of the format and of dasrel, atomically."""
-    text = {form.key: form.version, "dasrel": __version__, **about}
-    _write_members(path, {**arrays, "about": json_array(text)})
-
-
-def load_archive(path: PathLike, form: ArchiveFormat) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Read the arrays and `about` of an archive. Nothing is unpickled; a file that is not complete is refused."""
-    where = shown(path, limit=200)
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = array_json(file["about"])
-            version = about[form.key]
-            if version == form.version:
-                names = [*form.arrays, *(name for name in form.optional if name in file.files)]
-                return {name: file[name] for name in names}, about
-    except FileNotFoundError:
-        raise StoreError(f"no {form.name} at {where}{form.source}") from None
-    except BROKEN as error:
-        raise StoreError(f"{where} is not a dasrel {form.name}: {shown(error, limit=200)}") from None
-    raise StoreError(
-        f"{where} has {form.name} version {shown(version)}, this dasrel reads version {form.version}: {form.remedy}"
-    )
-
-
-def json_array(value: Any) -> Array:
-    """Return a value as JSON in an array of bytes: text of any length and any characters, without pickle."""
-    return np.frombuffer(json.dumps(value).encode("utf-8"), dtype=np.uint8)
-
-
-def array_json(array: Array) -> Any:
-    """Return the value that `json_array` has packed."""
-    return json.loads(array.tobytes().decode("utf-8"))
-
-
-BROKEN = (OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, EOFError, zipfile.BadZipFile)
-"""What NumPy, zipfile and json raise for files that are not what they should be."""
-
-
-def _write_members(path: PathLike, members: Mapping[str, Array], *, sync: bool = False) -> int:
-    """Write arrays as an .npz file, atomically. Return its size in bytes."""
-    with replacing(path, sync=sync) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **dict(members), allow_pickle=False)
-        return file.tell()
-
-
-SMALL = 1 << 16  # arrays below this many bytes share one member of the file: thousands of members would be slow
-
-
-def write_state(path: Path, content: dict[str, Any]) -> int:
-    """Write nested dicts and lists of numbers, text and arrays, atomically and synced. Return the bytes written.
-
-    Tuples come back as lists, everything else as it was, to the last bit.
-    """
-    pack = _Pack()
-    about = json.dumps(pack.encoded(content), allow_nan=False).encode("utf-8")
-    members: dict[str, Array] = {"about": np.frombuffer(about, np.uint8)}
-    members["small"] = np.frombuffer(b"".join(pack.small), np.uint8)
-    members |= {f"array{k}": array for k, array in enumerate(pack.large)}
-    return _write_members(path, {**members, "checksum": np.array(_checksum(members))}, sync=True)
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """Read what `write_state` wrote. Nothing is unpickled; a file that is not complete is refused."""
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            members = {name: file[name] for name in file.files}
-        stored, found = int(members.pop("checksum")), _checksum(members)
-        if stored != found:
-            raise ValueError(f"its checksum is {found:08x}, {stored:08x} was written")
-        content: dict[str, Any] = _decoded(json.loads(members["about"].tobytes()), members)
-        return content
-    except BROKEN as error:
-        raise StoreError(f"{shown(path, limit=200)} cannot be read ({shown(error, limit=200)})") from None
-
-
-class _Pack:
-    """Takes the arrays out of nested values, and leaves references there."""
-
-    def __init__(self) -> None:
-        self.small: list[bytes] = []
-        self.large: list[Array] = []
-        self._at = 0
-
-    def encoded(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return self._reference(value)
-        if isinstance(value, dict):
-            return {str(key): self.encoded(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.encoded(item) for item in value]
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"$float": str(value)}
-        return value
-
-    def _reference(self, array: Array) -> dict[str, Any]:
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"arrays of {array.dtype} are not kept")
-        if not (array.flags.c_contiguous or array.flags.f_contiguous):
-            array = np.ascontiguousarray(array)
-        if array.nbytes >= SMALL:
-            self.large.append(array)
-            return {"$large": len(self.large) - 1}
-        at, self._at = self._at, self._at + array.nbytes
-        self.small.append(_in_memory_order(array).tobytes())
-        order = "C" if array.flags.c_contiguous else "F"
-        return {"$small": at, "dtype": array.dtype.str, "shape": list(array.shape), "order": order}
-
-
-def _decoded(value: Any, members: dict[str, Array]) -> Any:
-    if isinstance(value, list):
-        return [_decoded(item, members) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "$float" in value:
-        return float(value["$float"])
-    if "$large" in value:
-        return members[f"array{value['$large']}"]
-    if "$small" in value:
-        dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
-        part = members["small"][value["$small"] : value["$small"] + dtype.itemsize * math.prod(shape)]
-        return np.frombuffer(part.tobytes(), dtype).reshape(shape, order=value["order"]).copy(order=value["order"])
-    return {key: _decoded(item, members) for key, item in value.items()}
-
-
-def _in_memory_order(array: Array) -> Array:
-    return array if array.flags.c_contiguous else array.T
-
-
-def _checksum(members: dict[str, Array]) -> int:
-    total = 0
-    for name in sorted(members):
-        array = members[name]
-        head = f"{name} {array.dtype.str} {array.shape} {array.flags.c_contiguous}".encode("ascii")
-        total = crc32c(_in_memory_order(array), crc32c(head, total))
-    return total
 
 
 # ---------------------------------------------------------------------------------------------------------------- lock

@@ -45,6 +45,8 @@ class Meter:
         """Tiles read from the source, or written to a store; tiles pinned on a cluster's workers do not count."""
         self.bytes = 0
         self.note = ""
+        self.complete = ""
+        """What was found complete, so that nothing was left to do; empty where there was work."""
         self._callback = callback
         self._parent = parent
         self._lock = threading.Lock()
@@ -77,6 +79,13 @@ class Meter:
         meter: Meter | None = self
         while meter is not None:
             meter.note = note
+            meter = meter._parent
+
+    def found_complete(self, what: str) -> None:
+        """Record that `what`, the result, was there already, from a process that was interrupted at its very end."""
+        meter: Meter | None = self
+        while meter is not None:
+            meter.complete = what
             meter = meter._parent
 
 

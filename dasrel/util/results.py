@@ -10,9 +10,45 @@ from pathlib import Path
 from typing import Any
 
 from dasrel.errors import InputError
-from dasrel.util import PathLike
+from dasrel.util import PathLike, progress
 from dasrel.util.files import replacing, replacing_folder
 from dasrel.util.text import is_url, json_ready, shown
+
+VARYING = frozenset(
+    {
+        *("seconds", "update_seconds", "began", "ended", "since", "signature"),
+        *("version", "versions", "dasrel"),
+    }
+)
+"""Keys of result.json, spectrum.json and the state file of a workflow that hold times and versions."""
+
+
+def without_times(content: Any) -> Any:
+    """Return the content of a JSON file without times and versions: the rest is the same whenever the work is repeated.
+
+    >>> without_times({"scans": 3, "seconds": 0.2, "settings": [{"n_iter": 4, "versions": {"numpy": "2.1"}}]})
+    {'scans': 3, 'settings': [{'n_iter': 4}]}
+    """
+    if isinstance(content, dict):
+        return {name: without_times(value) for name, value in content.items() if name not in VARYING}
+    return [without_times(value) for value in content] if isinstance(content, list) else content
+
+
+def finished_result(out: PathLike, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the content of result.json in a result folder if it has these values, or None.
+
+    A process that was killed after it had written its result finds it here when it is resumed. `wanted` must identify
+    the work: the matrix and the options.
+    """
+    try:
+        found = json.loads((Path(out) / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    wanted = json.loads(json.dumps(json_ready(wanted)))
+    if not isinstance(found, dict) or any(name not in found or found[name] != wanted[name] for name in wanted):
+        return None
+    progress.current().found_complete(str(out))
+    return found
 
 
 @contextmanager

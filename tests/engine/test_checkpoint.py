@@ -25,7 +25,7 @@ from dasrel.geometry.euclidean import euclideanize, spectrum
 from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
 from dasrel.util import limits
-from dasrel.util.files import read_state, write_state
+from dasrel.util.archives import read_state, write_state
 from dasrel.vocabulary import METHODS
 from tests.helpers.faults import Killed, killed_after, quiet, stopped_after
 from tests.helpers.matrices import grouped_points, memberships, squared

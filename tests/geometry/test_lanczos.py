@@ -17,7 +17,7 @@ from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
 from dasrel.geometry.euclidean import spectrum
 from dasrel.geometry.lanczos import LanczosState, Metric, Search, lanczos, search_memory
-from dasrel.util.files import read_state, write_state
+from dasrel.util.archives import read_state, write_state
 from tests.helpers.matrices import K14, distances, mirrored, normal_points, simpson, symmetric
 from tests.helpers.stores import stored
 

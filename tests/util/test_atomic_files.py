@@ -23,8 +23,8 @@ from dasrel.errors import InputError, StoreError
 from dasrel.options import Writing
 from dasrel.store.matrix import as_matrix, open_matrix
 from dasrel.util import files
+from dasrel.util.archives import ArchiveFormat, json_array, load_archive, save_archive
 from dasrel.util.files import (
-    ArchiveFormat,
     LockedError,
     crc32c,
     disk_error_text,
@@ -32,12 +32,10 @@ from dasrel.util.files import (
     exclusive_lock,
     file_crc32c,
     full_disk,
-    load_archive,
     lock_owner,
     remove_temporary_files,
     replacing,
     replacing_folder,
-    save_archive,
 )
 from dasrel.util.limits import machine_memory, memory_limit
 
@@ -325,8 +323,8 @@ def test_archives_that_are_refused(tmp_path: Path) -> None:
     for content in (b"", b"nonsense", whole[: len(whole) // 2]):
         path.write_bytes(content)
         assert f"{path} is not a dasrel thing: " in said()
-    about = files.json_array({"thing_version": 2})
-    for members in ({"a": np.eye(2)}, {"about": files.json_array([2])}, {"about": about, "a": np.array([None])}):
+    about = json_array({"thing_version": 2})
+    for members in ({"a": np.eye(2)}, {"about": json_array([2])}, {"about": about, "a": np.array([None])}):
         np.savez(path, **members)
         assert f"{path} is not a dasrel thing: " in said()
     with pytest.raises(ValueError, match="allow_pickle"):
