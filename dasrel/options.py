@@ -1,10 +1,10 @@
 """Option groups: each declared once, for Python, the command line and workflow files.
 
-A group is a frozen dataclass. Python uses it as it is. `dasrel.cli.options.command` makes a command-line option of each
-field, and `dasrel.workflow.schema.with_options` makes a key of a TOML table of it. What both need beyond the type and
-the default of a field is in its metadata: an `Option`.
+A group is a frozen dataclass. Python uses it as it is, or its fields are the keywords of a function. The decorator
+`dasrel.cli.options.command` makes a command-line option of each field, and `dasrel.workflow.schema.with_options` makes
+a key of a TOML table of it. What both need beyond the type and the default of a field is in its metadata: an `Option`.
 
-`Runtime`, which does more than hold values, is declared with the same metadata in `dasrel.engine.runtime`.
+`Runtime` and `Checkpoint`, which do more than hold values, are declared with the same metadata in `dasrel.engine`.
 This module imports neither Zarr nor Dask, so that the command line starts quickly.
 """
 
@@ -13,6 +13,7 @@ This module imports neither Zarr nor Dask, so that the command line starts quick
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -23,13 +24,27 @@ from dasrel.errors import InputError
 from dasrel.util import Names
 from dasrel.util.limits import duration_seconds
 from dasrel.util.text import shown
-from dasrel.vocabulary import FORMATS, INITS, METHODS, RULES, TAKES, RuleName, is_similarity
+from dasrel.vocabulary import (
+    FORMATS,
+    INITS,
+    METHODS,
+    ORDERS,
+    RULES,
+    TAKES,
+    ExportName,
+    KindName,
+    MethodName,
+    OrderName,
+    RuleName,
+    is_similarity,
+)
 
 READING = "Reading the source"
 REPAIRS = "Repairs: without them each flaw is an error"
 WRITING = "Writing"
 RUNNING = "Runs: lists such as 2,3,4 make one run of each"
 SURVIVING = "Interruptions: exit code 75 means that the command can be resumed"
+SEARCH = "The search for eigenvalues"
 PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
 
 # -------------------------------------------------------------------------------------------------- fields of groups
@@ -53,13 +68,15 @@ class Option:
     """A choice that is made by leaving the option out, and in no other way."""
     least: float | None = None
     above: float | None = None
+    most: float | None = None
+    below: float | None = None
     """Bounds of a number, or of each number of a list."""
 
 
 def option(default: Any, help: str, panel: str, **more: Any) -> Any:  # noqa: A002
-    """Return a dataclass field with the metadata of an `Option`. A list as default is copied for each instance."""
+    """Return a dataclass field with the metadata of an `Option`. A list or dict as default is copied each time."""
     metadata = {"option": Option(help, panel, **more)}
-    if isinstance(default, list):
+    if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
@@ -80,10 +97,20 @@ class OptionField:
 
 
 class Selection:
-    """Some fields of a group, perhaps with other options: for commands and tables that do not take all of them."""
+    """Some fields of a group, perhaps with other options: for commands and tables that do not take all of them.
 
-    def __init__(self, group: type, *names: str, **changed: dict[str, Any]) -> None:
-        self.group, self.names, self.changed = group, names, changed
+    Parameters
+    ----------
+    names
+        The fields; all of them if none is named.
+    optional
+        Whether the group may be left out, by leaving out its required fields.
+    changed
+        For a field, the attributes of its `Option` that differ, and its "default".
+    """
+
+    def __init__(self, group: type, *names: str, optional: bool = False, **changed: dict[str, Any]) -> None:
+        self.group, self.names, self.optional, self.changed = group, names, optional, changed
 
 
 def option_fields(group: type | Selection) -> list[OptionField]:
@@ -94,8 +121,11 @@ def option_fields(group: type | Selection) -> list[OptionField]:
     for one in fields(chosen.group):
         if "option" not in one.metadata or (chosen.names and one.name not in chosen.names):
             continue
-        described = replace(one.metadata["option"], **chosen.changed.get(one.name, {}))
-        default = one.default if one.default_factory is MISSING else one.default_factory()
+        changed = dict(chosen.changed.get(one.name, {}))
+        default = changed.pop("default", one.default if one.default_factory is MISSING else one.default_factory())
+        described = replace(one.metadata["option"], **changed)
+        if chosen.optional and default is MISSING:
+            default = None
         if described.implied is not None and default == described.implied:
             default = None
         kind = hints[one.name] if described.typed is None else described.typed
@@ -115,9 +145,14 @@ def _without(kind: Any, implied: Any) -> Any:
 
 
 def made(group: Any, given: dict[str, Any]) -> Any:
-    """Return the group of the values that were given, by option names; those that are None are left to the defaults."""
+    """Return the group of the values that were given, by option names; those that are None are left to the defaults.
+
+    Without a value for one of its required fields, return None.
+    """
     values = {one.field: given[one.name] for one in option_fields(group) if given.get(one.name) is not None}
-    return (group.group if isinstance(group, Selection) else group)(**values)
+    whole = group.group if isinstance(group, Selection) else group
+    required = {one.name for one in fields(whole) if one.default is MISSING and one.default_factory is MISSING}
+    return whole(**values) if required <= set(values) else None
 
 
 # ----------------------------------------------------------------------------------------------------------- the groups
@@ -134,6 +169,13 @@ def parse_columns(text: str) -> tuple[str | int, str | int, str | int]:
         raise ValueError("is not FIRST,SECOND,VALUE: three columns by name or by number from 1")
     return columns[0], columns[1], columns[2]
 
+
+REPLACE = "Replace what exists, once the new one is complete."
+MEMORY = "Memory that may be used; half of the machine's if not given."
+time_limit_option = partial(
+    option, None, "Stop after this time, such as 30m, 2h or HH:MM:SS.", panel=SURVIVING, metavar="DURATION",
+    parse=duration_seconds,
+)  # fmt: skip
 
 _reading = partial(option, panel=READING)
 
@@ -156,6 +198,10 @@ class Reading:
     """First object, second object, value: names or numbers from 1 of the columns of a list of pairs."""
     dataset: str | None = _reading(None, "Array inside an npz, HDF5 or Zarr source.")
     """Which array inside an `.npz`, HDF5 or Zarr source."""
+
+
+IDS = Selection(Reading, "ids")
+"""For what reads objects from a table of features or rows."""
 
 
 def parse_missing(text: str) -> Literal["max"] | float:
@@ -298,20 +344,14 @@ class Writing:
     """Anonymous memory that the work may use on this machine, in bytes or such as "2GiB"."""
     resume: bool = _writing(False, "Continue an unfinished store.")
     """Continue an unfinished store: only missing tiles are written."""
-    force: bool = _writing(False, "Replace what exists, once the new one is complete.")
+    force: bool = _writing(False, REPLACE)
     """Replace an existing store, by a rename once the new one is complete."""
     part: tuple[int, int] | None = _writing(
         None, "Write part K of N of the tiles; other processes write the rest.", metavar="K/N", parse=parse_part
     )
     """Write only part k of n, (k, n) with 1 <= k <= n, of the tiles, while other processes write the others. Part 0
     only creates the store. After all parts, the same call with `resume` and without `part` completes it."""
-    time_limit: float | str | None = _writing(
-        None,
-        "Stop after this time, such as 30m, 2h or HH:MM:SS.",
-        panel=SURVIVING,
-        metavar="DURATION",
-        parse=duration_seconds,
-    )
+    time_limit: float | str | None = time_limit_option()
     """Seconds, or such as "30m", counted from the first tile: `Stopped` is raised before the tile that would end later.
     What is written stays; `resume` continues it."""
 
@@ -326,6 +366,12 @@ class Writing:
 
 STORE_FORMAT = Selection(Writing, "dtype", "tile", "compress", "memory")
 """What describes the store to write: the rest says how this process goes about it."""
+APPENDING = Selection(
+    Writing, "memory", "resume", "force", "time_limit",
+    resume={"help": "Resume even if the previous process may still be running."},
+    force={"help": "Discard an unfinished append of another source."},
+)  # fmt: skip
+"""How to write what is appended to a store, whose format is known."""
 
 _run = partial(option, panel=RUNNING)
 
@@ -371,11 +417,112 @@ class RunOptions:
         return {name: value for name, value in asdict(self).items() if value is not None or name not in TAKES}
 
 
+NOT_CONVERGED = 3
+"""The exit code of `strict` when a result has not converged."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """How to make the runs of a clustering."""
+
+    warm_start: str | None = _run(None, "Start from this result, which may have fewer objects.", metavar="RESULT")
+    memory: int | str | None = _run(None, MEMORY, typed=str)
+    strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.")
+
+
+# ------------------------------------------------------------------------------------------- options of one operation
+
+
+@dataclass(frozen=True)
+class PairwiseOptions:
+    """What to compute from features."""
+
+    metric: str = _reading(MISSING, "A metric of SciPy or scikit-learn, or simpson.")
+    kind: KindName = _reading("distance", "Also squared-distance; similarity or kernel for a kernel.")
+    metric_options: dict[str, float] = _reading(
+        {}, "A number that the metric takes, such as p=3.", name="metric_option", metavar="NAME=VALUE"
+    )
+
+
+_search = partial(option, panel=SEARCH)
+_max_scans = partial(_search, help="Maximum number of scans; then the best result so far, with a warning.", least=1)
+
+
+@dataclass(frozen=True)
+class SpectrumOptions:
+    """How to search the ends of a spectrum."""
+
+    n_values: int = _search(8, "Eigenvalues shown at each end.", name="values", metavar="K", least=1)
+    tol: float = _search(1e-3, "Residual of the outermost eigenvalues, relative to them.", above=0)
+    max_scans: int = _max_scans(100)
+    memory: int | str | None = _search(None, MEMORY, typed=str)
+
+
+@dataclass(frozen=True)
+class EuclideanizeOptions:
+    """How to make a matrix Euclidean."""
+
+    method: MethodName = _search(MISSING, "The change that makes the matrix Euclidean.")
+    alpha: float | None = _search(None, "Parameter of power, exponential and log; searched for if not given.", above=0)
+    floor_zeros: float | None = _search(
+        None, "Raise squared dissimilarities below VALUE to VALUE.", metavar="VALUE", above=0
+    )
+    tol: float = _search(1e-4, "Residual of the eigenvalue, relative to it.", above=0, below=1)
+    max_scans: int = _max_scans(200)
+    memory: int | str | None = _search(None, MEMORY, typed=str)
+
+
+@dataclass(frozen=True)
+class TreeOptions:
+    """How to find a minimum spanning tree."""
+
+    memory: int | str | None = _writing(None, MEMORY, typed=str)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How to draw a matrix."""
+
+    order: OrderName = _writing("vat", "Order of the objects.")
+    result: str | os.PathLike[str] | None = _writing(
+        None, "A result of `dasrel cluster`: its labels order the objects.", typed=str, metavar="FOLDER"
+    )
+    induced: bool = _writing(False, "Show the dissimilarity D(U) induced by the result's memberships, not the matrix.")
+    pixels: int = _writing(1000, "Maximum number of pixels per side.", least=2, most=20_000)
+    memory: int | str | None = _writing(None, MEMORY, typed=str)
+
+    def __post_init__(self) -> None:
+        _one_of("order", self.order, ORDERS)
+        if self.result is None and (self.order == "labels" or self.induced):
+            raise InputError(
+                "an order by labels, and D(U), need a result of `dasrel cluster`", remedy="name it as {result}"
+            )
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to write in a format of other tools."""
+
+    format: ExportName = _writing(MISSING, "Format of the output.")
+    relation: str | None = _writing(
+        None,
+        "Write squared dissimilarities: Euclideanised by a file (.npz) of `dasrel euclideanize`, or plain.",
+        metavar="FILE|plain",
+    )
+    memory: int | str = _writing("1GiB", "Memory that the command may use, such as 512MiB.", typed=str)
+
+
+GROUPS = (Reading, Policy, Writing)
+"""Groups that Python's functions take as one argument. The fields of all others are their keywords."""
+OPERATIONS = (
+    RunOptions, ClusterOptions, PairwiseOptions, SpectrumOptions, EuclideanizeOptions, TreeOptions, ImageOptions,
+    ExportOptions,
+)  # fmt: skip
 RENAMED = {
     key: one.name
-    for group in (Reading, Policy, Writing, RunOptions)
+    for group in (*GROUPS, *OPERATIONS)
     for one in option_fields(group)
-    for key in (f"{group.__name__}.{one.field}", *([one.field] if group is RunOptions else []))
+    for key in (f"{group.__name__}.{one.field}", *([] if group in GROUPS else [one.field]))
     if one.name != one.field
 }
 """Keywords of Python, perhaps with their group, that commands and workflow files have another name for."""

@@ -36,6 +36,9 @@ INITS = ("random", "rows", "k-means++")
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 """The methods that make a matrix Euclidean."""
 
+ORDERS = ("vat", "ivat", "labels", "eigen", "none")
+"""The orders of the objects in an image."""
+
 FORMATS = {
     "npy": "NumPy array: square, or condensed (1-D)",
     "npz": "NumPy archive with one such array, or a SciPy sparse matrix",
@@ -68,11 +71,13 @@ if TYPE_CHECKING:
     RuleName = str
     MethodName = str
     ExportName = str
+    OrderName = str
 else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
     RuleName = Literal[RULES]
     MethodName = Literal[METHODS]
     ExportName = Literal[tuple(EXPORTS)]
+    OrderName = Literal[ORDERS]
 
 
 def is_similarity(kind: str) -> bool:

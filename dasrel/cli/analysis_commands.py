@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dasrel.cli.console import Console, as_option, complain
-from dasrel.cli.options import (
-    CheckpointOptions,
-    DryRun,
-    Force,
-    Ids,
-    OldStore,
-    RunMemory,
-    comma_list,
-    command,
-    option,
-)
+from dasrel.cli.options import DryRun, Force, OldStore, comma_list, command, option
+from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
-from dasrel.options import READING, RUNNING, WRITING, Reading, RunOptions
+from dasrel.options import (
+    IDS,
+    NOT_CONVERGED,
+    READING,
+    WRITING,
+    ClusterOptions,
+    EuclideanizeOptions,
+    ImageOptions,
+    Reading,
+    RunOptions,
+    Selection,
+    SpectrumOptions,
+    TreeOptions,
+)
 from dasrel.util.text import count_text, shown, size_text, some, time_text
-from dasrel.vocabulary import METHODS
 
 if TYPE_CHECKING:
     from dasrel.clustering.job import ClusterJob
     from dasrel.clustering.planning import ClusteringPlan, OnWorkers
     from dasrel.util.limits import Range
-
-NOT_CONVERGED = 3
-"""The exit code of --strict when a result has not converged."""
 
 
 @command
@@ -41,35 +42,28 @@ def cluster_command(
     store: OldStore,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the results.")],
     runs: RunOptions,
-    warm_start: Annotated[
-        Path | None,
-        option("--warm-start", "Start from this result, which may have fewer objects.", RUNNING, metavar="RESULT"),
-    ] = None,
-    memory: RunMemory = None,
-    strict: Annotated[
-        bool, option("--strict", f"Exit with {NOT_CONVERGED} if a result has not converged.", RUNNING)
-    ] = False,
+    options: ClusterOptions,
     force: Force = False,
     dry_run: DryRun = False,
-    checkpoints: CheckpointOptions,
+    checkpoint: Checkpoint | None,
     runtime: Runtime,
 ) -> None:
     """Cluster the objects of a STORE: all runs together, one scan per iteration."""
     from dasrel.clustering.job import prepare_job
 
     requested = runs.as_dict()
-    if warm_start is not None:
-        requested["warm_start"] = str(warm_start)
+    if options.warm_start is not None:
+        requested["warm_start"] = options.warm_start
     if dry_run:
-        show_plan(console, prepare_job(store, requested, out, memory=memory, force=force))
+        show_plan(console, prepare_job(store, requested, out, memory=options.memory, force=force))
         return
-    checkpoint = checkpoints.made(force=force)
+    checkpoint = checkpoint and replace(checkpoint, force=force)
     with console.at(runtime):
-        result = prepare_job(store, requested, out, memory=memory, force=force).run(checkpoint=checkpoint)
+        result = prepare_job(store, requested, out, memory=options.memory, force=force).run(checkpoint=checkpoint)
     if checkpoint is not None:
         checkpoint.clear("euclideanize", "cluster")
     console.result(result, result_lines(result))
-    if strict and not result["converged"]:
+    if options.strict and not result["converged"]:
         left = [one["folder"] for one in result["settings"] if not one["converged"]]
         where = "" if left == ["."] else f" ({some(left)})"
         complain(f"not converged{where}; the results are written nevertheless: raise --max-iter or --tol")
@@ -128,6 +122,7 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 @command
 def predict_command(
     console: Console,
+    *,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.npz of a result, or its folder.")],
     rows: Annotated[
         str,
@@ -137,7 +132,7 @@ def predict_command(
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The CSV file to write.")],
-    ids: Ids = None,
+    reading: Annotated[Reading, IDS],
     self_similarity: Annotated[
         float | None,
         option(
@@ -167,7 +162,7 @@ def predict_command(
     check_file(out, force=force)
     known = load_model(model)
     found = read_rows(rows, checksum=False)
-    names = found.ids if ids is None else given_ids(Reading(ids=str(ids)))
+    names = found.ids if reading.ids is None else given_ids(reading)
     memberships = known.predict_memberships(found, self_similarity=self_similarity)
     save_predictions(out, memberships, names, force=force)
     sizes = np.bincount(memberships.argmax(axis=1), minlength=known.n_clusters).tolist()
@@ -185,7 +180,7 @@ def plan_command(
     *,
     store: OldStore,
     runs: RunOptions,
-    memory: RunMemory = None,
+    options: Annotated[ClusterOptions, Selection(ClusterOptions, "memory")],
     workers: Annotated[
         str, option("--workers", "Number of workers; a list such as 4,16 plans for each.", WORKERS, metavar="W")
     ] = "1,2,4,8,16",
@@ -205,7 +200,7 @@ def plan_command(
         Fleet(**wanted)
     except InputError as error:
         raise typer.BadParameter(error.text(as_option)) from None
-    show_plan(console, prepare_job(store, runs.as_dict(), memory=memory), workers=wanted, probe=probe)
+    show_plan(console, prepare_job(store, runs.as_dict(), memory=options.memory), workers=wanted, probe=probe)
 
 
 def _workers(text: str) -> list[int]:
@@ -296,49 +291,33 @@ def times_text(seconds: Range) -> str:
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
 
 
-SEARCH = "The search for eigenvalues"
-MaxScans = Annotated[
-    int, option("--max-scans", "Maximum number of scans; then the best result so far, with a warning.", SEARCH, min=1)
-]
-SearchMemory = Annotated[
-    str | None, option("--memory", "Memory that may be used; half of the machine's if not given.", SEARCH)
-]
-
-
 @command
 def spectrum_command(
     console: Console,
     *,
     store: OldStore,
-    values: Annotated[int, option("--values", "Eigenvalues shown at each end.", SEARCH, metavar="K", min=1)] = 8,
-    tol: Annotated[float, option("--tol", "Residual of the outermost eigenvalues, relative to them.", SEARCH)] = 1e-3,
-    max_scans: MaxScans = 100,
-    memory: SearchMemory = None,
+    options: SpectrumOptions,
     picture: Annotated[
         Path | None, option("--picture", "Draw both ends of the spectrum.", WRITING, metavar="OUT.png")
     ] = None,
     force: Force = False,
     dry_run: DryRun = False,
-    checkpoints: CheckpointOptions,
+    checkpoint: Checkpoint | None,
     runtime: Runtime,
 ) -> None:
     """Test whether the matrix of a STORE is Euclidean, from the ends of its spectrum, in a few scans."""
-    from dasrel.engine.checkpoint import watched
-    from dasrel.geometry.euclidean import spectrum
+    from dasrel.geometry.euclidean import prepare_spectrum
     from dasrel.report.figures import spectrum_picture
     from dasrel.util.results import check_file
 
     if picture is not None:
         check_file(picture, force=force)
     if dry_run:
-        from dasrel.geometry.euclidean import estimate_spectrum
-
-        given: dict[str, Any] = {"n_values": values, "tol": tol, "max_scans": max_scans, "memory": memory}
-        console.cost(estimate_spectrum(store, picture=picture, **given))
+        console.cost(prepare_spectrum(store, options).cost(picture))
         return
-    checkpoint = checkpoints.made(force=force)
+    checkpoint = checkpoint and replace(checkpoint, force=force)
     with console.at(runtime), watched(checkpoint, "spectrum"):
-        found = spectrum(store, n_values=values, tol=tol, max_scans=max_scans, memory=memory, checkpoint=checkpoint)
+        found = prepare_spectrum(store, options).run(checkpoint)
         if picture is not None:
             spectrum_picture(found, picture, title=Path(store).name)
     values_found = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
@@ -376,47 +355,27 @@ def euclideanize_command(
     console: Console,
     *,
     store: OldStore,
-    method: Annotated[str, option("--method", f"One of {', '.join(METHODS)}.", SEARCH)],
-    alpha: Annotated[
-        float | None, option("--alpha", "Parameter of power, exponential and log; searched for if not given.", SEARCH)
-    ] = None,
-    floor_zeros: Annotated[
-        float | None,
-        option("--floor-zeros", "Raise squared dissimilarities below VALUE to VALUE.", SEARCH, metavar="VALUE"),
-    ] = None,
-    tol: Annotated[float, option("--tol", "Residual of the eigenvalue, relative to it.", SEARCH)] = 1e-4,
-    max_scans: MaxScans = 200,
-    memory: SearchMemory = None,
+    options: EuclideanizeOptions,
     out: Annotated[
         Path | None, option("--out", "The file to write; STORE.METHOD.npz if not given.", WRITING, metavar="FILE")
     ] = None,
     force: Force = False,
     dry_run: DryRun = False,
-    checkpoints: CheckpointOptions,
+    checkpoint: Checkpoint | None,
     runtime: Runtime,
 ) -> None:
     """Find the transformation that makes a STORE Euclidean, and write it as a small file; no new matrix."""
-    if method not in METHODS:
-        raise typer.BadParameter(f"{method!r} is not one of {', '.join(METHODS)}", param_hint="--method")
-
-    from dasrel.engine.checkpoint import watched
-    from dasrel.geometry.euclidean import euclideanize
+    from dasrel.geometry.euclidean import prepare_euclideanize
     from dasrel.util.results import check_file
 
-    target = default_file(store, method) if out is None else out
+    target = default_file(store, options.method) if out is None else out
     check_file(target, force=force)
-    given: dict[str, Any] = {
-        "method": method, "alpha": alpha, "tol": tol, "floor_zeros": floor_zeros, "max_scans": max_scans,
-        "memory": memory,
-    }  # fmt: skip
     if dry_run:
-        from dasrel.geometry.euclidean import estimate_euclideanize
-
-        console.cost(estimate_euclideanize(store, target, **given))
+        console.cost(prepare_euclideanize(store, options).cost(target))
         return
-    checkpoint = checkpoints.made(force=force)
+    checkpoint = checkpoint and replace(checkpoint, force=force)
     with console.at(runtime), watched(checkpoint, "euclideanize"):
-        found = euclideanize(store, **given, checkpoint=checkpoint)
+        found = prepare_euclideanize(store, options).run(checkpoint)
         found.save(target)
     if checkpoint is not None:
         checkpoint.clear("euclideanize")
@@ -455,19 +414,13 @@ def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [*lines, ("scans", f"{found['scans']:,}{'' if found['converged'] else ', not converged'}")]
 
 
-Orders = Literal["vat", "ivat", "labels", "eigen", "none"]
-ScanMemory = Annotated[
-    str | None, option("--memory", "Memory that may be used; half of the machine's if not given.", WRITING)
-]
-
-
 @command
 def tree_command(
     console: Console,
     *,
     store: OldStore,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the output files.")],
-    memory: ScanMemory = None,
+    options: TreeOptions,
     force: Force = False,
     dry_run: DryRun = False,
     runtime: Runtime,
@@ -476,7 +429,7 @@ def tree_command(
     if dry_run:
         from dasrel.report.matrix_image import estimate_tree
 
-        console.cost(estimate_tree(store, out, memory=memory, force=force))
+        console.cost(estimate_tree(store, out, memory=options.memory, force=force))
         return
 
     from dasrel.geometry.tree import minimum_spanning_tree
@@ -487,7 +440,7 @@ def tree_command(
     check_out(out, force=force)
     matrix = open_matrix(store)
     with console.at(runtime):
-        tree = minimum_spanning_tree(matrix, memory=memory)
+        tree = minimum_spanning_tree(matrix, memory=options.memory)
     values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": console.seconds}
     console.result(
         values,
@@ -507,39 +460,19 @@ def image_command(
     *,
     store: OldStore,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The image to write: .png, .pdf or .svg.")],
-    order: Annotated[Orders, option("--order", "Order of the objects.", WRITING)] = "vat",
-    result: Annotated[
-        Path | None,
-        option("--result", "A result of `dasrel cluster`: its labels order the objects.", WRITING, metavar="FOLDER"),
-    ] = None,
-    induced: Annotated[
-        bool,
-        option(
-            "--induced", "Show the dissimilarity D(U) induced by the result's memberships, not the matrix.", WRITING
-        ),
-    ] = False,
-    pixels: Annotated[int, option("--pixels", "Maximum number of pixels per side.", WRITING, min=2, max=20_000)] = 1000,
-    memory: ScanMemory = None,
+    options: ImageOptions,
     force: Force = False,
     dry_run: DryRun = False,
     runtime: Runtime,
 ) -> None:
     """Draw a STORE of any size as an image, in its own, VAT, iVAT, cluster or eigenvector order."""
-    if (order == "labels" or induced) and result is None:
-        raise typer.BadParameter("name the result of `dasrel cluster` whose labels to use", param_hint="--result")
+    from dasrel.report.matrix_image import prepare_image
 
-    from dasrel.report.matrix_image import draw
-
-    given: dict[str, Any] = {
-        "order": order, "result": result, "induced": induced, "pixels": pixels, "memory": memory, "force": force,
-    }  # fmt: skip
     if dry_run:
-        from dasrel.report.matrix_image import estimate_image
-
-        console.cost(estimate_image(store, out, **given))
+        console.cost(prepare_image(store, out, options, force=force).cost())
         return
     with console.at(runtime):
-        drawn = draw(store, out, **given)
+        drawn = prepare_image(store, out, options, force=force).run()
     drawn["scans"] = console.meter.scans
     console.result(
         {"store": store, **drawn, "seconds": console.seconds},

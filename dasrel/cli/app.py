@@ -10,11 +10,10 @@ import typer
 
 from dasrel import __version__
 from dasrel.cli import analysis_commands, matrix_commands
-from dasrel.cli.analysis_commands import NOT_CONVERGED
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.options import Force, TimeLimit, command, option
 from dasrel.engine.runtime import Runtime, environment
-from dasrel.options import WRITING
+from dasrel.options import NOT_CONVERGED, WRITING
 from dasrel.util.limits import limited
 from dasrel.util.text import count_text, redacted, shown, some
 

@@ -19,21 +19,29 @@ from dasrel.cli.console import Console, complain
 from dasrel.cli.options import (
     DryRun,
     Force,
-    Ids,
     Kind,
     Memory,
     NewStore,
     OldStore,
-    TimeLimit,
     command,
-    duration,
     option,
 )
 from dasrel.engine.runtime import Runtime
-from dasrel.options import NEW_PAIRS, READING, WRITING, Policy, Reading, Writing
+from dasrel.options import (
+    APPENDING,
+    IDS,
+    NEW_PAIRS,
+    READING,
+    ExportOptions,
+    PairwiseOptions,
+    Policy,
+    Reading,
+    SpectrumOptions,
+    Writing,
+)
 from dasrel.util import limits
 from dasrel.util.text import count_text, shown
-from dasrel.vocabulary import KINDS, ExportName, explain_kinds
+from dasrel.vocabulary import KINDS, explain_kinds
 
 
 def _kind(kind: str | None) -> str:
@@ -44,20 +52,6 @@ def _kind(kind: str | None) -> str:
             f"{problem}; say what the numbers are:\n{explain_kinds(lines=True)}", param_hint="--kind"
         )
     return kind
-
-
-def _settings(texts: list[str] | None) -> dict[str, float]:
-    """Return the numbers of repeated NAME=VALUE."""
-    settings = {}
-    for text in texts or []:
-        name, _, value = text.partition("=")
-        try:
-            settings[name] = float(value)
-        except ValueError:
-            raise typer.BadParameter(
-                f"{text!r} is not NAME=NUMBER, such as p=3", param_hint="--metric-option"
-            ) from None
-    return settings
 
 
 def _show_part(console: Console, store: str, done: Any) -> None:
@@ -84,12 +78,13 @@ def import_command(
     runtime: Runtime,
 ) -> None:
     """Check a matrix and write it into a STORE, whatever its size."""
-    from dasrel.io.importing import estimate_import, import_matrix
+    from dasrel.io.importing import import_matrix, prepare_import
     from dasrel.store.audit import audit_lines, audit_store
 
     given: dict[str, Any] = {"kind": _kind(kind), "reading": reading, "policy": policy, "writing": writing}
     if dry_run:
-        console.cost(estimate_import(source, store, **given))
+        with prepare_import(source, store, **given) as job:
+            console.cost(job.cost())
         return
     with console.at(runtime), limits.limited(writing.time_limit):
         done = import_matrix(source, store, **given)
@@ -106,35 +101,20 @@ def pairwise_command(
     *,
     features: Annotated[str, typer.Argument(metavar="FEATURES", help="One row per object: npy, npz, CSV or Parquet.")],
     store: NewStore,
-    metric: Annotated[str, option("--metric", "A metric of SciPy or scikit-learn, or simpson.", READING)],
-    kind: Annotated[
-        str, option("--kind", "Also squared-distance; similarity or kernel for a kernel.", READING)
-    ] = "distance",
-    metric_option: Annotated[
-        list[str] | None,
-        option("--metric-option", "A number that the metric takes, such as p=3.", READING, metavar="NAME=VALUE"),
-    ] = None,
-    ids: Ids = None,
+    options: PairwiseOptions,
+    reading: Annotated[Reading, IDS],
     writing: Writing,
     dry_run: DryRun = False,
     runtime: Runtime,
 ) -> None:
     """Compute the dissimilarities of all pairs of rows of FEATURES into a STORE."""
-    chosen, settings = _kind(kind), _settings(metric_option)
-
-    from dasrel.io.pairwise import estimate_pairwise, pairwise
-    from dasrel.io.text_stream import given_ids
+    from dasrel.io.pairwise import pairwise, prepare_pairwise
     from dasrel.store.audit import audit_lines, audit_store
 
-    given: dict[str, Any] = {
-        "metric": metric,
-        "kind": chosen,
-        "ids": None if ids is None else given_ids(Reading(ids=str(ids))),
-        "metric_options": settings,
-        "writing": writing,
-    }
+    given: dict[str, Any] = {**vars(options), "ids": reading.ids, "writing": writing}
     if dry_run:
-        console.cost(estimate_pairwise(features, store, **given))
+        with prepare_pairwise(features, store, **given) as job:
+            console.cost(job.cost())
         return
     with console.at(runtime), limits.limited(writing.time_limit):
         done = pairwise(features, store, **given)
@@ -148,38 +128,30 @@ def pairwise_command(
 @command
 def export_command(
     console: Console,
+    *,
     store: OldStore,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file or folder to write.")],
-    format: Annotated[ExportName, option("--format", "Format of the output.", WRITING)],  # noqa: A002
-    relation: Annotated[
-        str | None,
-        option(
-            "--relation",
-            "Write squared dissimilarities: Euclideanised by a file (.npz) of `dasrel euclideanize`, or plain.",
-            WRITING,
-            metavar="FILE|plain",
-        ),
-    ] = None,
-    memory: Memory = "1GiB",
+    options: ExportOptions,
     force: Force = False,
     dry_run: DryRun = False,
 ) -> None:
     """Write a STORE in a format of other tools."""
     from dasrel.geometry.euclidean import named_relation
-    from dasrel.io.export import as_numbers, estimate_export, export_matrix
+    from dasrel.io.export import as_numbers, export_matrix, prepare_export
 
-    given: Any = store if relation is None else named_relation(store, relation)
+    given: Any = store if options.relation is None else named_relation(store, options.relation)
+    wanted: dict[str, Any] = {"format": options.format, "memory": options.memory, "force": force}
     if dry_run:
-        console.cost(estimate_export(given, out, format=format, memory=memory, force=force))
+        console.cost(prepare_export(given, out, **wanted).cost())
         return
-    written = str(export_matrix(given, out, format=format, memory=memory, force=force))
+    written = str(export_matrix(given, out, **wanted))
     numbers = as_numbers(given)
     values = {
-        "store": store, "out": written, "format": format, "relation": relation, "kind": numbers.kind,
+        "store": store, "out": written, "format": options.format, "relation": options.relation, "kind": numbers.kind,
         "numbers": numbers.description, "seconds": console.seconds,
     }  # fmt: skip
-    lines = [("wrote", shown(written, limit=400)), ("format", format)]
-    console.result(values, lines if relation is None else [*lines, ("numbers", numbers.description)])
+    lines = [("wrote", shown(written, limit=400)), ("format", options.format)]
+    console.result(values, lines if options.relation is None else [*lines, ("numbers", numbers.description)])
 
 
 @command
@@ -199,12 +171,12 @@ def audit_command(
 ) -> None:
     """Describe a STORE: its objects, values, repairs and source."""
     if dry_run:
-        from dasrel.geometry.euclidean import estimate_spectrum
+        from dasrel.geometry.euclidean import prepare_spectrum
         from dasrel.store.audit import estimate_audit
 
         cost = estimate_audit(store, verify=verify, memory=memory)
         if spectrum:
-            ends = estimate_spectrum(store, memory=memory)
+            ends = prepare_spectrum(store, SpectrumOptions(memory=memory)).cost()
             cost = replace(cost, scans=cost.scans + ends.scans, memory=max(cost.memory, ends.memory))
         console.cost(cost)
         return
@@ -239,7 +211,7 @@ def append_command(
             help="One row per new object, with a value for every old one and then every new one: npy, npz, CSV, Zarr.",
         ),
     ],
-    ids: Ids = None,
+    reading: Annotated[Reading, IDS],
     features: Annotated[
         list[str] | None,
         option(
@@ -250,30 +222,24 @@ def append_command(
         ),
     ] = None,
     policy: Annotated[Policy, NEW_PAIRS],
-    memory: Memory = "1GiB",
-    resume: Annotated[
-        bool, option("--resume", "Resume even if the previous process may still be running.", WRITING)
-    ] = False,
-    force: Annotated[bool, option("--force", "Discard an unfinished append of another source.", WRITING)] = False,
+    writing: Annotated[Writing, APPENDING],
     dry_run: DryRun = False,
-    time_limit: TimeLimit = None,
     runtime: Runtime,
 ) -> None:
     """Add objects to a STORE, which stays readable: all of them or, if interrupted, none."""
-    from dasrel.io.append import append, estimate_append
+    from dasrel.io.append import append, prepare_append
 
-    limit = duration(time_limit)
     given: dict[str, Any] = {
-        "ids": None if ids is None else str(ids),
+        "ids": reading.ids,
         "features": features or None,
         "policy": policy,
-        "memory": memory,
+        "memory": writing.memory,
     }
     if dry_run:
-        console.cost(estimate_append(store, source, **given))
+        console.cost(prepare_append(store, source, **given).cost())
         return
-    with console.at(runtime), limits.limited(limit):
-        done = append(store, source, resume=resume, force=force, **given)
+    with console.at(runtime), limits.limited(writing.time_limit):
+        done = append(store, source, resume=writing.resume, force=writing.force, **given)
     report = done.report()
     size = "" if done.bytes_written is None else f", {done.bytes_written:,} bytes"
     kept = f", {done.tiles_kept:,} had already been written" if done.tiles_kept else ""

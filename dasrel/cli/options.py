@@ -11,15 +11,14 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from dasrel.cli.console import Console, as_option
 from dasrel.errors import InputError
-from dasrel.options import READING, RUNNING, SURVIVING, WRITING, OptionField, Selection, made, option_fields
-from dasrel.util.limits import duration_seconds
+from dasrel.options import READING, REPLACE, SURVIVING, WRITING, OptionField, Selection, made, option_fields
 from dasrel.vocabulary import KINDS
 
 OUTPUT = "Output"
@@ -32,18 +31,14 @@ def option(name: str, text: str, panel: str, **more: Any) -> Any:
 
 Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Required.", READING)]
 Memory = Annotated[str, option("--memory", "Memory that the command may use, such as 512MiB.", WRITING)]
-Force = Annotated[bool, option("--force", "Replace what exists, once the new one is complete.", WRITING)]
+Force = Annotated[bool, option("--force", REPLACE, WRITING)]
 TimeLimit = Annotated[
     str | None,
     option("--time-limit", "Stop after this time, such as 30m, 2h or HH:MM:SS.", SURVIVING, metavar="DURATION"),
 ]
-RunMemory = Annotated[
-    str | None, option("--memory", "Memory that may be used; half of the machine's if not given.", RUNNING)
-]
 DryRun = Annotated[
     bool, option("--dry-run", "Only print what would be read, written and used; write nothing.", WRITING)
 ]
-Ids = Annotated[Path | None, option("--ids", "Object names, one per line.", READING, metavar="FILE")]
 NewStore = Annotated[
     str, typer.Argument(metavar="STORE", help="The store to write: a folder or a URL such as s3://...")
 ]
@@ -74,12 +69,20 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
     return values
 
 
-def duration(text: str | None) -> float | None:
-    """Return the seconds of --time-limit, or None."""
-    try:
-        return None if text is None else duration_seconds(text)
-    except InputError as error:
-        raise typer.BadParameter(error.text(as_option), param_hint="--time-limit") from None
+def numbers_by_name(texts: list[str]) -> dict[str, float]:
+    """Read the values of an option NAME=NUMBER that may be repeated.
+
+    >>> numbers_by_name(["p=3"])
+    {'p': 3.0}
+    """
+    numbers = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            numbers[name] = float(value)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not NAME=NUMBER, such as p=3") from None
+    return numbers
 
 
 # ----------------------------------------------------------------------------------- groups that only commands have
@@ -96,35 +99,6 @@ class OutputOptions:
     ] = 0
 
 
-@dataclass(frozen=True)
-class CheckpointOptions:
-    """Checkpoints of a long computation: a parameter of a command, whose `made` the library takes."""
-
-    checkpoint: Annotated[
-        Path | None, option("--checkpoint", "A folder for the state between scans.", SURVIVING, metavar="DIR")
-    ] = None
-    every: Annotated[int, option("--every", "Scans between two checkpoints.", SURVIVING, metavar="N", min=1)] = 1
-    resume: Annotated[bool, option("--resume", "Continue from the last checkpoint, if there is one.", SURVIVING)] = (
-        False
-    )
-    time_limit: TimeLimit = None
-
-    def __post_init__(self) -> None:
-        for name, given in (("--every", self.every != 1), ("--resume", self.resume), ("--time-limit", self.time_limit)):
-            if given and self.checkpoint is None:
-                raise InputError(f"{name} needs --checkpoint DIR, a folder for the state")
-        if self.time_limit is not None:
-            duration_seconds(self.time_limit)
-
-    def made(self, *, force: bool) -> Any:
-        """Return the `dasrel.Checkpoint`, or None."""
-        if self.checkpoint is None:
-            return None
-        from dasrel.engine.checkpoint import Checkpoint
-
-        return Checkpoint(self.checkpoint, self.every, self.resume, force, self.time_limit)
-
-
 # ----------------------------------------------------------------------------------------------- functions as commands
 
 
@@ -134,8 +108,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     The command has the function's other parameters as options, and those of `OutputOptions`; the function runs inside
     the `Console` that they describe. A parameter whose type is a dataclass, such as `reading: Reading`, is an option
     group: each of its fields is an option, or those of a `dasrel.options.Selection`
-    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. What the class raises is reported as
-    wrong usage.
+    (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. One that may be left out has the type
+    `Checkpoint | None`. What the class raises is reported as wrong usage.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {}
@@ -170,10 +144,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def _group(hint: Any) -> Any:
     """Return the dataclass or the selection of its fields that a parameter stands for, or None."""
-    selected = (
-        [one for one in get_args(hint)[1:] if isinstance(one, Selection)] if get_origin(hint) is Annotated else []
-    )
-    return selected[0] if selected else hint if dataclasses.is_dataclass(hint) else None
+    if get_origin(hint) is Annotated:
+        return next((one for one in get_args(hint)[1:] if isinstance(one, Selection)), None)
+    if get_origin(hint) in (Union, UnionType):
+        groups: list[Any] = [one for one in get_args(hint) if dataclasses.is_dataclass(one)]
+        return Selection(groups[0], optional=True) if groups else None
+    return hint if dataclasses.is_dataclass(hint) else None
 
 
 def _is_shared(group: Any) -> bool:
@@ -193,16 +169,17 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
 
 def _parameter(one: OptionField) -> inspect.Parameter:
     """Return a field of a shared group as a parameter of a command; what is converted later is text here."""
-    listed = get_origin(one.type) is list
-    kind: Any = str if listed or one.option.parse is not None else one.type
-    default = one.default
+    listed, numbers = get_origin(one.type) is list, get_origin(one.type) is dict
+    kind: Any = list[str] if numbers else str if listed or one.option.parse is not None else one.type
+    default = None if numbers else one.default
     if default is dataclasses.MISSING:
         default = inspect.Parameter.empty
     elif listed and default is not None:
         default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in default)
     more: dict[str, Any] = {"metavar": one.option.metavar}
-    if kind in (int, float) and one.option.least is not None:
-        more["min"] = one.option.least
+    if kind in (int, float):
+        bounds = {"min": one.option.least, "max": one.option.most}
+        more |= {name: bound for name, bound in bounds.items() if bound is not None}
     flag = option(_flag(one), one.option.help, one.option.panel, **more)
     kind = kind | None if default is None else kind
     return inspect.Parameter(
@@ -227,9 +204,17 @@ def _made(group: Any, values: dict[str, Any]) -> Any:
                 values[one.name] = one.option.parse(text)
             elif get_origin(one.type) is list:
                 values[one.name] = comma_list(text, get_args(one.type)[0])
+            elif get_origin(one.type) is dict:
+                values[one.name] = numbers_by_name(text)
         except typer.BadParameter as error:
             raise typer.BadParameter(error.message, param_hint=_flag(one)) from None
         except ValueError as error:
             problem = error.text(as_option) if isinstance(error, InputError) else f"{text!r} {error}"
             raise typer.BadParameter(problem, param_hint=_flag(one)) from None
-    return made(group, values)
+    found = made(group, values)
+    if found is None:  # an optional group whose first option, which it needs, was not given
+        needed, *others = option_fields(group)
+        for one in others:
+            if values[one.name] != one.default:
+                raise typer.BadParameter(f"{_flag(one)} needs {_flag(needed)} {needed.option.metavar}")
+    return found

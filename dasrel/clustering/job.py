@@ -41,7 +41,7 @@ def cluster_into(
     out: str | Path,
     options: dict[str, Any],
     *,
-    memory: str | None = None,
+    memory: int | str | None = None,
     checkpoint: Checkpoint | None = None,
     about: dict[str, Any] | None = None,
     force: bool = False,
@@ -65,7 +65,7 @@ def prepare_job(
     options: dict[str, Any],
     out: str | Path | None = None,
     *,
-    memory: str | None = None,
+    memory: int | str | None = None,
     force: bool = False,
 ) -> ClusterJob:
     """Check options and the result folder, and make the runs.
@@ -97,7 +97,7 @@ class ClusterJob:
     previous: Previous | None
     """The earlier result that a warm start continues."""
     out: str | Path | None
-    memory: str | None
+    memory: int | str | None
     force: bool
 
     def run(self, *, checkpoint: Checkpoint | None = None, about: dict[str, Any] | None = None) -> dict[str, Any]:

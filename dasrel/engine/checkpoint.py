@@ -17,12 +17,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dasrel import __version__, kernels
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
+from dasrel.options import SURVIVING, option, time_limit_option
 from dasrel.util import limits, progress
 from dasrel.util.archives import read_state, write_state
 from dasrel.util.files import PARTIAL, exclusive_lock, remove_temporary_files
@@ -33,6 +35,7 @@ KEPT = 2
 KERNELS = "kernels"
 """The key of a checkpoint that names its kernels: with other kernels, the bits would differ."""
 _log = logging.getLogger("dasrel")
+_saved = partial(option, panel=SURVIVING)
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,17 @@ class Checkpoint:
     of the runs that still move and 24 for each of those kept; for searches of eigenvalues their basis. No scan.
     """
 
-    path: str | os.PathLike[str]
+    path: str | os.PathLike[str] = _saved(  # noqa: RUF009
+        MISSING, "A folder for the state between scans.", name="checkpoint", typed=str, metavar="DIR"
+    )
     """A folder, created if necessary. Several commands may share one."""
-    every: int = 1
+    every: int = _saved(1, "Scans between two checkpoints.", metavar="N", least=1)
     """Scans between two checkpoints: at most so many are repeated after a failure."""
-    resume: bool = False
+    resume: bool = _saved(False, "Continue from the last checkpoint, if there is one.")
     """Resume from the newest checkpoint, or begin where there is none yet."""
     force: bool = False
     """Without `resume`: begin anew although there are checkpoints; the first new one replaces them."""
-    time_limit: float | str | None = None
+    time_limit: float | str | None = time_limit_option()
     """Seconds, or such as "30m": raise `Stopped`, with a checkpoint, before the scan that would end later."""
 
     def __post_init__(self) -> None:

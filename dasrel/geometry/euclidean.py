@@ -37,6 +37,7 @@ from dasrel.geometry import gamma_search
 from dasrel.geometry.gamma_search import SearchContext, n_eps, search_shift
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Search, estimate_search, lanczos
 from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
+from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
 from dasrel.util import PathLike
@@ -127,40 +128,30 @@ def spectrum(
 
     Cost: a scan per step; 5 to 15 for matrices with structure, 40 and more for noise. Memory: 8 n block bytes per step.
     """
-    return _prepared_spectrum(matrix, kind, n_values, tol, block, max_scans, memory).run(checkpoint)
+    options = SpectrumOptions(n_values=n_values, tol=tol, max_scans=max_scans, memory=memory)
+    return prepare_spectrum(matrix, options, block=block, kind=kind).run(checkpoint)
 
 
-def estimate_spectrum(
-    matrix: Any,
-    *,
-    n_values: int = 8,
-    tol: float = 1e-3,
-    block: int = 8,
-    max_scans: int = 100,
-    kind: str | None = None,
-    memory: int | str | None = None,
-    picture: PathLike | None = None,
-) -> Cost:
-    """Estimate what `spectrum` would do with the same arguments, and writing its figure. Cost: no scan."""
-    return _prepared_spectrum(matrix, kind, n_values, tol, block, max_scans, memory).cost(picture)
-
-
-def _prepared_spectrum(
-    matrix: Any, kind: str | None, n_values: int, tol: float, block: int, max_scans: int, memory: int | str | None
-) -> _SpectrumJob:
+def prepare_spectrum(
+    matrix: Any, options: SpectrumOptions | None = None, *, block: int = 8, kind: str | None = None
+) -> SpectrumJob:
+    """Check the arguments of `spectrum`. Cost: no scan."""
+    options = options or SpectrumOptions()
     given = _as_relation(matrix, kind)
-    if n_values < 1:
-        raise InputError(f"n_values is at least 1, not {n_values}")
+    if options.n_values < 1:
+        raise InputError(f"n_values is at least 1, not {options.n_values}")
     if given.diagonal().any():
         raise InputError("the relation has a diagonal that is not zero, as kernels do: it is no dissimilarity")
-    limit = memory_limit(memory) // 2
+    limit = memory_limit(options.memory) // 2
     rounding = n_eps(given) * given.largest()
-    search = Search(lowest=1, highest=1, tol=tol, floor=rounding, block=block, max_scans=max_scans, memory=limit)
-    return _SpectrumJob(given, n_values, search, limit)
+    search = Search(
+        lowest=1, highest=1, tol=options.tol, floor=rounding, block=block, max_scans=options.max_scans, memory=limit
+    )
+    return SpectrumJob(given, options.n_values, search, limit)
 
 
 @dataclass(frozen=True)
-class _SpectrumJob:
+class SpectrumJob:
     """A spectrum with its arguments checked."""
 
     given: Relation
@@ -187,7 +178,7 @@ class _SpectrumJob:
             )
         return _described(result, self.given.n_objects, search, min(self.n_values, len(result.ritz)))
 
-    def cost(self, picture: PathLike | None) -> Cost:
+    def cost(self, picture: PathLike | None = None) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
         basis, most = estimate_search(self.search, self.given.n_objects, metric=False)
         outputs = () if picture is None else (Output(str(picture), 100_000),)
@@ -405,35 +396,16 @@ def euclideanize(
     stress; for power, exponential and log 20 to 100 more to find alpha. Memory: 8 n block bytes per step, or three
     times that.
     """
-    return _prepared(matrix, kind, method, alpha, tol, floor_zeros, max_scans, memory).run(checkpoint)
+    options = EuclideanizeOptions(
+        method=method, alpha=alpha, floor_zeros=floor_zeros, tol=tol, max_scans=max_scans, memory=memory
+    )
+    return prepare_euclideanize(matrix, options, kind=kind).run(checkpoint)
 
 
-def estimate_euclideanize(
-    matrix: Any,
-    out: PathLike,
-    *,
-    method: str = "ultrametric",
-    alpha: float | None = None,
-    tol: float = 1e-4,
-    floor_zeros: float | None = None,
-    max_scans: int = 200,
-    memory: int | str | None = None,
-    kind: str | None = None,
-) -> Cost:
-    """Estimate what `euclideanize` with the same arguments would do, and saving its result. Cost: no scan."""
-    return _prepared(matrix, kind, method, alpha, tol, floor_zeros, max_scans, memory).cost(out)
-
-
-def _prepared(
-    matrix: Any,
-    kind: str | None,
-    method: str,
-    alpha: float | None,
-    tol: float,
-    floor_zeros: float | None,
-    max_scans: int,
-    memory: int | str | None,
-) -> _EuclideanizeJob:
+def prepare_euclideanize(matrix: Any, options: EuclideanizeOptions, *, kind: str | None = None) -> EuclideanizeJob:
+    """Check the arguments of `euclideanize`. Cost: no scan."""
+    method, alpha, tol = options.method, options.alpha, options.tol
+    floor_zeros, max_scans = options.floor_zeros, options.max_scans
     given = _as_relation(matrix, kind)
     if method not in METHODS:
         raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
@@ -449,11 +421,11 @@ def _prepared(
         raise InputError(f"floor_zeros is a squared dissimilarity above 0, not {floor_zeros}")
     if not 0 < tol < 1 or max_scans < 1:
         raise InputError(f"tol lies between 0 and 1 and max_scans is at least 1, not {tol} and {max_scans}")
-    return _EuclideanizeJob(given, method, alpha, tol, floor_zeros, max_scans, memory_limit(memory) // 2)
+    return EuclideanizeJob(given, method, alpha, tol, floor_zeros, max_scans, memory_limit(options.memory) // 2)
 
 
 @dataclass(frozen=True)
-class _EuclideanizeJob:
+class EuclideanizeJob:
     """A Euclideanisation with its arguments checked."""
 
     given: Relation

@@ -109,11 +109,11 @@ def append(
     Cost: every new value is read or computed once; writes the m (n + m) new values, and the tiles at the edge that
     grow, at most n tile more. Memory: about four tiles per thread.
     """
-    job = _prepared(store, source, ids, features, policy or Policy(), memory)
+    job = prepare_append(store, source, ids=ids, features=features, policy=policy, memory=memory)
     return job.run(resume=resume, force=force)
 
 
-def estimate_append(
+def prepare_append(
     store: StoreLike,
     source: Any,
     *,
@@ -121,18 +121,12 @@ def estimate_append(
     features: Any = None,
     policy: Policy | None = None,
     memory: int | str = "1GiB",
-) -> Cost:
-    """Estimate what `append` would do with the same arguments.
+) -> AppendJob:
+    """Open the store and the source, and check what can be checked without reading values.
 
     Cost: reads the new rows or all features once for their checksums; reads no tile and writes nothing.
     """
-    return _prepared(store, source, ids, features, policy or Policy(), memory).cost()
-
-
-def _prepared(
-    store: StoreLike, source: Any, ids: str | Names | None, features: Any, policy: Policy, memory: int | str
-) -> _AppendJob:
-    """Open the store and the source, and check what can be checked without reading values."""
+    policy = policy or Policy()
     old = open_matrix(store)
     policy.check_kind(old.kind)
     if policy.missing == "max":
@@ -149,11 +143,11 @@ def _prepared(
             raise InputError("policies are for values that were given; those of a metric have no flaws to repair")
         provider, names, provenance = _open_features(source, features, old, given)
         about = {"as": "features", **provenance}
-    return _AppendJob(store, old, provider, names, about, policy, memory)
+    return AppendJob(store, old, provider, names, about, policy, memory)
 
 
 @dataclass(frozen=True)
-class _AppendJob:
+class AppendJob:
     """New objects and the store that they are appended to, with everything checked and nothing begun."""
 
     store: StoreLike

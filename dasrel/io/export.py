@@ -59,36 +59,26 @@ def export_matrix(
 
     Cost: one scan; a file of n^2 values (half of that condensed).
     """
-    return _prepared(matrix, out, format, memory, force).run()
+    return prepare_export(matrix, out, format=format, memory=memory, force=force).run()
 
 
-def estimate_export(
+def prepare_export(
     matrix: StoreLike | Matrix | Relation,
     out: str | os.PathLike[str],
     *,
     format: str,  # noqa: A002
     memory: int | str = "1GiB",
     force: bool = False,
-) -> Cost:
-    """Estimate what `export_matrix` would do with the same arguments. Cost: no tile is read."""
-    return _prepared(matrix, out, format, memory, force).cost()
-
-
-def _prepared(
-    matrix: StoreLike | Matrix | Relation,
-    out: str | os.PathLike[str],
-    format: str,  # noqa: A002
-    memory: int | str,
-    force: bool,
-) -> _ExportJob:
+) -> ExportJob:
+    """Check the arguments of `export_matrix`. Cost: no tile is read."""
     target = check_export(out, format, force=force)
     given = as_numbers(matrix)
     given.check(format)
-    return _ExportJob(given, target, format, memory)
+    return ExportJob(given, target, format, memory)
 
 
 @dataclass(frozen=True)
-class _ExportJob:
+class ExportJob:
     """A matrix to be written, with everything checked."""
 
     given: Numbers

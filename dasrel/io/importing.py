@@ -28,7 +28,6 @@ from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_t
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
-from dasrel.util.limits import Cost
 from dasrel.util.text import path_text, shown
 from dasrel.vocabulary import FORMATS
 
@@ -78,11 +77,13 @@ def import_matrix(
     in chunks that do not fit the tiles) are first spooled as plain numbers beside the store. Memory: one tile and its
     blocks per thread, within `writing.memory`.
     """
-    with _prepared(source, store, kind, reading, policy, writing) as job:
+    given: dict[str, Any] = {"kind": kind, "reading": reading, "policy": policy, "writing": writing}
+    with prepare_import(source, store, **given, write=True) as job:
         return job.result()
 
 
-def estimate_import(
+@contextlib.contextmanager
+def prepare_import(
     source: Any,
     store: StoreLike,
     *,
@@ -90,24 +91,11 @@ def estimate_import(
     reading: Reading | None = None,
     policy: Policy | None = None,
     writing: Writing | None = None,
-) -> Cost:
-    """Estimate what `import_matrix` would do with the same arguments. Cost: reads the source's header."""
-    with _prepared(source, store, kind, reading, policy, writing, write=False) as job:
-        return job.cost()
-
-
-@contextlib.contextmanager
-def _prepared(
-    source: Any,
-    store: StoreLike,
-    kind: str,
-    reading: Reading | None,
-    policy: Policy | None,
-    writing: Writing | None,
-    *,
-    write: bool = True,
+    write: bool = False,
 ) -> Iterator[StoreJob]:
-    """Check the arguments and the header of the source. With `write`, lock the target and spool a sequential source.
+    """Check the arguments of `import_matrix` and the header of the source, for a job to run or to estimate.
+
+    With `write`, which `run` needs, the target is locked inside the block and a sequential source is spooled.
 
     A source that cannot be used leaves no store behind.
     """

@@ -26,7 +26,6 @@ from dasrel.store.matrix import Matrix, StoredNames
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, parallel
-from dasrel.util.limits import Cost
 from dasrel.util.text import count_text, shown, some
 
 
@@ -78,11 +77,13 @@ def pairwise(
     Cost: reads the features two or three times; each task holds two tiles and two strips of features. Features other
     than a mapped `.npy` are held in memory, once on this machine and once on each worker.
     """
-    with _prepared_metric(features, store, metric, kind, ids, metric_options, writing or Writing()) as job:
+    given: dict[str, Any] = {"metric": metric, "kind": kind, "ids": ids, "metric_options": metric_options}
+    with prepare_pairwise(features, store, **given, writing=writing, write=True) as job:
         return job.result()
 
 
-def estimate_pairwise(
+@contextmanager
+def prepare_pairwise(
     features: Any,
     store: StoreLike,
     *,
@@ -91,29 +92,13 @@ def estimate_pairwise(
     ids: str | Names | None = None,
     metric_options: Mapping[str, Any] | None = None,
     writing: Writing | None = None,
-) -> Cost:
-    """Estimate what `pairwise` would do with the same arguments.
-
-    Cost: reads the features two or three times, and writes nothing.
-    """
-    arguments = (features, store, metric, kind, ids, metric_options, writing or Writing())
-    with _prepared_metric(*arguments, write=False) as job:
-        return job.cost()
-
-
-@contextmanager
-def _prepared_metric(
-    features: Any,
-    store: StoreLike,
-    metric: str,
-    kind: str,
-    ids: str | Names | None,
-    metric_options: Mapping[str, Any] | None,
-    writing: Writing,
-    *,
-    write: bool = True,
+    write: bool = False,
 ) -> Iterator[StoreJob]:
-    """Check the metric, the target and the features. With `write` the store is locked inside the block."""
+    """Check the metric, the target and the features, for a job to run or to estimate.
+
+    With `write`, which `run` needs, the store is locked inside the block. Cost: reads the features two or three times.
+    """
+    writing = writing or Writing()
     with claimed(store, writing) if write else nullcontext():
         chosen = resolve(metric, kind, metric_options)
         state = check_new_store(store, kind, Policy(), writing)

@@ -22,6 +22,7 @@ from dasrel.geometry.lanczos import Search, estimate_search, lanczos
 from dasrel.geometry.tree import Tree, TreeJob, minimum_spanning_tree
 from dasrel.kernels.products import panel_rows, panels
 from dasrel.kernels.spanning_forest import mirrored, seen_as_dissimilarity
+from dasrel.options import ImageOptions
 from dasrel.report.downsample import checked_order, cluster_order, induced_image, pixel_of_objects
 from dasrel.store.layout import TileSource
 from dasrel.store.matrix import Matrix, as_matrix, open_matrix
@@ -33,7 +34,6 @@ from dasrel.util.text import shown
 
 COLOURS = ("gray", "viridis")
 DOTS = 100  # dots per inch
-ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 EIGENVECTORS = 6
 EIGEN_SCANS = 8
 """Typical scans of `eigen_order`."""
@@ -244,74 +244,22 @@ def write_image(
         figure.savefig(temporary, format=form)
 
 
-def draw(
-    store: Any,
-    out: PathLike,
-    *,
-    order: str,
-    result: PathLike | None = None,
-    induced: bool = False,
-    pixels: int = 1000,
-    memory: int | str | None = None,
-    force: bool = False,
-) -> dict[str, Any]:
-    """Draw a matrix, its iVAT, or D(U) of a result, with the objects in an order; return what was drawn.
+def prepare_image(store: Any, out: PathLike, options: ImageOptions, *, force: bool = False) -> ImageJob:
+    """Check the arguments of `dasrel image`, and read the result that it names. Cost: no scan.
 
-    Parameters
-    ----------
-    order
-        "vat": along the minimum spanning tree; "ivat": the same, with minimax path dissimilarities as values; "labels":
-        by the clusters of `result`; "eigen": by the leading eigenvectors of -1/2 P D P; "none": as stored.
-    result
-        A folder that `dasrel cluster` wrote, of one setting.
-    induced
-        Draw D(U) of the result's memberships (K14 17) in this order, not the matrix.
-
-    Cost: one scan for the image, none for "ivat" and D(U); "vat" and "ivat" one for the tree; "eigen" those of Lanczos,
-    at most 30.
+    An order is "vat": along the minimum spanning tree; "ivat": the same, with minimax path dissimilarities as values;
+    "labels": by the clusters of a result; "eigen": by the leading eigenvectors of -1/2 P D P; "none": as stored.
     """
-    return _prepared(store, out, order, result, induced, pixels, memory, force).run()
-
-
-def estimate_image(
-    store: Any,
-    out: PathLike,
-    *,
-    order: str,
-    result: PathLike | None = None,
-    induced: bool = False,
-    pixels: int = 1000,
-    memory: int | str | None = None,
-    force: bool = False,
-) -> Cost:
-    """Estimate what `draw` would do with the same arguments. Cost: no scan; the result's labels are read."""
-    return _prepared(store, out, order, result, induced, pixels, memory, force).cost()
-
-
-def _prepared(
-    store: Any,
-    out: PathLike,
-    order: str,
-    result: PathLike | None,
-    induced: bool,
-    pixels: int,
-    memory: int | str | None,
-    force: bool,
-) -> _ImageJob:
-    if order not in ORDERS:
-        raise InputError(f"order is {shown(order)!r}: use one of {', '.join(ORDERS)}")
-    if result is None and (order == "labels" or induced):
-        raise InputError("an order by labels, and D(U), need a result of `dasrel cluster`")
     target = Path(out)
     if os.path.lexists(target) and not force:
         raise StoreError(f"{shown(target, limit=400)} exists", remedy="say {force=True} to replace it")
     matrix = open_matrix(store)
-    labels, memberships = (None, None) if result is None else read_result(result, matrix)
-    return _ImageJob(matrix, target, order, labels, memberships, induced, pixels, memory)
+    labels, memberships = (None, None) if options.result is None else read_result(options.result, matrix)
+    return ImageJob(matrix, target, options.order, labels, memberships, options.induced, options.pixels, options.memory)
 
 
 @dataclass(frozen=True, eq=False)
-class _ImageJob:
+class ImageJob:
     """An image with its arguments checked."""
 
     matrix: Matrix
@@ -325,7 +273,11 @@ class _ImageJob:
     memory: int | str | None
 
     def run(self) -> dict[str, Any]:
-        """Find the order, compute the image, and write it."""
+        """Find the order, compute the image, write it, and return what was drawn.
+
+        Cost: one scan for the image, none for "ivat" and D(U) (K14 17); "vat" and "ivat" one for the tree; "eigen"
+        those of Lanczos, at most 30.
+        """
         matrix = self.matrix
         tree = minimum_spanning_tree(matrix, memory=self.memory) if self.order in ("vat", "ivat") else None
         units = "dissimilarity" if tree is None else tree.units

@@ -26,25 +26,34 @@ from pydantic import (
     Field,
     ValidationError,
     create_model,
-    model_validator,
 )
 
+from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
 from dasrel.options import (
+    IDS,
     NEW_PAIRS,
     RENAMED,
     STORE_FORMAT,
+    ClusterOptions,
+    EuclideanizeOptions,
+    ExportOptions,
+    ImageOptions,
     OptionField,
+    PairwiseOptions,
     Policy,
     Reading,
     RunOptions,
     Selection,
+    SpectrumOptions,
+    TreeOptions,
+    Writing,
     made,
     option_fields,
 )
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.vocabulary import INITS, METHODS, ExportName, KindName, MethodName
+from dasrel.vocabulary import INITS, METHODS, KindName
 
 Group = TypeVar("Group")
 T = TypeVar("T", bound="Table")
@@ -67,11 +76,7 @@ def _printable(text: str) -> str:
 
 
 Memory = Annotated[str, AfterValidator(_memory)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Printable = Annotated[str, AfterValidator(_printable)]
-Every = Annotated[int, Field(ge=1)]
-"""Scans between two checkpoints; if not given, as many as read some gigabytes."""
 
 
 class Table(BaseModel):
@@ -106,10 +111,10 @@ def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]],
     def add(table: type[T]) -> type[T]:
         keys: dict[str, Any] = {}
         for one in chain.from_iterable(map(option_fields, groups)):
-            kind = types.get(one.name, _key_type(one))
+            kind = types.get(one.name, Memory if one.name == "memory" else _key_type(one))
             if one.default is MISSING:
                 keys[one.name] = (kind, ...)
-            elif isinstance(one.default, list):
+            elif isinstance(one.default, (list, dict)):
                 keys[one.name] = (kind, Field(default_factory=one.default.copy))
             else:
                 keys[one.name] = (kind | None if one.default is None else kind, one.default)
@@ -122,7 +127,8 @@ def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]],
 
 def _key_type(one: OptionField) -> Any:
     """Return the type of a key: that of the field, with its bounds, as TOML can give it."""
-    bounds: dict[str, Any] = {"ge": one.option.least, "gt": one.option.above}
+    limits = one.option
+    bounds: dict[str, Any] = {"ge": limits.least, "gt": limits.above, "le": limits.most, "lt": limits.below}
 
     def bounded(kind: Any) -> Any:
         if kind in (int, float):
@@ -132,6 +138,8 @@ def _key_type(one: OptionField) -> Any:
 
     if get_origin(one.type) is list:
         return Annotated[list[bounded(get_args(one.type)[0])], BeforeValidator(_listed), Field(min_length=1)]  # type: ignore[misc]
+    if get_origin(one.type) is dict:
+        return dict[str, bounded(get_args(one.type)[1])]  # type: ignore[misc]
     if get_origin(one.type) is tuple:
         members = get_args(one.type)
         return Annotated[list[members[0]], Field(min_length=len(members), max_length=len(members))]  # type: ignore[valid-type]
@@ -149,7 +157,7 @@ class MatrixTable(Table):
     SUFFIXES: ClassVar[tuple[str, ...]] = (".zarr",)
 
 
-@with_options(Reading, Policy, STORE_FORMAT, memory=Memory)
+@with_options(Reading, Policy, STORE_FORMAT)
 class Import(MatrixTable):
     """`dasrel import`."""
 
@@ -158,16 +166,12 @@ class Import(MatrixTable):
     kind: KindName
 
 
-@with_options(STORE_FORMAT, memory=Memory)
+@with_options(PairwiseOptions, IDS, STORE_FORMAT)
 class Pairwise(MatrixTable):
     """`dasrel pairwise`."""
 
     FILES = ("features", "ids")
     features: str
-    metric: str
-    kind: KindName = "distance"
-    metric_option: dict[str, Number] = Field(default_factory=dict)
-    ids: str | None = None
 
 
 class Demo(MatrixTable):
@@ -184,85 +188,66 @@ class Store(MatrixTable):
     path: str
 
 
-@with_options(NEW_PAIRS)
+@with_options(IDS, NEW_PAIRS, Selection(Writing, "memory"))
 class Append(Table):
     """`dasrel append`: to the matrix of this workflow, in the order of the file."""
 
     FILES = ("source", "ids")
     store: str | None = None
     source: str
-    ids: str | None = None
-    memory: Memory = "1GiB"
 
 
+EVERY = Selection(Checkpoint, "every", every={"default": None})
+"""Scans between two checkpoints; if not given, as many as read some gigabytes."""
+
+
+@with_options(SpectrumOptions, EVERY)
 class Spectrum(Table):
     """`dasrel spectrum`."""
 
     HOW = ("every",)  # memory matters to the result: with less of it the search may take fewer steps
     SUFFIXES = (".json", ".png")
     store: str | None = None
-    values: Annotated[int, Field(ge=1)] = 8
-    tol: Positive = 1e-3
-    max_scans: Annotated[int, Field(ge=1)] = 100
-    memory: Memory | None = None
-    every: Every | None = None
     picture: bool = False
 
 
+@with_options(EuclideanizeOptions, EVERY)
 class Euclideanize(Table):
     """`dasrel euclideanize`."""
 
     HOW = ("every",)
     SUFFIXES = (".npz",)
     store: str | None = None
-    method: MethodName
-    alpha: Positive | None = None
-    floor_zeros: Positive | None = None
-    tol: Annotated[float, Field(gt=0, lt=1)] = 1e-4
-    max_scans: Annotated[int, Field(ge=1)] = 200
-    memory: Memory | None = None
-    every: Every | None = None
 
 
-@with_options(RunOptions)
+@with_options(RunOptions, ClusterOptions, EVERY, warm_start=Literal[True] | str)
 class Cluster(Table):
-    """`dasrel cluster`."""
+    """`dasrel cluster`.
+
+    `warm_start` names a cluster step, or a folder of results, or is true: the last result of this step itself, if there
+    is one that fits.
+    """
 
     HOW = ("memory", "strict", "every")
     SUFFIXES = ("",)
     store: str | None = None
-    warm_start: Literal[True] | str | None = None
-    """A cluster step, a folder of results, or true: the last result of this step itself, if there is one that fits."""
-    memory: Memory | None = None
-    strict: bool = False
-    every: Every | None = None
 
 
+@with_options(TreeOptions)
 class Tree(Table):
     """`dasrel tree`."""
 
     SUFFIXES = ("",)
     store: str | None = None
-    memory: Memory | None = None
 
 
+@with_options(ImageOptions)
 class Image(Table):
     """`dasrel image`."""
 
     SUFFIXES = (".png", ".pdf", ".svg")
     store: str | None = None
-    order: Literal["vat", "ivat", "labels", "eigen", "none"] = "vat"
-    result: str | None = None
-    induced: bool = False
-    pixels: Annotated[int, Field(ge=2, le=20_000)] = 1000
     format: Literal["png", "pdf", "svg"] = "png"
-    memory: Memory | None = None
-
-    @model_validator(mode="after")
-    def _labels_come_from_a_result(self) -> Image:
-        if (self.order == "labels" or self.induced) and self.result is None:
-            raise ValueError("result is missing: name the cluster step whose labels to use")
-        return self
 
 
 class Figure(Table):
@@ -273,14 +258,12 @@ class Figure(Table):
     title: str = ""
 
 
+@with_options(ExportOptions)
 class Export(Table):
     """`dasrel export`."""
 
     SUFFIXES = (".npy", ".lsmat", ".phy", ".zarr")
     store: str | None = None
-    format: ExportName
-    relation: str | None = None
-    memory: Memory = "1GiB"
 
 
 @with_options(Runtime, **{one.name: Printable for one in option_fields(Runtime) if one.type is str})

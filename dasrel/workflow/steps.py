@@ -88,6 +88,7 @@ def _import(job: Job) -> Summary:
 
 def _pairwise(job: Job) -> Summary:
     from dasrel.io.pairwise import pairwise
+    from dasrel.options import PairwiseOptions
 
     table = job.step.table
     if (found := _complete(job)) is not None:
@@ -95,10 +96,8 @@ def _pairwise(job: Job) -> Summary:
     matrix = pairwise(
         job.places["features"],
         job.file(".zarr"),
-        metric=table.metric,
-        kind=table.kind,
+        **vars(table.group(PairwiseOptions)),
         ids=job.places.get("ids"),
-        metric_options=table.metric_option,
         writing=_writing(job),
     )
     return _described(matrix)
@@ -152,18 +151,12 @@ def _described(matrix: Any) -> Summary:
 
 
 def _spectrum(job: Job) -> Summary:
-    from dasrel.geometry.euclidean import spectrum
+    from dasrel.geometry.euclidean import prepare_spectrum
+    from dasrel.options import SpectrumOptions
     from dasrel.report.figures import spectrum_picture
 
     table = job.step.table
-    found = spectrum(
-        job.store,
-        n_values=table.values,
-        tol=table.tol,
-        max_scans=table.max_scans,
-        memory=table.memory,
-        checkpoint=job.checkpoint(),
-    )
+    found = prepare_spectrum(job.store, table.group(SpectrumOptions)).run(job.checkpoint())
     values = found.as_dict()
     job.file(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     if table.picture:
@@ -172,19 +165,10 @@ def _spectrum(job: Job) -> Summary:
 
 
 def _euclideanize(job: Job) -> Summary:
-    from dasrel.geometry.euclidean import euclideanize
+    from dasrel.geometry.euclidean import prepare_euclideanize
+    from dasrel.options import EuclideanizeOptions
 
-    table = job.step.table
-    found = euclideanize(
-        job.store,
-        method=table.method,
-        alpha=table.alpha,
-        tol=table.tol,
-        floor_zeros=table.floor_zeros,
-        max_scans=table.max_scans,
-        memory=table.memory,
-        checkpoint=job.checkpoint(),
-    )
+    found = prepare_euclideanize(job.store, job.step.table.group(EuclideanizeOptions)).run(job.checkpoint())
     found.save(job.file(".npz"))
     report = found.report()
     return {name: report[name] for name in ("method", "gamma", "ratio", "converged")}
@@ -229,19 +213,12 @@ def _tree(job: Job) -> Summary:
 
 
 def _image(job: Job) -> Summary:
-    from dasrel.report.matrix_image import draw
+    from dasrel.options import ImageOptions
+    from dasrel.report.matrix_image import prepare_image
 
     table = job.step.table
-    drawn = draw(
-        job.store,
-        job.file(f".{table.format}"),
-        order=table.order,
-        result=job.places.get("result"),
-        induced=table.induced,
-        pixels=table.pixels,
-        memory=table.memory,
-        force=True,
-    )
+    options = table.group(ImageOptions, result=job.places.get("result"))
+    drawn = prepare_image(job.store, job.file(f".{table.format}"), options, force=True).run()
     return {"title": drawn["title"], "side": drawn["side"]}
 
 

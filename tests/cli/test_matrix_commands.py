@@ -222,15 +222,14 @@ def test_missing_max(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pairwise_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "names").write_text("a\nb\n")
     line = (
         f"pairwise x.npy d.zarr --metric rbf --kind kernel --metric-option gamma=0.1 --ids {tmp_path}/names"
         " --store-dtype float64 --tile 64 --compress lz4 --memory 2GiB --resume --force"
     )
     positional, named = caught(monkeypatch, "dasrel.io.pairwise.pairwise", line)
     assert positional == ("x.npy", "d.zarr")
-    assert list(named.pop("ids")) == ["a", "b"]
     assert named == {
+        "ids": f"{tmp_path}/names",
         "metric": "rbf",
         "kind": "kernel",
         "metric_options": {"gamma": 0.1},
@@ -273,7 +272,7 @@ def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) ->
         ("import a b --kind distance --no-such", "--no-such"),
         ("pairwise a b", "--metric"),
         ("pairwise a b --metric minkowski --metric-option p", "NAME=NUMBER"),
-        ("pairwise a b --metric euclidean --kind nearness", "'nearness' is no kind"),
+        ("pairwise a b --metric euclidean --kind nearness", "'--kind': "),
         ("export a b", "--format"),
         ("export a b --format xls", "--format"),
         ("audit", "STORE"),

@@ -14,9 +14,9 @@ from dasrel.cli.app import run
 from dasrel.errors import InputError
 from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
-from dasrel.options import Writing
+from dasrel.options import ImageOptions, Writing
 from dasrel.report.downsample import cluster_order
-from dasrel.report.matrix_image import draw, eigen_order, estimate_image
+from dasrel.report.matrix_image import eigen_order, prepare_image
 
 N = 90
 
@@ -76,25 +76,24 @@ def test_cluster_order_follows_given_labels_then_decreasing_membership():
     np.testing.assert_array_equal(cluster_order(memberships, np.array([0, 0, 0, 1])), [0, 2, 1, 3])
 
 
-@pytest.mark.parametrize("function", [draw, estimate_image])
-def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(function, tmp_path):
-    """Running and estimating make the same checks."""
-    absent, out = tmp_path / "absent.zarr", tmp_path / "x.png"
-    with pytest.raises(InputError, match="use one of vat, ivat, labels, eigen, none"):
-        function(absent, out, order="random")
+def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(tmp_path):
+    out = tmp_path / "x.png"
+    with pytest.raises(InputError, match="must be one of vat, ivat, labels, eigen, none, not 'random'"):
+        ImageOptions(order="random")
     for options in ({"order": "labels"}, {"order": "none", "induced": True}):
-        with pytest.raises(InputError, match="need a result"):
-            function(absent, out, **options)
+        with pytest.raises(InputError, match="need a result of `dasrel cluster`; name it as result"):
+            ImageOptions(**options)
     out.touch()
     with pytest.raises(dasrel.StoreError, match="exists"):
-        function(absent, out, order="none")
+        prepare_image(tmp_path / "absent.zarr", out, ImageOptions(order="none"))
 
 
 @pytest.mark.parametrize("order", ["vat", "ivat", "none", "eigen"])
 def test_the_scans_of_an_image_are_estimated(store, tmp_path, order):
-    cost = estimate_image(store[0], tmp_path / "x.png", order=order, pixels=30)
+    job = prepare_image(store[0], tmp_path / "x.png", ImageOptions(order=order, pixels=30))
+    cost = job.cost()
     with dasrel.watch() as meter:
-        drawn = draw(store[0], tmp_path / "x.png", order=order, pixels=30)
+        drawn = job.run()
     assert cost.scans.least <= meter.scans <= cost.scans.most
     assert cost.facts["side"] == drawn["side"] == 30
 

@@ -76,6 +76,7 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
+from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.clustering.planning import plan_clustering
 from dasrel.store.writer import Writing
 
@@ -87,20 +88,21 @@ def actions(path, folder):
     named = lambda path: euclidean.named_relation(path, store + ".npz")
     runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5)
     auto = dasrel.grid("fcm2", 2, max_iter=3)
+    ultrametric = EuclideanizeOptions("ultrametric", max_scans=12)
     return {
         "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
         "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
         "spectrum": (
-            lambda: euclidean.estimate_spectrum(path, max_scans=12),
+            lambda: euclidean.prepare_spectrum(path, SpectrumOptions(max_scans=12)).cost(),
             lambda: dasrel.spectrum(path, max_scans=12)),
         "euclideanize": (
-            lambda: euclidean.estimate_euclideanize(path, folder + "/e.npz", method="ultrametric", max_scans=12),
+            lambda: euclidean.prepare_euclideanize(path, ultrametric).cost(folder + "/e.npz"),
             lambda: dasrel.euclideanize(path, method="ultrametric", max_scans=12)),
         "export": (
-            lambda: export.estimate_export(named(path), folder + "/1.npy", format="npy"),
+            lambda: export.prepare_export(named(path), folder + "/1.npy", format="npy").cost(),
             lambda: dasrel.export_matrix(relation, folder + "/2.npy", format="npy", force=True)),
         "lsmat": (
-            lambda: export.estimate_export(named(path), folder + "/1.tsv", format="lsmat"),
+            lambda: export.prepare_export(named(path), folder + "/1.tsv", format="lsmat").cost(),
             lambda: dasrel.export_matrix(relation, folder + "/2.tsv", format="lsmat", force=True)),
     }[what]
 

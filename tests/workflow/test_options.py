@@ -1,0 +1,114 @@
+"""Options are declared once: commands, workflow files and Python take the same ones, with the same defaults."""
+
+import inspect
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+import typer
+from pydantic_core import PydanticUndefined
+
+import dasrel
+from dasrel.cli.app import app
+from dasrel.cli.options import OutputOptions, comma_list
+from dasrel.options import (
+    EuclideanizeOptions,
+    ExportOptions,
+    PairwiseOptions,
+    Selection,
+    SpectrumOptions,
+    TreeOptions,
+    made,
+    option_fields,
+)
+from dasrel.workflow.schema import TABLES
+
+COMMANDS = {str(name): one for name, one in vars(typer.main.get_command(app))["commands"].items()}
+STEPS = sorted(set(COMMANDS) & set(TABLES) - {"demo"})  # the command is a workflow of its own, of which the step is one
+
+EVERYWHERE = {one.name for one in fields(OutputOptions)} | {one.name for one in option_fields(dasrel.Runtime)}
+"""What a command prints, and where it runs: for workflows options of `dasrel run`, and the table [runtime]."""
+STARTING = {"dry_run", "resume", "force", "time_limit", "part"}
+"""How one process goes about the work. `dasrel run` resumes by itself, and has its own --dry-run and --time-limit."""
+COMMAND_ONLY = {
+    "import": {"store"},  # the output, which is named after the step
+    "pairwise": {"store"},
+    "append": {"features"},  # follow from the steps that the store was made by
+    "cluster": {"out", "checkpoint"},  # are in the folder of the workflow
+    "euclideanize": {"out", "checkpoint"},
+    "export": {"out"},
+    "image": {"out"},
+    "spectrum": {"checkpoint"},
+    "tree": {"out"},
+}
+TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
+OTHER_DEFAULTS = {
+    ("import", "kind"),  # the command explains the four kinds if it is missing
+    ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"), ("image", "store"),
+    ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
+    ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
+    ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
+}  # fmt: skip
+
+
+def options(command: str) -> dict[str, Any]:
+    return {str(one.name): one for one in COMMANDS[command].params if one.name not in {"help", *EVERYWHERE}}
+
+
+def test_the_steps_are_found() -> None:
+    assert sorted(COMMAND_ONLY) == STEPS
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_command_and_its_step_take_the_same_options(step: str) -> None:
+    given, keys = set(options(step)), set(TABLES[step].model_fields)
+    assert given - keys - STARTING == COMMAND_ONLY[step]
+    assert keys - given == TABLE_ONLY.get(step, set())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_their_defaults_are_equal(step: str) -> None:
+    different = set()
+    for name, key in TABLES[step].model_fields.items():
+        one = options(step).get(name)
+        if one is None:
+            continue
+        default = key.get_default(call_default_factory=True)
+        if one.required or default is PydanticUndefined:
+            same = one.required == (default is PydanticUndefined)
+        elif isinstance(default, list):
+            same = comma_list(one.default, type(default[0])) == default
+        else:
+            same = one.default == default or (not one.default and default == {})
+        if not same:
+            different.add((step, name))
+    assert different == {one for one in OTHER_DEFAULTS if one[0] == step}
+
+
+@pytest.mark.parametrize(
+    ("function", "group", "other"),
+    [
+        (dasrel.spectrum, SpectrumOptions, set()),
+        (dasrel.euclideanize, EuclideanizeOptions, {"method"}),  # commands want it named
+        (dasrel.pairwise, PairwiseOptions, {"metric_options"}),  # None is the same as none
+        (dasrel.minimum_spanning_tree, TreeOptions, set()),
+        (dasrel.export_matrix, Selection(ExportOptions, "format", "memory"), set()),  # the matrix may be a relation
+    ],
+)
+def test_functions_have_the_defaults_of_their_group(function: Any, group: Any, other: set[str]) -> None:
+    parameters = inspect.signature(function).parameters
+    different = set()
+    for one in option_fields(group):
+        default = parameters[one.field].default
+        if (MISSING if default is inspect.Parameter.empty else default) != one.default:
+            different.add(one.field)
+    assert different == other
+
+
+def test_an_optional_group_is_made_if_its_required_field_is_given() -> None:
+    every = Selection(dasrel.Checkpoint, "every")
+    assert made(every, {"every": 3}) is None
+    assert made(dasrel.Checkpoint, {"checkpoint": "c", "every": 3}) == dasrel.Checkpoint("c", every=3)
+    required = {one.name: one.default is MISSING for one in option_fields(dasrel.Checkpoint)}
+    assert [name for name, wanted in required.items() if wanted] == ["checkpoint"]
+    assert all(one.default is not MISSING for one in option_fields(Selection(dasrel.Checkpoint, optional=True)))
