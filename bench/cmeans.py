@@ -29,7 +29,8 @@ from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_file
 
 from dasrel import open_matrix, watch
 from dasrel.clustering.fit import cluster
-from dasrel.clustering.runs import Clustering, Run, grid
+from dasrel.clustering.result import Clustering
+from dasrel.clustering.runs import Run, grid
 from dasrel.engine.readahead import tile_cache
 from dasrel.errors import DasrelWarning
 from dasrel.kernels.checks import TileStatistics

@@ -14,12 +14,17 @@ from dasrel.clustering.planning import (
     ClusteringPlan as ClusteringPlan,
     plan_clustering as plan_clustering,
 )
+from dasrel.clustering.result import Clustering as Clustering
 from dasrel.clustering.runs import (
-    Clustering as Clustering,
     Partition as Partition,
     Run as Run,
     RunResult as RunResult,
     grid as grid,
+)
+from dasrel.clustering.validity import (
+    Validity as Validity,
+    silhouette_samples as silhouette_samples,
+    validity as validity,
 )
 from dasrel.engine.checkpoint import Checkpoint as Checkpoint
 from dasrel.engine.relation import Relation as Relation, relation as relation

@@ -39,6 +39,23 @@ METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 """The orders of the objects in an image."""
 
+INDICES = {
+    "silhouette": True,
+    "fuzzy_silhouette": True,
+    "xie_beni": False,
+    "kwon": False,
+    "pbm": True,
+    "davies_bouldin": False,
+    "calinski_harabasz": True,
+    "partition_coefficient": True,
+    "modified_partition_coefficient": True,
+    "partition_entropy": False,
+    "within_between": False,
+    "pearson_gamma": True,
+    "dunn": True,
+}
+"""The validity indices of partitions, and whether a larger value is better."""
+
 FORMATS = {
     "npy": "NumPy array: square, or condensed (1-D)",
     "npz": "NumPy archive with one such array, or a SciPy sparse matrix",

@@ -41,7 +41,8 @@ from dasrel.clustering.bundle import (
     unspread,
 )
 from dasrel.clustering.model import Model
-from dasrel.clustering.runs import Clustering, Partition, Run, RunResult, checked_runs, stored_run
+from dasrel.clustering.result import Clustering
+from dasrel.clustering.runs import Partition, Run, RunResult, checked_runs, stored_run
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, relation as as_relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
@@ -166,7 +167,7 @@ class PreparedClustering:
             tuple(_partition(relation, done.kept[index]) for index in sorted(done.kept)),
             results, scans=scans, first_scans=first["scans"], bundles=len(bundles), columns=tuple(done.stats.columns),
             seconds=seconds, update_seconds=done.stats.update_seconds, largest_eigenvalue=first["eigenvalue"],
-            warnings=notes.issue(),
+            warnings=notes.issue(), relation=relation,
         )  # fmt: skip
 
 

@@ -23,7 +23,8 @@ from dasrel.clustering.bundle import unspread
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
 from dasrel.clustering.output import load_model, write_clustering
-from dasrel.clustering.runs import Clustering, Partition, Run, grid
+from dasrel.clustering.result import Clustering
+from dasrel.clustering.runs import Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import InputError, StoreError

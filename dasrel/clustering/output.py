@@ -24,7 +24,8 @@ import numpy as np
 
 from dasrel import __version__
 from dasrel.clustering.model import Model
-from dasrel.clustering.runs import Clustering, Partition, Run
+from dasrel.clustering.result import Clustering
+from dasrel.clustering.runs import Partition, Run
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, PathLike
 from dasrel.util.limits import Cost, Output, Range

@@ -1,4 +1,4 @@
-"""Runs and their results: what to run (`Run`, `grid`), and what was found (`RunResult`, `Partition`, `Clustering`).
+"""Runs and their results: what to run (`Run`, `grid`), and what one has found (`RunResult`, `Partition`).
 
 A run is a rule with its parameters and its initial memberships. All of it is checked before a tile is read.
 """
@@ -351,45 +351,6 @@ class Partition:
     def image(self, objects: Sequence[int] | NDArray[np.intp]) -> Float:
         """Return the induced dissimilarity D(U) = 1 - U'U / max(U'U) (K14 17) of chosen objects, (k, k)."""
         return rules.induced_dissimilarity(self.memberships.T, np.asarray(objects, dtype=np.intp))
-
-
-@dataclass(frozen=True, eq=False)
-class Clustering:
-    """The result of `cluster`."""
-
-    partitions: tuple[Partition, ...]
-    """The best run of every setting, in the order in which settings were given."""
-    kept: tuple[Partition, ...]
-    """Every run, in the order given, with `keep_all`; else empty."""
-    runs: tuple[RunResult, ...]
-    """Every run, in the order given."""
-    scans: int
-    first_scans: int
-    """Of them, those before the first iteration, for entropy_weight="auto"."""
-    bundles: int
-    columns: tuple[int, ...]
-    """Columns multiplied in each iteration's scan."""
-    seconds: float
-    update_seconds: float
-    """Of them, outside scans: membership updates."""
-    largest_eigenvalue: float | None
-    """lambda_max of -1/2 P D P without spread, where it was needed."""
-    warnings: tuple[str, ...]
-
-    @property
-    def best(self) -> Partition:
-        """The best run of the only setting; objectives of several settings cannot be compared."""
-        if len(self.partitions) > 1:
-            raise InputError(
-                f"there are {count_text(len(self.partitions), 'setting')} and their objectives cannot be compared:"
-                " choose from partitions, or compare them by a validity index"
-            )
-        return self.partitions[0]
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return one row per run, plain values."""
-        chosen = {id(partition.result) for partition in self.partitions}
-        return [{"run": k, **r.row(), "best": id(r) in chosen} for k, r in enumerate(self.runs)]
 
 
 def stored_run(run: Run) -> dict[str, Any]:

@@ -294,6 +294,13 @@ class Relation:
         """
         return left_products([(self, np.asarray(U))], memory=memory)[0]
 
+    def complete_product(self, product: Float, U: Array) -> None:
+        """Add what needs no tiles, the spread and the terms, to the product of U (k x n) with the view, in place."""
+        if self.beta:
+            product += self.beta * (U.sum(axis=1, keepdims=True, dtype=np.float64) - U)
+        for weight, term in self.terms:
+            product += weight * term.left(U.astype(np.float64, copy=False))
+
     def matmat(self, V: ArrayLike, *, memory: int | str | None = None) -> Float:
         """Return D V for V of n x k (or n); float64.
 
@@ -441,10 +448,7 @@ class LeftProducts:
         """
         results = self._products.run(columns)
         for r, u, product in zip(self._relations, columns, results, strict=True):
-            if r.beta:
-                product += r.beta * (u.sum(axis=1, keepdims=True, dtype=np.float64) - u)
-            for weight, term in r.terms:
-                product += weight * term.left(u.astype(np.float64, copy=False))
+            r.complete_product(product, u)
         return results
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.output import save_clustering
-from dasrel.clustering.runs import Clustering, grid
+from dasrel.clustering.result import Clustering
+from dasrel.clustering.runs import grid
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.io.pairwise import pairwise
 from dasrel.options import Writing
