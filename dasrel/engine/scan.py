@@ -38,7 +38,7 @@ from dasrel.engine import worker_cache
 from dasrel.engine.readahead import ReadAhead, TileCache, tile_cache, worker_buffer_bytes
 from dasrel.engine.worker_cache import Group, PinnedTiles
 from dasrel.errors import MemoryLimitError
-from dasrel.store.layout import Layout, Reader, TileSource
+from dasrel.store.layout import Layout, Reader, TileSource, unchanged
 from dasrel.util import Array, limits, parallel, progress
 from dasrel.util.text import size_text
 
@@ -412,6 +412,8 @@ class PreparedScan:
         shares
             Functions that replace the `share` of each consumer.
 
+        Raises if another store has taken the place of this one meanwhile.
+
         Cost: one scan. Workers may join and leave between two scans: memory is compared with the limits each time.
         """
         consumers: Sequence[Consumer] = self.consumers
@@ -421,7 +423,7 @@ class PreparedScan:
         client = parallel.active_client()
         of_workers = None if client is None else limits.worker_memory(client)
         threads, ahead = self._check_memory(of_workers)
-        with _one_at_a_time, parallel.single_threaded_blas():
+        with _one_at_a_time, parallel.single_threaded_blas(), unchanged(self.source):
             counted = progress.current()
             if client is None or of_workers is None:
                 results = _scan_here(self.source, self.plan, consumers, counted, threads, ahead)

@@ -17,6 +17,7 @@ from dasrel.engine.relation import Relation
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.io.array_files import allocated
 from dasrel.kernels.checks import copy_transposed
+from dasrel.store.layout import unchanged
 from dasrel.store.matrix import ArrayMatrix, Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
@@ -113,6 +114,7 @@ def _write(given: Numbers, target: Path, format: str, memory: int | str) -> Path
     with (
         disk_errors(target, full=full, name=path_text(target)),
         replacing_folder(target, make=False) if is_folder else replacing(target) as temporary,
+        unchanged(given.matrix),
     ):
         write(given, temporary, memory)
     return target

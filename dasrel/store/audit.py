@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 from dasrel.errors import StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.layout import Layout, TileIndex
-from dasrel.store.matrix import open_matrix, read_manifest
+from dasrel.store.matrix import Matrix, open_matrix, open_unchecked, read_manifest
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, parallel
 from dasrel.util.limits import Cost, Range, memory_limit
@@ -29,9 +31,9 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
     Parameters
     ----------
     verify
-        Read every tile and check that it is there, that its checksum is right, that it holds no NaN, that its range is
-        the recorded one, and that the diagonal and the symmetry of the tiles on it are right. Only a complete store
-        can be verified.
+        Read every tile and check that it is there, that its checksum is right and the recorded one, that it holds no
+        NaN, that its range is the recorded one, and that the diagonal and the symmetry of the tiles on it are right;
+        compare ids, diagonal and records with their checksums. Only a complete store can be verified.
     memory
         Anonymous memory that the verification may take on this machine.
 
@@ -40,9 +42,9 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
     dict
         `n_objects`, `kind`, `tile`, `dtype`, `state`, `tiles`, `tiles_written`, `bytes_per_scan`,
         `bytes_on_disk` (None for a remote store), the facts `pairs`, `minimum`, `maximum`, `mean`, `zeros`,
-        `asymmetry`, `diagonal`, `missing`, `clipped` (each None while the store is unfinished), `input` (the policies)
-        and `provenance`. With `verify` also `verified`: `tiles` read and `bad`, one entry per fault with `tile`,
-        `file`, `objects` and `problem`.
+        `asymmetry`, `diagonal`, `missing`, `clipped` (each None while the store is unfinished), `input` (the policies),
+        `provenance`, and `without_checksums`: what an earlier version wrote without checksums. With `verify` also
+        `verified`: `tiles` read and `bad`, one entry per fault with `tile`, `file`, `objects` and `problem`.
 
     Cost: no scan; one scan with `verify`.
     """
@@ -66,7 +68,11 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
         "input": manifest["input"],
         "provenance": manifest["provenance"],
         "format_version": manifest["format_version"],
+        "without_checksums": [],
     }
+    if manifest["state"] == "complete":
+        with contextlib.suppress(StoreError):  # damaged checksums are a fault for `verify`
+            result["without_checksums"] = Matrix(store, manifest, group).without_checksums()
     if verify:
         result["verified"] = {"tiles": total, "bad": _verify(store, memory)}
     return result
@@ -105,17 +111,20 @@ class _Seen:
 
 def _verify(store: StoreLike, memory: int | str) -> list[dict[str, Any]]:
     """Return every fault of a complete store, tile by tile in the order of all work."""
-    matrix = open_matrix(store)
+    matrix = open_unchecked(store)
     layout, files = matrix.layout, matrix.files
     bad: list[dict[str, Any]] = []
-    try:
-        diagonal = matrix.diagonal
-        rows = matrix.records()
-        if matrix.ids.shape != (layout.n_objects,):
-            raise StoreError(f"{count_text(matrix.ids.shape[0], 'id')} for {count_text(layout.n_objects, 'object')}")
-    except Exception as error:  # whatever Zarr says about a damaged array
-        problem = f"ids, diagonal or records cannot be read: {shown(error, limit=200)}"
-        return [{"tile": None, "file": location(store), "objects": None, "problem": problem}]
+    parts: tuple[Callable[[], Any], ...] = (
+        lambda: matrix.ids, lambda: matrix.diagonal, matrix.records, matrix.checksums
+    )  # fmt: skip
+    for read in parts:
+        try:
+            read()
+        except StoreError as error:
+            bad.append({"tile": None, "file": location(store), "objects": None, "problem": error.problem})
+    if bad:
+        return bad
+    diagonal, rows = matrix.diagonal, matrix.records()
     strips = 3 * STRIP * layout.tile * layout.dtype.itemsize
     seen = parallel.run(
         partial(_look, files),
@@ -203,6 +212,9 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     for one in provenance.get("appends", []):
         source = shown(one["source"], limit=200)
         lines.append(("appended", f"{count_text(one['objects'], 'object')} by their {one['as']}: {source}"))
+    if audit["without_checksums"]:
+        lacking = ", ".join(audit["without_checksums"])
+        lines.append(("no checksums of", f"{lacking}: written by an earlier dasrel; import again to be able to verify"))
     if "verified" in audit:
         lines += _verdict(audit["verified"])
     return lines

@@ -7,8 +7,9 @@ by one rename (or one put of an object). Until then everything is prepared where
     new tiles               are written beside the old ones
     tiles at the edge       have room for more objects: the grown tile takes the old one's place by a rename, and holds
                             the same numbers where the old one had some; a reader's map of the old file stays valid
-    progress                the record of each finished tile, and in its attributes the appended data and the process
-    records-N               the records of all tiles of the grown store
+    progress                the record and checksum of each finished tile, and in its attributes the appended data
+                            and the process
+    records-N, checksums-N  the records and checksums of all tiles of the grown store
 
 A killed process leaves the old store, and the same append resumes with the missing tiles. A local store is locked
 meanwhile, as by an import; where that is not possible the attributes of `progress` name the process at work.
@@ -31,9 +32,9 @@ from dasrel import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.store.layout import Layout
-from dasrel.store.matrix import Matrix, open_matrix, read_manifest
-from dasrel.store.tile_files import StoreLike, TileFiles, lasting, local_path, location
-from dasrel.store.writer import store_lock, sweep
+from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
+from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, lasting, local_path, location
+from dasrel.store.writer import split_progress, store_lock, sweep, write_records
 from dasrel.util import Array, Names
 from dasrel.util.files import crc32c, disk_errors, process_is_alive, temporary_path
 from dasrel.util.text import count_text, redacted, shown, some
@@ -53,7 +54,7 @@ class AppendTransaction:
         self.files = TileFiles(old.files.store, self.layout, old.files.mapped)
         self._group = group
         self._owner = {"host": socket.gethostname(), "process": os.getpid(), "token": uuid.uuid4().hex}
-        self._before = old.records()
+        self._before, self._checksums = old.records(), old.checksums()
 
     def tiles(self) -> list[Tile]:
         """List the tiles that this append writes, new and grown, in the order of all work."""
@@ -102,10 +103,11 @@ class AppendTransaction:
         sweep(self.old.store)
         if resumed:
             self._group["progress"].attrs["owner"] = self._owner
+            self.files = replace(self.files, progress_length=self._group["progress"].shape[2])
         else:
             side = self.layout.n_blocks
             self._group.create_array(
-                "progress", shape=(side, side, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
+                "progress", shape=(side, side, PROGRESS_LENGTH), chunks=(1, 1, PROGRESS_LENGTH),
                 dtype="float64", fill_value=float("nan"), compressors=None, overwrite=True,
                 attributes={"append": wanted, "owner": self._owner},
             )  # fmt: skip
@@ -122,21 +124,18 @@ class AppendTransaction:
         old_side, side = self.old.layout.n_blocks, self.layout.n_blocks
         rows = np.full((side, side, RECORD_LENGTH), np.nan)
         rows[:old_side, :old_side] = self._before
-        fresh = np.asarray(self._group["progress"][:, self.first :])
+        checksums = np.full((side, side), -1)
+        checksums[:old_side, :old_side] = self._checksums
+        fresh, fresh_checksums = split_progress(self._group["progress"][:, self.first :])
         for i, j in self.tiles():
-            rows[i, j] = fresh[i, j - self.first]
+            rows[i, j], checksums[i, j] = fresh[i, j - self.first], fresh_checksums[i, j - self.first]
         total = TileStatistics()
         for tile in self.layout.tiles():
             total = total.merged(TileStatistics.from_row(rows[tile]))
         if checksum is None:
             sums = b"".join(int(rows[tile][_CHECKSUM]).to_bytes(4, "little") for tile in self.tiles())
             checksum = f"crc32c of tiles: {crc32c(sums):08x}"
-        name = f"records-{self.layout.n_objects}"
-        columns = self._group[self.old.manifest.get("records", "records")].attrs.asdict()
-        kept = self._group.create_array(
-            name, shape=rows.shape, chunks=rows.shape, dtype="float64", overwrite=True, attributes=columns
-        )
-        kept[:] = rows
+        suffix, names = f"-{self.layout.n_objects}", self._all_names()
         provenance = self.old.manifest["provenance"]
         added = {
             **{key: value for key, value in self.about.items() if key != "modified"},
@@ -147,14 +146,15 @@ class AppendTransaction:
         manifest = {
             **self.old.manifest,
             "n_objects": self.layout.n_objects,
-            "audit": audit_of(total, self._all_names()),
-            "records": name,
+            "audit": audit_of(total, names),
+            "records": f"records{suffix}",
+            "checksums": write_records(self._group, suffix, rows, checksums, names),
             "provenance": {**provenance, "appends": [*provenance.get("appends", []), added]},
         }
         if self._group["progress"].attrs.get("owner") != self._owner:
             raise StoreError(f"another append to {self._where()} has taken over; nothing was added by this one")
-        self._group.attrs["dasrel"] = manifest
-        self._clean(name)
+        self._group.attrs["dasrel"] = sealed(manifest)
+        self._clean(suffix)
         sweep(self.old.store)
         return open_matrix(self.old.store)
 
@@ -182,12 +182,13 @@ class AppendTransaction:
         if "diagonal" in self._group:
             self._group["diagonal"].resize((size,))
 
-    def _clean(self, records: str) -> None:
+    def _clean(self, suffix: str) -> None:
         """Remove obsolete data; the previous records stay, for a reader that is just opening them."""
-        keep = (records, self.old.manifest.get("records", "records"))
+        before = self.old.manifest.get("records", "records").removeprefix("records")
+        keep = [name + end for name in ("records", "checksums") for end in (suffix, before)]
         del self._group["progress"]
         for name in list(self._group.array_keys()):
-            if name.startswith("records") and name not in keep:
+            if name.startswith(("records", "checksums")) and name not in keep:
                 del self._group[name]
 
     def _all_names(self) -> Names:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from dasrel.errors import StoreError
 from dasrel.util import Array
 
 TileIndex = tuple[int, int]
@@ -102,3 +105,17 @@ class TileSource(Protocol):
     @property
     def diagonal(self) -> Array | None:
         """Self-similarities for kinds similarity and kernel."""
+
+    def check_unchanged(self) -> None:
+        """Raise if another matrix has taken the place of this one since it was opened."""
+
+
+@contextmanager
+def unchanged(source: TileSource) -> Iterator[None]:
+    """Read tiles inside the block; raise if another matrix has taken the place of this one by its end."""
+    try:
+        yield
+    except StoreError:
+        source.check_unchanged()  # a tile of another store is no damage
+        raise
+    source.check_unchanged()

@@ -6,11 +6,12 @@ is known without reading a tile.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,16 +23,20 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.options import Policy
-from dasrel.store.layout import Layout, Reader, TileIndex
+from dasrel.store.layout import Layout, Reader, TileIndex, unchanged
 from dasrel.store.tile_files import (
+    RecordedChecksums,
     StoreLike,
     TileFiles,
     _group,
     checked_ids,
+    checksum_text,
     default_tile,
     is_mapped,
     lasting,
+    local_path,
     location,
+    read_checksums,
     zarr_store,
 )
 from dasrel.util import Array, Names, limits, parallel
@@ -40,6 +45,7 @@ from dasrel.util.text import count_text, redacted, shown, size_text, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 FORMAT_VERSION = 1
+IMPORT_AGAIN = "import the source again, or restore the store from a copy"
 DECIDING = ("input", "compress", "format_version")
 """Other fields of a manifest on which the values depend."""
 
@@ -57,10 +63,15 @@ class Matrix:
         self.dtype: np.dtype[Any] = np.dtype(manifest["dtype"])
         self.audit: dict[str, Any] = manifest["audit"]
         self.layout = Layout(self.n_objects, self.tile, self.dtype)
-        self.files = TileFiles(lasting(store), self.layout, is_mapped(group))
+        self._checksums: dict[str, Any] = manifest.get("checksums") or {}
+        known = self._checksums.get("tiles")
+        recorded = RecordedChecksums(self._checksums["array"], known) if known else None
+        self.files = TileFiles(lasting(store), self.layout, is_mapped(group), recorded)
         self._ids: Array | None = None
         self._index: dict[str, int] | None = None
         self._diagonal: Array | None = None
+        self._signature: tuple[int, ...] | None = None
+        """Of the manifest's file when it was last found unchanged."""
 
     def __repr__(self) -> str:
         objects = count_text(self.n_objects, "object")
@@ -79,19 +90,100 @@ class Matrix:
     def ids(self) -> Array:
         """The objects' names, an array of n strings."""
         if self._ids is None:
-            self._ids = np.asarray(self._group["ids"][: self.n_objects])
+            found = np.asarray(self._stored("ids")[: self.n_objects])
+            self._check("ids", joined_names(found))
+            with _refused(f"the ids of {location(self.store)} are damaged"):
+                self._ids = checked_ids(found, self.n_objects)
         return self._ids
 
     @property
     def diagonal(self) -> Array | None:
         """Self-similarities (n float64) for kinds similarity and kernel, else None."""
         if self._diagonal is None and is_similarity(self.kind):
-            self._diagonal = np.asarray(self._group["diagonal"][: self.n_objects])
+            found = np.asarray(self._stored("diagonal")[: self.n_objects])
+            self._check("diagonal", found)
+            if found.shape != (self.n_objects,) or not np.isfinite(found).all():
+                raise StoreError(
+                    f"the diagonal of {location(self.store)} is damaged: values are missing", remedy=IMPORT_AGAIN
+                )
+            self._diagonal = found
         return self._diagonal
 
     def records(self) -> Array:
         """Read the statistics of every tile, (n_blocks, n_blocks, numbers of a record); NaN below the diagonal."""
-        return np.asarray(self._group[self.manifest.get("records", "records")][:])
+        found = np.asarray(self._stored(self.manifest.get("records", "records")))
+        self._check("records", found)
+        return found
+
+    def check(self) -> None:
+        """Raise if ids, diagonal, records or the tiles' checksums are not those that the manifest describes.
+
+        Cost: reads them; some ten bytes per object and some hundred per tile.
+        """
+        _ = self.ids, self.diagonal, self.records()
+        self.checksums()
+
+    def checksums(self) -> Array:
+        """Return the checksum of every tile, (n_blocks, n_blocks) int64; -1 where none is kept."""
+        recorded, shape = self.files.recorded, (self.layout.n_blocks,) * 2
+        if recorded is None:
+            return np.full(shape, -1)
+        found = read_checksums(self.files.store, recorded)
+        if found is None or found.shape != shape:
+            raise StoreError(f"the checksums of the tiles of {location(self.store)} are missing", remedy=IMPORT_AGAIN)
+        return found
+
+    def check_unchanged(self) -> None:
+        """Raise if another store has taken the place of this one since it was opened. An append is no other store.
+
+        Cost: of a local store a stat of its manifest, which is read again only after a change. Of others nothing where
+        each tile that is read is compared with its checksum, else a read of the manifest.
+        """
+        local = local_path(self.files.store)
+        seen = None if local is None else _signature(local)
+        if seen is not None and seen == self._signature:
+            return
+        if local is None and not self.without_checksums():
+            return
+        try:
+            now = read_manifest(self.files.store)[0]
+        except StoreError as error:
+            raise StoreError(
+                f"{location(self.store)} cannot be read any more: it was removed or replaced while it was read",
+                remedy="run again with a store that stays as it is",
+            ) from error
+        if not _is_continued(self.manifest, now):
+            raise StoreError(
+                f"{location(self.store)} was replaced by another store while it was read",
+                remedy="run again",
+            )
+        self._signature = seen
+
+    def without_checksums(self) -> list[str]:
+        """Return the parts of the store that cannot be verified, because an earlier version kept no checksums."""
+        parts = ("ids", *(("diagonal",) if is_similarity(self.kind) else ()), "records")
+        lacking = [name for name in parts if not self._checksums.get(name)]
+        known = self.checksums()
+        unknown = sum(known[tile] < 0 for tile in self.layout.tiles())
+        return lacking + ([f"places of {count_text(unknown, 'tile')}"] if unknown else [])
+
+    def _stored(self, name: str) -> Array:
+        """Read one of the small arrays beside the tiles."""
+        try:
+            return np.asarray(self._group[name][:])
+        except Exception as error:  # whatever Zarr says about a damaged array
+            raise StoreError(
+                f"{name} of {location(self.store)} cannot be read: {shown(error, limit=200)}", remedy=IMPORT_AGAIN
+            ) from None
+
+    def _check(self, name: str, content: Array | bytes) -> None:
+        wanted = self._checksums.get(name)
+        if wanted and wanted != (found := checksum_text(content)):
+            raise StoreError(
+                f"{name} of {location(self.store)} are not those that were written (checksum {found}, recorded"
+                f" {wanted})",
+                remedy=IMPORT_AGAIN,
+            )
 
     def positions(self, ids: Iterable[str]) -> list[int]:
         """Return the positions of the objects with these names."""
@@ -107,7 +199,7 @@ class Matrix:
         """Read tile (i, j), i <= j, without padding: rows of strip i against columns of strip j."""
         if not 0 <= i <= j < self.layout.n_blocks:
             raise InputError(f"no tile ({i}, {j}): tiles have 0 <= i <= j < {self.layout.n_blocks}")
-        return self.files.read(i, j)
+        return self.files.read_checked(i, j)
 
     def rows(self, ids: Iterable[str]) -> Array:
         """Read the rows of chosen objects as stored, both triangles: an array of (number of ids, n).
@@ -118,7 +210,8 @@ class Matrix:
 
     def rows_at(self, where: Array) -> Array:
         """Read the rows of the objects at these positions, as `rows`."""
-        return rows_of(self.files, where)
+        with unchanged(self):
+            return rows_of(self.files, where)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)
@@ -166,7 +259,7 @@ class Matrix:
         import dask
         import dask.array as da
 
-        read = dask.delayed(TileFiles.read, pure=True)
+        read = dask.delayed(TileFiles.read_checked, pure=True)
         tiles = {
             (i, j): da.from_delayed(read(self.files, i, j), self.layout.shape(i, j), self.dtype)
             for i, j in self.layout.tiles()
@@ -204,19 +297,29 @@ def dense_array(matrix: Any, dtype: Any, copy: bool | None) -> Array:
             f" {size_text(free // 2)}; use `to_dask()` or `rows(ids)`, or give dasrel's functions the matrix itself"
         )
     whole = np.empty(matrix.shape, dtype=wanted)
-    for i, j in matrix.layout.tiles():
-        tile = matrix.files.read_checked(i, j)
-        whole[matrix.layout.span(i), matrix.layout.span(j)] = tile
-        if i != j:
-            whole[matrix.layout.span(j), matrix.layout.span(i)] = tile.T
+    with unchanged(matrix):
+        for i, j in matrix.layout.tiles():
+            tile = matrix.files.read_checked(i, j)
+            whole[matrix.layout.span(i), matrix.layout.span(j)] = tile
+            if i != j:
+                whole[matrix.layout.span(j), matrix.layout.span(i)] = tile.T
     return whole
 
 
 def open_matrix(store: StoreLike) -> Matrix:
     """Open a complete store: a local path, a URL that Zarr opens (`s3://...`), or a Zarr store object.
 
-    Cost: no scan; reads the manifest. The ids are read at their first use.
+    Raises if the manifest, the ids or the diagonal are damaged, or if this is no store.
+
+    Cost: no scan; reads the manifest, the ids, the diagonal and the records.
     """
+    matrix = open_unchecked(store)
+    matrix.check()
+    return matrix
+
+
+def open_unchecked(store: StoreLike) -> Matrix:
+    """Open a complete store; its ids, diagonal and records are checked at their first use. Cost: reads the manifest."""
     manifest, group = read_manifest(store)
     if manifest["state"] != "complete":
         raise StoreError(
@@ -224,6 +327,30 @@ def open_matrix(store: StoreLike) -> Matrix:
             remedy="run the command that wrote it again with {resume=True}",
         )
     return Matrix(store, manifest, group)
+
+
+def _signature(store: Path) -> tuple[int, ...] | None:
+    """Return numbers that change when the manifest of a local store is written."""
+    try:
+        found = os.stat(store / "zarr.json")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _is_continued(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Tell whether a manifest is the same as before, or that of the same store with more objects appended."""
+    if before == now:
+        return True
+    older, newer = ({**manifest["provenance"]} for manifest in (before, now))
+    appends, more = older.pop("appends", []), newer.pop("appends", [])
+    fixed = ("format_version", "kind", "tile", "dtype", "compress", "input")
+    return (
+        all(before.get(name) == now.get(name) for name in fixed)
+        and older == newer
+        and more[: len(appends)] == appends
+        and len(more) > len(appends)
+    )
 
 
 def _reopened(store: StoreLike, manifest: dict[str, Any]) -> Matrix:
@@ -262,7 +389,21 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
             f"{location(store)} has format version {manifest.get('format_version')}, this dasrel reads version"
             f" {FORMAT_VERSION}: use the dasrel that wrote it, or import the source again"
         )
+    if manifest.get("state") == "complete" and "identity" in manifest and manifest != sealed(manifest):
+        raise StoreError(
+            f"the manifest of {location(store)} is not the one that was written: it was edited or is damaged",
+            remedy=IMPORT_AGAIN,
+        )
     return manifest, group
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a complete store with its `identity`, a hash of all the rest.
+
+    With the checksums in it, equal identities mean equal stores.
+    """
+    plain = {name: value for name, value in manifest.items() if name != "identity"}
+    return {**plain, "identity": digest([json.dumps(plain, sort_keys=True).encode()])}
 
 
 def stored_ids(store: StoreLike) -> Array:
@@ -351,6 +492,9 @@ class ArrayMatrix:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)
 
+    def check_unchanged(self) -> None:
+        """Do nothing: an array in memory is the caller's own."""
+
     def records(self) -> Array:
         """Return the statistics of every tile of the upper triangle in order, with their checksums."""
         return np.array([record.to_row() for record in self._records])
@@ -433,6 +577,20 @@ def _fingerprint(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
 
 def _joined_ids(matrix: Matrix | ArrayMatrix) -> bytes:
     return "\n".join(str(name) for name in matrix.ids).encode("utf-8", "surrogatepass")
+
+
+def joined_names(names: Names) -> bytes:
+    """Return the names as bytes whose checksum stands for them."""
+    return "\0".join(map(str, names)).encode("utf-8", "surrogatepass")
+
+
+@contextlib.contextmanager
+def _refused(problem: str) -> Iterator[None]:
+    """Turn a fault of stored names into a fault of the store."""
+    try:
+        yield
+    except InputError as error:
+        raise StoreError(f"{problem}: {error.problem}", remedy=IMPORT_AGAIN) from None
 
 
 def remote_content_hash(url: str) -> str:

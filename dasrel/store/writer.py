@@ -29,11 +29,13 @@ from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.options import Policy, Writing
 from dasrel.store.layout import Layout
-from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, open_matrix, read_manifest
+from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
 from dasrel.store.tile_files import (
+    PROGRESS_LENGTH,
     StoreLike,
     TileFiles,
     checked_ids,
+    checksum_text,
     default_tile,
     is_mapped,
     lasting,
@@ -75,7 +77,8 @@ class Writer:
         self.store = store
         self.manifest = manifest
         self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
-        self.files = TileFiles(lasting(store), self.layout, is_mapped(group))
+        length = group["progress"].shape[2] if "progress" in group else PROGRESS_LENGTH
+        self.files = TileFiles(lasting(store), self.layout, is_mapped(group), progress_length=length)
         self.ids = np.asarray(group["ids"][:])
         self._group = group
 
@@ -112,7 +115,7 @@ class Writer:
         if "progress" in self._group:
             del self._group["progress"]
         provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
-        self._group.attrs["dasrel"] = {**self.manifest, "provenance": provenance, "state": "complete"}
+        self._group.attrs["dasrel"] = sealed({**self.manifest, "provenance": provenance, "state": "complete"})
         return self._into_place()
 
     def _audit(self, checksum: str | None) -> None:
@@ -123,29 +126,21 @@ class Writer:
                 where=some(missing),
                 remedy="run again with {resume=True}",
             )
-        rows = np.asarray(self._group["progress"][:])
+        rows, checksums = split_progress(self._group["progress"][:])
         records = [TileStatistics.from_row(rows[i, j]) for i, j in self.layout.tiles()]
         if self.manifest["input"]["missing"] == "max" and any(r.missing for r in records):
             records = self._fill_with_maximum(records)
-            rows = np.asarray(self._group["progress"][:])
+            rows, checksums = split_progress(self._group["progress"][:])
         total = TileStatistics()
         for record in records:
             total = total.merged(record)
         if checksum is None:
             parts = b"".join(int(r.source_checksum).to_bytes(4, "little") for r in records)
             checksum = f"crc32c of tiles: {crc32c(parts):08x}"
-        kept = self._group.create_array(
-            "records",
-            shape=rows.shape,
-            chunks=rows.shape,
-            dtype="float64",
-            overwrite=True,
-            attributes=_record_names(),
-        )
-        kept[:] = rows
         self.manifest = {
             **self.manifest,
             "audit": audit_of(total, self.ids),
+            "checksums": write_records(self._group, "", rows, checksums, self.ids),
             "provenance": {**self.manifest["provenance"], "checksum": checksum},
         }
         self._group.attrs["dasrel"] = self.manifest
@@ -366,15 +361,38 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
             compressors=None,
         )
     group.create_array(
-        "progress", shape=(n_blocks, n_blocks, RECORD_LENGTH), chunks=(1, 1, RECORD_LENGTH),
+        "progress", shape=(n_blocks, n_blocks, PROGRESS_LENGTH), chunks=(1, 1, PROGRESS_LENGTH),
         dtype="float64", fill_value=float("nan"), compressors=None,
     )  # fmt: skip
     group.attrs["dasrel"] = manifest
     return group
 
 
-def _record_names() -> dict[str, Any]:
-    return {"columns": [field.name for field in fields(TileStatistics)]}
+def split_progress(rows: Any) -> tuple[Array, Array]:
+    """Return the records of the tiles and their checksums; -1 where there is none, as of an earlier version."""
+    rows = np.asarray(rows)
+    if rows.shape[-1] == RECORD_LENGTH:
+        return rows, np.full(rows.shape[:-1], -1, dtype=np.int64)
+    checksums = rows[..., RECORD_LENGTH]
+    return rows[..., :RECORD_LENGTH].copy(), np.where(np.isnan(checksums), -1, checksums).astype(np.int64)
+
+
+def write_records(group: Any, suffix: str, rows: Array, checksums: Array, ids: Names) -> dict[str, Any]:
+    """Write the arrays `records` and `checksums` with this suffix; return the checksums of a store for its manifest."""
+    columns = {"columns": [field.name for field in fields(TileStatistics)]}
+    kept = group.create_array(
+        f"records{suffix}", shape=rows.shape, chunks=rows.shape, dtype="float64", overwrite=True, attributes=columns
+    )
+    kept[:] = rows
+    kept = group.create_array(
+        f"checksums{suffix}", shape=checksums.shape, chunks=checksums.shape, dtype="int64", fill_value=-1,
+        compressors=None, overwrite=True, config={"write_empty_chunks": True},
+    )  # fmt: skip
+    kept[:] = checksums
+    found = {"array": f"checksums{suffix}", "tiles": checksum_text(checksums), "records": checksum_text(rows)}
+    if "diagonal" in group:
+        found["diagonal"] = checksum_text(np.asarray(group["diagonal"][: len(ids)]))
+    return {**found, "ids": checksum_text(joined_names(ids))}
 
 
 def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:

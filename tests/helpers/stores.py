@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     found = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "result.json"}
     assert {"runs.csv", "labels.csv", "memberships.npy", "model.npz"} == set(found)
     return said, found
+
+
+def written_before(store: Path) -> Path:
+    """Make a complete store into one that an earlier version wrote, without checksums beside the tiles."""
+    document = json.loads((store / "zarr.json").read_text())
+    manifest = document["attributes"]["dasrel"]
+    shutil.rmtree(store / manifest.pop("checksums")["array"])
+    del manifest["identity"]
+    (store / "zarr.json").write_text(json.dumps(document))
+    return store
 
 
 def marks(store: Path) -> dict[str, tuple[int, int]]:

@@ -54,7 +54,7 @@ def test_any_zarr_reader_reads_it(store):
     np.testing.assert_array_equal(values[:][stored], line_distances(N)[stored])
     assert np.isnan(values[:][~stored]).all()
     names = {p.name for p in store.iterdir()}
-    assert names == {"zarr.json", "values", "ids", "records"}
+    assert names == {"zarr.json", "values", "ids", "records", "checksums"}
     manifest = group.attrs["dasrel"]
     assert (manifest["kind"], manifest["n_objects"], manifest["state"]) == ("distance", N, "complete")
 

@@ -143,7 +143,8 @@ def test_an_import_writes_the_same_store(kind: str, dtype: Any) -> None:
     dasrel.import_matrix(f"sources/{kind}.npy", "again.zarr", kind=kind, writing=writing)
     old = f"stores/{kind}-{dtype}.zarr"
     assert tile_bytes("again.zarr") == tile_bytes(old)
-    assert manifest("again.zarr") == manifest(old)
+    assert manifest("again.zarr").items() >= manifest(old).items()
+    assert dasrel.audit_store(old)["without_checksums"][-1] == "places of 6 tiles"
 
 
 def test_a_compressed_store_gives_its_source() -> None:
@@ -179,7 +180,7 @@ def test_an_interrupted_import_is_resumed() -> None:
     if not resumed("import", "sources/distance.npy", "stores/interrupted.zarr", *asked, "--resume"):
         return
     assert tile_bytes("stores/interrupted.zarr") == tile_bytes(STORE)
-    assert manifest("stores/interrupted.zarr") == manifest(STORE)
+    assert manifest("stores/interrupted.zarr").items() >= manifest(STORE).items()
     assert {name: Path("stores/interrupted.zarr/values/c", name).stat().st_mtime_ns for name in before} == times
     assert dasrel.audit_store("stores/interrupted.zarr", verify=True)["verified"]["tiles"] == 6
 

@@ -1,0 +1,359 @@
+"""A store cannot lie: exchanged tiles, other ids, another store in its place and edited metadata are refused."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+import zarr
+from scipy.spatial.distance import cdist
+
+import dasrel
+from dasrel.cli import app
+from dasrel.engine.readahead import tile_cache
+from dasrel.engine.scan import reduction, scan
+from dasrel.errors import StoreError
+from dasrel.io.append import append
+from dasrel.store.audit import audit_lines, audit_store
+from tests.helpers.matrices import distances, uniform_points
+from tests.helpers.stores import stored, whole, written_before
+
+N, TILE = 70, 20  # 4 tiles a side, the last one padded
+VALUES = distances(uniform_points(N))
+OTHER = distances(uniform_points(N, 3, seed=77))
+WRITTEN = "the tile is not the one that was written here"
+
+
+@pytest.fixture(params=[None, "lz4"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    stored(tmp_path / "s.zarr", VALUES, tile=TILE, dtype="float64", compress=request.param)
+    return tmp_path / "s.zarr"
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    stored(tmp_path / "s.zarr", VALUES, tile=TILE, dtype="float64")
+    return tmp_path / "s.zarr"
+
+
+def total(tile: Any, on_diagonal: bool) -> float:
+    return float(tile.sum())
+
+
+def add(first: float, second: float) -> float:
+    return first + second
+
+
+def faults(store: Path) -> list[tuple[Any, str]]:
+    return [(fault["tile"], fault["problem"]) for fault in audit_store(store, verify=True)["verified"]["bad"]]
+
+
+def exchange(store: Path, first: str, second: str) -> None:
+    """Exchange two tiles, each with its own checksum."""
+    one, other = store / "values" / "c" / first, store / "values" / "c" / second
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(kept)
+
+
+def grow(store: Path) -> None:
+    """Append five objects."""
+    points = uniform_points(N)
+    points = np.vstack([points, points[:5] + 0.25])
+    append(store, cdist(points[N:], points), ids=[f"new {k}" for k in range(5)])
+
+
+# --------------------------------------------------------------------------------------------------------------- tiles
+
+
+def test_exchanged_tiles_are_refused_by_every_reader(store: Path, tmp_path: Path) -> None:
+    matrix = dasrel.open_matrix(store)
+    exchange(store, "0/1", "0/2")
+    for read in (
+        lambda: matrix.read_tile(0, 1),
+        lambda: matrix.rows(["3"]),
+        lambda: np.asarray(matrix),
+        lambda: whole(matrix),
+        lambda: scan(matrix, [reduction(total, add)]),
+        lambda: dasrel.export_matrix(store, tmp_path / "out.npy", format="npy"),
+        lambda: dasrel.cluster(store, dasrel.Run("fcm2", 3)),
+        lambda: matrix.content_hash(verify=True),
+    ):
+        with pytest.raises(StoreError, match=WRITTEN) as caught:
+            read()
+        assert "tile (0, " in str(caught.value)
+    assert not (tmp_path / "out.npy").exists()
+    assert [(tile, problem.partition(" (")[0]) for tile, problem in faults(store)] == [
+        ([0, 1], WRITTEN),
+        ([0, 2], WRITTEN),
+    ]
+
+
+def test_a_transposed_tile_with_a_new_checksum_is_refused(plain: Path) -> None:
+    file = plain / "values" / "c" / "1" / "2"
+    tile = np.frombuffer(file.read_bytes()[:-4]).reshape(TILE, TILE).T.tobytes()
+    file.write_bytes(tile + google_crc32c.value(tile).to_bytes(4, "little"))
+    with pytest.raises(StoreError, match=rf"{WRITTEN}.*tile \(1, 2\)"):
+        scan(dasrel.open_matrix(plain), [reduction(total, add)])
+    [(place, problem)] = faults(plain)
+    assert place == [1, 2]
+    assert problem.startswith(WRITTEN)
+
+
+def test_tiles_read_past_the_page_cache_are_compared(plain: Path) -> None:
+    exchange(plain, "0/1", "0/2")
+    matrix = dasrel.open_matrix(plain)
+    tile_cache(matrix, page_cache=0)
+    with pytest.raises(StoreError, match=WRITTEN):
+        scan(matrix, [reduction(total, add)])
+
+
+def test_workers_compare_tiles(store: Path, client: Any) -> None:
+    matrix = dasrel.open_matrix(store)
+    exchange(store, "0/1", "0/2")
+    with pytest.raises(StoreError, match=WRITTEN):
+        scan(matrix, [reduction(total, add)])
+
+
+def test_tiles_exchanged_between_two_reads_in_a_process(store: Path) -> None:
+    matrix = dasrel.open_matrix(store)
+    scan(matrix, [reduction(total, add)])
+    exchange(store, "0/1", "0/2")
+    with pytest.raises(StoreError, match=WRITTEN):
+        scan(matrix, [reduction(total, add)])
+
+
+def test_a_store_of_an_earlier_version_says_what_cannot_be_verified(store: Path) -> None:
+    written_before(store)
+    assert dasrel.open_matrix(store).without_checksums() == ["ids", "records", "places of 10 tiles"]
+    np.testing.assert_array_equal(whole(dasrel.open_matrix(store)), VALUES)
+    lines = dict(audit_lines(audit_store(store, verify=True)))
+    assert lines["no checksums of"].startswith("ids, records, places of 10 tiles: written by an earlier dasrel")
+    assert lines["verified"] == "10 tiles read, no faults"
+
+
+def test_a_new_store_can_be_verified_completely(store: Path) -> None:
+    audit = audit_store(store, verify=True)
+    assert audit["without_checksums"] == []
+    assert "no checksums of" not in dict(audit_lines(audit))
+    assert audit["verified"]["bad"] == []
+
+
+def test_an_append_to_a_store_of_an_earlier_version_records_the_tiles_that_it_writes(store: Path) -> None:
+    written_before(store)
+    grow(store)
+    grown = dasrel.open_matrix(store)
+    # Three strips of complete tiles, six tiles, stay as they were; the last strip is written again.
+    assert grown.without_checksums() == ["places of 6 tiles"]
+    exchange(store, "0/3", "1/3")
+    with pytest.raises(StoreError, match=WRITTEN):
+        scan(grown, [reduction(total, add)])
+
+
+def test_an_unfinished_store_of_an_earlier_version_is_completed_without_checksums(tmp_path: Path) -> None:
+    from dasrel.kernels.checks import RECORD_LENGTH
+
+    source = tmp_path / "d.npy"
+    np.save(source, VALUES)
+    path = tmp_path / "s.zarr"
+    writing = {"tile": TILE, "dtype": "float64"}
+    stored(path, source, part=(1, 2), **writing)
+    group = zarr.open_group(path, mode="r+")
+    rows = np.asarray(group["progress"][:])[..., :RECORD_LENGTH]  # type: ignore[index]
+    group.create_array(
+        "progress", shape=rows.shape, chunks=(1, 1, RECORD_LENGTH), dtype="float64", fill_value=float("nan"),
+        compressors=None, overwrite=True,
+    )[:] = rows  # fmt: skip
+    stored(path, source, resume=True, **writing)
+    assert dasrel.open_matrix(path).without_checksums() == ["places of 10 tiles"]
+    np.testing.assert_array_equal(whole(dasrel.open_matrix(path)), VALUES)
+
+
+@pytest.mark.parametrize("name", ["records", "checksums"])
+def test_damaged_records_are_refused(plain: Path, name: str) -> None:
+    group = zarr.open_group(plain, mode="r+")
+    group[name][0, 1] = group[name][0, 2]  # type: ignore[index]
+    with pytest.raises(StoreError, match=name):
+        dasrel.open_matrix(plain)
+    [(place, problem)] = faults(plain)
+    assert place is None
+    assert name in problem
+    shutil.rmtree(plain / name)
+    with pytest.raises(StoreError, match=name):
+        dasrel.open_matrix(plain)
+
+
+# ------------------------------------------------------------------------------------------------------------- replaced
+
+
+def replaced_by_import(store: Path) -> None:
+    stored(store, OTHER, tile=TILE, dtype="float64", force=True)
+
+
+def summing(change: Callable[[], None]) -> Callable[[Any, bool], float]:
+    """Return a function that adds up a tile, and changes the store at the third one."""
+    seen: list[bool] = []
+
+    def function(tile: Any, on_diagonal: bool) -> float:
+        seen.append(on_diagonal)
+        if len(seen) == 3:
+            change()
+        return float(tile.sum())
+
+    return function
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_store_that_is_replaced_during_a_scan(store: Path, earlier: bool) -> None:
+    if earlier:
+        written_before(store)
+    matrix = dasrel.open_matrix(store)
+    with pytest.raises(StoreError, match=r"s\.zarr was replaced by another store while it was read"):
+        scan(matrix, [reduction(summing(lambda: replaced_by_import(store)), add)])
+    with pytest.raises(StoreError, match="was replaced"):  # and it stays so
+        matrix.rows(["0"])
+    assert dasrel.open_matrix(store).audit["mean"] == pytest.approx(OTHER[np.triu_indices(N, 1)].mean())
+
+
+def test_a_store_that_is_removed_during_a_scan(plain: Path) -> None:
+    with pytest.raises(StoreError, match="was removed or replaced while it was read"):
+        scan(dasrel.open_matrix(plain), [reduction(summing(lambda: shutil.rmtree(plain)), add)])
+
+
+def test_a_store_that_grows_during_a_scan_is_read_as_it_was_opened(store: Path) -> None:
+    matrix = dasrel.open_matrix(store)
+    upper = sum(float(VALUES[matrix.layout.span(i), matrix.layout.span(j)].sum()) for i, j in matrix.layout.tiles())
+    [found] = scan(matrix, [reduction(summing(lambda: grow(store)), add)])
+    assert found == pytest.approx(upper, rel=1e-12)
+    np.testing.assert_array_equal(whole(matrix), VALUES)  # grown tiles at the edge, without the new objects
+    np.testing.assert_array_equal(whole(dasrel.open_matrix(store))[:N, :N], VALUES)
+
+
+def test_a_store_that_grew_is_read_by_workers_as_it_was_opened(store: Path, client: Any) -> None:
+    matrix = dasrel.open_matrix(store)
+    grow(store)
+    upper = sum(float(VALUES[matrix.layout.span(i), matrix.layout.span(j)].sum()) for i, j in matrix.layout.tiles())
+    [found] = scan(matrix, [reduction(total, add)])
+    assert found == pytest.approx(upper, rel=1e-12)
+
+
+def test_a_store_that_was_replaced_is_noticed_on_a_cluster(store: Path, client: Any) -> None:
+    matrix = dasrel.open_matrix(store)
+    replaced_by_import(store)
+    with pytest.raises(StoreError, match="was replaced by another store while it was read"):
+        scan(matrix, [reduction(total, add)])
+
+
+def test_the_same_import_again_is_no_other_store(plain: Path) -> None:
+    matrix = dasrel.open_matrix(plain)
+    stored(plain, VALUES, tile=TILE, dtype="float64", force=True)
+    np.testing.assert_array_equal(matrix.rows(["0"])[0], VALUES[0])
+
+
+def test_the_command_line_says_that_a_store_was_replaced(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dasrel.clustering import bundle
+
+    original = bundle.RunState.advance
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(bundle.RunState, "advance", original)
+        replaced_by_import(plain)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(bundle.RunState, "advance", late)
+    assert app.run(["cluster", str(plain), str(tmp_path / "out"), "--rule", "fcm2", "--clusters", "3"]) == 1
+    assert "s.zarr was replaced by another store while it was read; run again" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# ----------------------------------------------------------------------------------------------------- ids and diagonal
+
+
+def set_ids(store: Path, change: Callable[[list[str]], list[str]]) -> None:
+    ids: Any = zarr.open_group(store, mode="r+")["ids"]
+    ids[:] = np.array(change([str(name) for name in ids[:]]), dtype=np.dtypes.StringDType())
+
+
+def duplicated(names: list[str]) -> list[str]:
+    return [names[1], *names[1:]]
+
+
+def emptied(names: list[str]) -> list[str]:
+    return ["", *names[1:]]
+
+
+def swapped(names: list[str]) -> list[str]:
+    return [names[1], names[0], *names[2:]]
+
+
+def flipped(names: list[str]) -> list[str]:
+    return [*names[:-1], "x" + names[-1]]
+
+
+@pytest.mark.parametrize("change", [duplicated, emptied, swapped, flipped])
+def test_other_ids_are_refused(plain: Path, change: Callable[[list[str]], list[str]]) -> None:
+    set_ids(plain, change)
+    with pytest.raises(StoreError, match=r"ids of .*s\.zarr are not those that were written"):
+        dasrel.open_matrix(plain)
+    [(place, problem)] = faults(plain)
+    assert place is None
+    assert "ids" in problem
+
+
+@pytest.mark.parametrize("change", [duplicated, emptied])
+def test_impossible_ids_are_refused_in_a_store_without_checksums(
+    plain: Path, change: Callable[[list[str]], list[str]]
+) -> None:
+    set_ids(written_before(plain), change)
+    with pytest.raises(StoreError, match=r"the ids of .*s\.zarr are damaged"):
+        dasrel.open_matrix(plain)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_missing_chunk_of_ids_is_refused(plain: Path, earlier: bool) -> None:
+    if earlier:
+        written_before(plain)
+    (plain / "ids" / "c" / "0").unlink()
+    with pytest.raises(StoreError, match="ids"):
+        dasrel.open_matrix(plain)
+
+
+def test_a_changed_diagonal_is_refused(tmp_path: Path) -> None:
+    points = uniform_points(N)
+    stored(tmp_path / "k.zarr", points @ points.T, "kernel", tile=TILE)
+    group: Any = zarr.open_group(tmp_path / "k.zarr", mode="r+")
+    group["diagonal"][3] += 1
+    with pytest.raises(StoreError, match=r"diagonal of .* not those that were written"):
+        dasrel.open_matrix(tmp_path / "k.zarr")
+    (tmp_path / "k.zarr" / "diagonal" / "c" / "1").unlink()
+    written_before(tmp_path / "k.zarr")
+    with pytest.raises(StoreError, match=r"diagonal of .* is damaged: values are missing"):
+        dasrel.open_matrix(tmp_path / "k.zarr")
+
+
+def test_names_with_any_characters_have_checksums(tmp_path: Path) -> None:
+    names = [f"a\n{k}\x00é" for k in range(N)]
+    stored(tmp_path / "s.zarr", VALUES, ids=names, tile=TILE)
+    assert list(dasrel.open_matrix(tmp_path / "s.zarr").ids) == names
+
+
+def test_an_edited_manifest_is_refused(plain: Path) -> None:
+    document = json.loads((plain / "zarr.json").read_text())
+    document["attributes"]["dasrel"]["audit"]["maximum"] *= 2
+    (plain / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=r"the manifest of .*s\.zarr is not the one that was written"):
+        dasrel.open_matrix(plain)
+
+
+def test_times_do_not_matter(plain: Path) -> None:
+    """A store that was copied or touched is the same store."""
+    matrix = dasrel.open_matrix(plain)
+    os.utime(plain / "zarr.json", ns=(1, 1))
+    np.testing.assert_array_equal(matrix.rows(["0"])[0], VALUES[0])
