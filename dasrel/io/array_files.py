@@ -1,4 +1,4 @@
-"""Sources of square arrays: npy, npz, raw binary, HDF5, Zarr, and arrays in memory.
+"""Sources of square arrays: npy, raw binary, and arrays in memory; what all sources have in common.
 
 An opener reads the header of a file and returns a `Source`, which gives any block of the matrix, or a
 `SequentialSource`, which must first be read completely and spooled to disk. A source that reads a file is pickled as
@@ -70,6 +70,8 @@ class SequentialSource:
     """Size of these files, where the header tells."""
     block_memory: Callable[[int, int], int]
     """`Source.block_memory` of the spooled source."""
+    holes: str = ""
+    """As in `ArraySource`."""
 
 
 Opened = Source | SequentialSource
@@ -227,6 +229,8 @@ class ArraySource:
     local: bool = False
     mirrored: bool = True
     checksum: str | None = None
+    holes: str = ""
+    """What a missing value may be besides a NaN in the data, for messages."""
 
     def block(self, rows: slice, columns: slice) -> Array:
         """Return the block, computed or decoded if necessary."""
@@ -257,7 +261,7 @@ class ArraySource:
         """Return a source that is copied chunk by chunk to a plain file first, so that each chunk is read once."""
         size = self.n_objects * self.n_objects * np.dtype(self.array.dtype).itemsize
         return SequentialSource(
-            self.n_objects, True, self.provenance, reason, self._spool, size, block_memory=mapped_memory
+            self.n_objects, True, self.provenance, reason, self._spool, size, mapped_memory, self.holes
         )
 
     def _spool(self, folder: Path) -> MappedSource:
@@ -309,6 +313,8 @@ def provenance_of(path: Path) -> dict[str, Any]:
 
 def square_side(shape: tuple[int, ...], what: str) -> int:
     """Return the number of objects of a square array, or of a condensed vector."""
+    if any(size < 0 for size in shape):
+        raise InputError(f"{what} has the shape {shown(shape)}, which no array has; it is damaged")
     if len(shape) == 2:
         if shape[0] != shape[1]:
             raise InputError(
@@ -371,99 +377,22 @@ def open_raw(path: Path, reading: Reading, kind: str) -> Source:
     return mapped_source(path, dtype, 0, shape, False, provenance_of(path), kind)
 
 
-def open_hdf5(path: Path, reading: Reading, kind: str) -> Opened:
-    """Open a square or 1-D dataset: unifrac's `matrix` with its `order`, the only one, or the one named."""
-    import h5py
+def npy_header(file: BinaryIO, what: str, *, numbers: bool = True) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, Fortran order, type and the offset of the numbers; the file may be a member of an archive.
 
-    try:
-        with h5py.File(path, "r") as file:
-            found: list[str] = []
-            file.visititems(lambda name, item: found.append(name) if is_matrix(item) else None)
-            if reading.dataset is None and ("matrix" in found or "matrix:0" in found):
-                name = "matrix" if "matrix" in found else "matrix:0"
-            else:
-                name = choose(found, reading.dataset, str(path))
-            data = file[name]
-            ids = [as_text(x) for x in file["order"][:]] if "order" in file and name.startswith("matrix") else None
-            check_numbers(data.dtype, f"{path_text(path)}, dataset {shown(name)},")
-            offset = data.id.get_offset()
-            if data.chunks is None and offset is not None and data.external is None:
-                mapped = mapped_source(path, data.dtype, offset, data.shape, False, provenance_of(path), kind)
-                mapped.ids = ids
-                return mapped
-            n = square_side(data.shape, f"{path_text(path)}, dataset {shown(name)},")
-            chunks = _regular(data.chunks or data.shape, data.shape)
-            array = _Dataset(str(path), name, np.dtype(data.dtype))
-    except OSError as error:
-        raise InputError(f"{path_text(path)} cannot be read as HDF5 ({shown(error)}); is it whole?") from None
-    if len(chunks) == 1:
-        return sequential_vector(array, chunks[0], n, provenance_of(path), kind, ids)
-    return ArraySource(array, n, provenance_of(path), ids, chunks=(chunks[0], chunks[1]))
-
-
-def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
-    """Open a Zarr array of either format version: a path, a URL, a `zarr.Array`, or a group with one square array."""
-    import zarr
-
-    node: Any = source
-    if isinstance(source, str | os.PathLike):
-        try:
-            node = zarr.open(os.fspath(source), mode="r")
-        except Exception as error:
-            raise InputError(f"{path_text(source)} cannot be opened as Zarr ({shown(error, limit=200)})") from None
-    if isinstance(node, zarr.Group):
-        if "dasrel" in node.attrs:
-            raise InputError(
-                f"{path_text(source)} is a dasrel store already",
-                remedy="`dasrel export STORE OUT --format zarr` gives an array",
-            )
-        names = [name for name, item in node.arrays() if is_matrix(item)]
-        node = node[choose(names, reading.dataset, str(source))]
-    elif reading.dataset is not None:
-        raise InputError(f"{path_text(source)} is one Zarr array, not a group", remedy="leave {Reading.dataset} out")
-    where = path_text(source) if isinstance(source, str | os.PathLike) else "the Zarr array"
-    provenance = {"source": str(source) if isinstance(source, str | os.PathLike) else f"Zarr array {node.store_path}"}
-    check_numbers(node.dtype, where)
-    n = square_side(node.shape, where)
-    chunks = _regular(node.chunks, node.shape)
-    if node.ndim == 1:
-        return sequential_vector(node, chunks[0], n, provenance, kind)
-    shared = isinstance(source, str | os.PathLike)
-    return ArraySource(node, n, provenance, chunks=(chunks[0], chunks[1]), local=not shared)
-
-
-@dataclass
-class _Dataset:
-    """A chunked HDF5 dataset, opened once in each process that reads it."""
-
-    path: str
-    name: str
-    dtype: np.dtype[Any]
-    _open: Any = field(default=None, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None}
-
-    def __getitem__(self, place: Any) -> Array:
-        import h5py
-
-        if self._open is None:
-            self._open = h5py.File(self.path, "r")[self.name]
-        try:
-            return np.asarray(self._open[place])
-        except OSError as error:
-            raise InputError(f"{path_text(self.path)} cannot be read ({shown(error)}); is it whole?") from None
-
-
-def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, Fortran order, type and the offset of the numbers; the file may be a member of an archive."""
+    Without `numbers`, text is as good.
+    """
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path_text(what)} is no whole .npy file ({shown(error, limit=120)})") from None
-    check_numbers(dtype, path_text(what))
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"shape {shape}")
+    except (ValueError, EOFError, OSError, TypeError, SyntaxError, RecursionError, OverflowError) as error:
+        described = shown(error, limit=120) or type(error).__name__
+        raise InputError(f"{path_text(what)} is no whole .npy file ({described}); write or copy it again") from None
+    if numbers or dtype.hasobject:
+        check_numbers(dtype, path_text(what))
     return shape, fortran, dtype, file.tell()
 
 
@@ -510,19 +439,14 @@ def sequential_vector(
         return TriangleSource(FlatFile(str(path), dtype, 0, at), n, provenance, ids)
 
     memory = partial(triangle_memory, dtype=dtype)
-    return SequentialSource(n, False, provenance, "is a vector in chunks", spool, sum(sizes) * dtype.itemsize, memory)
-
-
-def _regular(chunks: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the chunks along each axis."""
-    return tuple(
-        tuple(min(side, size - k) for k in range(0, size, side)) for side, size in zip(chunks, shape, strict=True)
-    )
+    size = sum(sizes) * dtype.itemsize
+    holes = getattr(array, "holes", "")
+    return SequentialSource(n, False, provenance, "is a vector in chunks", spool, size, memory, holes)
 
 
 def is_matrix(item: Any) -> bool:
     """Return whether an array may be the matrix, by its shape and type."""
-    shape: tuple[int, ...] = getattr(item, "shape", ())
+    shape: tuple[int, ...] = getattr(item, "shape", None) or ()  # an empty dataset of HDF5 has none
     kind = getattr(getattr(item, "dtype", None), "kind", "")
     return (kind in ("f", "i", "u", "b", "c") and len(shape) == 2 and shape[0] == shape[1]) or (
         len(shape) == 1 and kind == "f"

@@ -6,7 +6,9 @@ memory, n times p values, and sent to each worker once.
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +20,11 @@ import scipy.sparse
 import zarr
 
 from dasrel.errors import InputError
+from dasrel.io.array_files import FlatFile, npy_header
+from dasrel.io.chunked_files import ZarrValues
+from dasrel.io.npz import check_archive
+from dasrel.io.reader_errors import reader_errors
+from dasrel.io.text_stream import Stream
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, file_crc32c
@@ -167,11 +174,9 @@ def _from_file(path: Path, checksum: bool) -> Features:
     reader = next((read for suffix, read in readers.items() if lower.endswith(suffix)), None)
     if reader is None:
         raise InputError(f"{path_text(path)}: features are read from {SUFFIXES}; rename or convert the file")
-    try:
+    with reader_errors(path):
         data, ids, columns = reader(path)
-    except OSError as error:
-        raise InputError(f"{path_text(path)} cannot be read: {shown(error, limit=200)}") from error
-    array = data.array() if isinstance(data, Mapped) else data
+        array = data.array() if isinstance(data, Mapped) else data
     _check_numbers(array, path_text(path))
     provenance = {"source": str(path), "size": path.stat().st_size}
     if checksum:
@@ -181,7 +186,8 @@ def _from_file(path: Path, checksum: bool) -> Features:
 
 def _from_array(features: Any, checksum: bool) -> Features:
     if is_sparse(features):
-        data: Any = _sorted_csr(features)
+        with reader_errors("the SciPy sparse matrix"):
+            data: Any = _sorted_csr(features)
         parts = [data.data, data.indices, data.indptr]
         source = "SciPy sparse matrix"
     else:
@@ -218,24 +224,19 @@ def _map(path: str, size: int, modified: int) -> Array:
     status = os.stat(path)
     if (status.st_size, status.st_mtime_ns) != (size, modified):
         raise InputError(f"{path_text(path)} has changed since the work began; run again from the start")
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path_text(path)} is not a whole .npy file: {shown(error, limit=200)}") from error
-    return np.asarray(array)  # a plain array over the same mapping: slices of a memmap are slow to make
+    with open(path, "rb") as file:
+        shape, fortran, dtype, offset = npy_header(file, path)
+    values = FlatFile(path, dtype, offset, math.prod(shape)).values()
+    return values.reshape(shape, order="F" if fortran else "C")
 
 
 def _read_npz(path: Path) -> tuple[Any, Names | None, Names | None]:
     where = path_text(path)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if "format" in archive.files and "shape" in archive.files:
-                return _sorted_csr(scipy.sparse.load_npz(path)), None, None
-            arrays = {name: archive[name] for name in archive.files}
-    except OSError:
-        raise
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own errors for a broken archive
-        raise InputError(f"{where} is not a whole .npz file: {shown(error, limit=200)}") from error
+    check_archive(path)
+    with np.load(path, allow_pickle=False) as archive:
+        if "format" in archive.files and "shape" in archive.files:
+            return _sorted_csr(scipy.sparse.load_npz(path)), None, None
+        arrays = {name: archive[name] for name in archive.files}
     tables = [name for name, array in arrays.items() if array.ndim == 2]
     texts = [name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "UT"]
     if len(tables) != 1 or len(texts) > 1:
@@ -247,6 +248,8 @@ def _read_npz(path: Path) -> tuple[Any, Names | None, Names | None]:
 
 
 def _sorted_csr(matrix: Any) -> Any:
+    if matrix.format in ("csr", "csc", "bsr"):
+        matrix.check_format(full_check=True)  # SciPy takes any index for valid, and reads beyond its arrays
     rows = scipy.sparse.csr_array(matrix)
     rows.sum_duplicates()
     return rows
@@ -258,10 +261,11 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
 
     where = path_text(path)
     delimiter = "\t" if ".tsv" in path.name.lower() else ","
+    stream = Stream(path)
     try:
         # One thread, so that an error names the row it met.
         table = csv.read_csv(
-            path,
+            stream,
             read_options=csv.ReadOptions(use_threads=False),
             parse_options=csv.ParseOptions(delimiter=delimiter),
         )
@@ -269,6 +273,8 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
         raise InputError(
             f"{where}: {shown(error, limit=200)}; every line needs as many fields as the header"
         ) from error
+    finally:
+        stream.close()
     header = [str(name) for name in table.column_names]
     if header and all(_is_number(name) for name in header) and header != [str(k) for k in range(len(header))]:
         raise InputError(
@@ -295,14 +301,14 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
 
 
 def _read_parquet(path: Path) -> tuple[Any, Names | None, Names | None]:
-    import pyarrow
     from pyarrow import parquet
 
     where = path_text(path)
-    try:
+    with reader_errors(path, "Parquet"):
         table = parquet.ParquetFile(path).read()
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise InputError(f"{where} is not a whole Parquet file: {shown(error, limit=200)}") from error
+    repeated = [shown(name) for name, count in Counter(table.column_names).items() if count > 1]
+    if repeated:
+        raise InputError(f"{where} has several columns named {some(repeated)}; rename or drop the repeats")
     texts = [name for name, field in zip(table.column_names, table.schema, strict=True) if _is_text(field.type)]
     # The index of a pandas frame holds names, not features, even when it is made of numbers.
     kept = (table.schema.pandas_metadata or {}).get("index_columns", [])
@@ -391,9 +397,10 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
         where = path_text(source)
         if os.path.isdir(source) or "://" in str(source):
             try:
-                return Rows(zarr.open_array(os.fspath(source), mode="r"), None, None, {"source": str(source)})
+                array = ZarrValues(zarr.open_array(os.fspath(source), mode="r"), where)
             except Exception as error:  # the storage behind a URL raises its own errors
                 raise InputError(f"{where} is not a Zarr array of rows: {shown(error, limit=200)}") from None
+            return Rows(array, None, None, {"source": str(source)})
         if not os.path.isfile(source):
             raise InputError(f"no rows at {where}: there is no such file or folder")
     elif hasattr(source, "columns") and hasattr(source, "index") and hasattr(source, "to_numpy"):  # a data frame
@@ -406,7 +413,7 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
     if hasattr(source, "chunks") and hasattr(source, "shape") and not isinstance(source, np.ndarray):
         name = type(source).__module__.partition(".")[0]
         about = {"source": f"{name} array of {' x '.join(map(str, source.shape))} {source.dtype}"}
-        return Rows(source, rows, columns, about)
+        return Rows(ZarrValues(source, "the Zarr array") if name == "zarr" else source, rows, columns, about)
     found = read_features(source, checksum=checksum)
     if is_sparse(found.data):
         raise InputError(f"{_named(found)} is sparse; rows of new objects need a value for every object")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import InputError, Stopped, StoreError
-from dasrel.io import array_files, npz, triplets
+from dasrel.io import array_files, chunked_files, npz, triplets
 from dasrel.io.array_files import ArraySource, Opened, SequentialSource, Source, TriangleSource
+from dasrel.io.reader_errors import check_objects, reader_errors
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.io.text_stream import given_ids, sniff
 from dasrel.kernels import checks
@@ -108,6 +110,8 @@ def prepare_import(
         opened, writing = _fitted(as_it_is, writing)
         facts = _facts(source, name, opened)
         names, n = given_ids(reading), opened.n_objects
+        if n is not None:
+            check_objects(n, writing.memory, opened.provenance["source"])
         ids = None if names is None or n is None else checked_ids(names, n)  # before anything is spooled
         if isinstance(opened, SequentialSource) and writing.part is not None:
             remedy = "import it in one process, without {Writing.part}"
@@ -131,7 +135,7 @@ def prepare_import(
 
         def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_ImportTile, Sequence[Tile]]:
             assert found is not None
-            return _ImportTile(found, files, kind, policy), missing
+            return _ImportTile(found, files, kind, policy, getattr(as_it_is, "holes", "")), missing
 
         yield StoreJob(
             "import",
@@ -169,7 +173,8 @@ def _spooled(opened: Opened, folder: Path | None, store: StoreLike) -> Source:
         return opened
     assert folder is not None
     try:
-        found = opened.spool(folder)
+        with reader_errors(opened.provenance["source"]):
+            found = opened.spool(folder)
     except limits.Terminated:
         raise Stopped(
             "stopped by SIGTERM while the source was read",
@@ -185,11 +190,15 @@ def open_source(source: Any, *, kind: str, reading: Reading, policy: Policy) -> 
     if not isinstance(source, str | os.PathLike):
         return "array", open_array(source, reading, kind)
     if "://" in str(source):
-        return "zarr", array_files.open_zarr(str(source), reading, kind)
+        return "zarr", chunked_files.open_zarr(str(source), reading, kind)
     path = Path(source)
+    if "\0" in str(path):
+        raise InputError(f"{path_text(path)} is no path: it has a NUL character; give another name")
     try:
-        name = detect(path, reading)
-        return name, _opened(path, name, replace(reading, format=name), kind, policy)
+        with reader_errors(path):
+            name = detect(path, reading)
+        with reader_errors(path, name):
+            return name, _opened(path, name, replace(reading, format=name), kind, policy)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         wrong = path_text(error.filename or path)
         raise InputError(f"cannot read {wrong}: {error.strerror}; check the name and the permissions") from None
@@ -208,7 +217,7 @@ def detect(path: Path, reading: Reading) -> str:
     if not head:
         raise InputError(f"{path_text(path)} is empty (0 bytes)")
     if head[:2] == b"\x1f\x8b":
-        with gzip.open(path) as unpacked, contextlib.suppress(EOFError, gzip.BadGzipFile):
+        with gzip.open(path) as unpacked, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
             head = unpacked.read(16)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     by_suffix = SUFFIXES.get(suffixes[-1]) if suffixes else None
@@ -221,7 +230,7 @@ def detect(path: Path, reading: Reading) -> str:
     if reading.shape is not None and reading.dtype is not None:
         return "raw"
     if by_suffix in ("npy", "npz", "hdf5", "mtx", "parquet", "qza", "zarr"):
-        detail = FORMATS[str(by_suffix)].partition(":")[0]
+        detail = FORMATS[str(by_suffix)].partition(":")[0].partition(",")[0]
         raise InputError(
             f"{path_text(path)} has the suffix of a {detail} file, but not its first bytes; is it damaged?"
         )
@@ -242,8 +251,8 @@ def _opened(path: Path, name: str, reading: Reading, kind: str, policy: Policy) 
         "npz": npz.open_npz,
         "raw": array_files.open_raw,
         "mtx": triplets.open_mtx,
-        "hdf5": array_files.open_hdf5,
-        "zarr": array_files.open_zarr,
+        "hdf5": chunked_files.open_hdf5,
+        "zarr": chunked_files.open_zarr,
     }
     if name == "condensed":
         with open(path, "rb") as file:
@@ -273,14 +282,17 @@ def open_array(array: Any, reading: Reading, kind: str) -> Opened:
     from scipy.sparse import issparse
 
     if isinstance(array, zarr.Array | zarr.Group):
-        return array_files.open_zarr(array, reading, kind)
+        return chunked_files.open_zarr(array, reading, kind)
     name = type(array).__module__.partition(".")[0]
     what = f"the {name} array"
     is_sparse: bool = issparse(array)
     if is_sparse:
         array_files.check_numbers(array.dtype, what)
         n = array_files.square_side(array.shape, what)
-        rows = array.tocsr(copy=True)
+        with reader_errors("the SciPy sparse matrix"):
+            if array.format in ("csr", "csc", "bsr"):
+                array.check_format(full_check=True)  # SciPy takes any index for valid, and reads beyond its arrays
+            rows = array.tocsr(copy=True)
         rows.sum_duplicates()
         provenance = {"source": f"SciPy sparse {array.format} array"}
         return triplets.SparseArraySource(rows, n, provenance, triplets.absent_value(kind))
@@ -334,28 +346,36 @@ class _ImportTile:
     files: TileFiles
     kind: str
     policy: Policy
+    holes: str = ""
+    """What a missing value may be besides a NaN, for messages."""
     spare: list[Array] = field(default_factory=list)
     """Written tiles whose memory is reused. Not on a worker, where every task is an object of its own that lives as
     long as the import."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _ImportTile, (self.source, self.files, self.kind, self.policy)
+        return _ImportTile, (self.source, self.files, self.kind, self.policy, self.holes)
 
     def __call__(self, place: tuple[int, int]) -> None:
         i, j = place
         rows, columns = self.files.layout.span(i), self.files.layout.span(j)
-        upper = self.source.block(rows, columns)
-        lower = self.source.block(columns, rows) if self.source.mirrored and i != j else None
-        tile, record = checks.check_tile(
-            upper,
-            lower,
-            place=(rows.start, columns.start),
-            kind=self.kind,
-            dtype=self.files.layout.dtype,
-            policy=self.policy,
-            ids=StoredNames(self.files.store, self.files.layout.n_objects),
-            out=self._spare_tile(),
-        )
+        with reader_errors(self.source.provenance["source"]):
+            upper = self.source.block(rows, columns)
+            lower = self.source.block(columns, rows) if self.source.mirrored and i != j else None
+        try:
+            tile, record = checks.check_tile(
+                upper,
+                lower,
+                place=(rows.start, columns.start),
+                kind=self.kind,
+                dtype=self.files.layout.dtype,
+                policy=self.policy,
+                ids=StoredNames(self.files.store, self.files.layout.n_objects),
+                out=self._spare_tile(),
+            )
+        except InputError as error:
+            if error.problem == checks.MISSING and self.holes:
+                error.problem = f"{checks.MISSING}, {self.holes}"
+            raise
         if not (record.is_untouched and upper.dtype == tile.dtype):  # else the tile's own checksum suffices
             record.source_checksum = float(block_checksum(upper, 0 if lower is None else block_checksum(lower, 0)))
         self.files.write(i, j, tile, record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -34,11 +33,12 @@ from dasrel.io.array_files import (
     square_side,
     triangle_memory,
 )
+from dasrel.io.reader_errors import check_unpacked, reader_errors
 from dasrel.io.triplets import spool_entries, triplet_memory
 from dasrel.options import Reading
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing
-from dasrel.util.text import path_text, shown
+from dasrel.util.text import count_text, path_text, shown
 
 COPY = 8 << 20
 """Bytes that are unpacked at a time."""
@@ -86,9 +86,12 @@ def _open_array(path: Path, archive: zipfile.ZipFile, name: str, kind: str) -> O
 
 def _open_sparse(path: Path, kind: str) -> SequentialSource:
     """Open a sparse matrix as SciPy saves it; its entries are sorted on disk first."""
+    check_archive(path)
     with np.load(path, allow_pickle=False) as loaded:
-        form = as_text(loaded["format"].item())
-        shape = tuple(int(x) for x in loaded["shape"])
+        named, sizes = (loaded[name] for name in ("format", "shape"))
+    if named.size != 1 or sizes.shape != (2,) or sizes.dtype.kind not in "iu":
+        raise InputError(f"{path_text(path)} is no sparse matrix of SciPy: its format or shape is damaged")
+    form, shape = as_text(named.item()), (int(sizes[0]), int(sizes[1]))
     if form not in ("csr", "csc", "coo"):
         raise InputError(f"{path_text(path)} is a sparse matrix in {shown(form)} form; save it as csr, csc or coo")
     n = square_side(shape, path_text(path))
@@ -97,6 +100,7 @@ def _open_sparse(path: Path, kind: str) -> SequentialSource:
     def spool(folder: Path) -> Source:
         first, second, values = (_values(path, name, folder).values() for name in names)
         check_numbers(values.dtype, path_text(path))
+        _check_sparse(path, form, n, first, second, values)
         step = min(max(PIECE, values.size // 1024), 4 * PIECE)
 
         def pieces() -> Iterator[tuple[Array, Array, Array]]:
@@ -112,11 +116,46 @@ def _open_sparse(path: Path, kind: str) -> SequentialSource:
     return SequentialSource(n, True, provenance_of(path), "is sparse", spool, None, triplet_memory)
 
 
-def _header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int | None]:
+def _check_sparse(path: Path, form: str, n: int, first: Array, second: Array, values: Array) -> None:
+    """Raise if the arrays of a sparse matrix do not belong together; indices are compared with n later."""
+    wrong = ""
+    if second.size != values.size or (form == "coo" and first.size != values.size):
+        wrong = "its arrays have different sizes"
+    elif any(array.dtype.kind not in "iu" for array in (first, second)):
+        wrong = "its indices are not whole numbers"
+    elif form != "coo" and (
+        first.size != n + 1 or first[0] != 0 or first[-1] != values.size or bool((first[1:] < first[:-1]).any())
+    ):
+        wrong = "indptr does not divide its entries into rows"
+    if wrong:
+        raise InputError(f"{path_text(path)} is a damaged sparse matrix: {wrong}; save it again")
+
+
+def check_archive(path: Path) -> None:
+    """Raise if an array of an archive is damaged, or its header claims more than the archive holds of it.
+
+    Cost: reads the headers of the arrays.
+    """
+    with reader_errors(path, "a NumPy archive"), zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".npy"):
+                _header(archive, path, name.removesuffix(".npy"), numbers=False)
+
+
+def _header(
+    archive: zipfile.ZipFile, path: Path, name: str, *, numbers: bool = True
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int | None]:
     """Return shape, Fortran order, type, and the offset of the numbers in the file; None if they are compressed."""
-    info = archive.getinfo(f"{name}.npy")
-    with _damage(path, name), archive.open(info) as member:
-        shape, fortran, dtype, begin = npy_header(member, f"{path}, array {name}")  # type: ignore[arg-type]
+    info, what = archive.getinfo(f"{name}.npy"), f"{path}, array {name}"
+    with reader_errors(what), archive.open(info) as member:
+        shape, fortran, dtype, begin = npy_header(member, what, numbers=numbers)  # type: ignore[arg-type]
+        needed = begin + math.prod(shape) * dtype.itemsize
+        if needed > info.file_size:
+            raise InputError(
+                f"{path_text(what)} is damaged: its header asks for {count_text(needed, 'byte')}, and the archive has"
+                f" {info.file_size:,}; write or copy it again"
+            )
+        check_unpacked(info.file_size, info.compress_size, what)
         if info.compress_type != zipfile.ZIP_STORED:
             return shape, fortran, dtype, None
         with open(path, "rb") as file:
@@ -136,7 +175,7 @@ def _values(path: Path, name: str, folder: Path) -> FlatFile:
         info = archive.getinfo(f"{name}.npy")
         unpacked = folder / f"member{archive.infolist().index(info)}"
         if not unpacked.exists():
-            with _damage(path, name), archive.open(info) as member:
+            with reader_errors(f"{path}, array {name}"), archive.open(info) as member:
                 npy_header(member, f"{path}, array {name}")  # type: ignore[arg-type]
                 with replacing(unpacked) as temporary, open(temporary, "wb") as out:
                     while piece := member.read(COPY):
@@ -145,22 +184,13 @@ def _values(path: Path, name: str, folder: Path) -> FlatFile:
     return FlatFile(str(unpacked), dtype, 0, count)
 
 
-@contextlib.contextmanager
-def _damage(path: Path, name: str) -> Iterator[None]:
-    """Name the file and the array when an archive cannot be unpacked."""
-    try:
-        yield
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path_text(f'{path}, array {name}')} is damaged ({shown(error)}); copy it again") from None
-
-
 def _matrices(archive: zipfile.ZipFile, names: list[str]) -> list[str]:
     """Return the arrays of an archive that may be the matrix: the only one, or those of a suitable shape."""
     if len(names) == 1:
         return names
     found = []
     for name in names:
-        with archive.open(f"{name}.npy") as member, contextlib.suppress(InputError):
+        with contextlib.suppress(InputError), reader_errors(name), archive.open(f"{name}.npy") as member:
             shape, _, dtype, _ = npy_header(member, name)  # type: ignore[arg-type]
             if is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
                 found.append(name)

@@ -6,6 +6,7 @@ A list is read once, some hundred thousand rows at a time. Names are numbered, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -307,6 +308,9 @@ def _parquet_parts(path: Path, reading: Reading) -> Iterator[Part]:
         raise InputError(f"{name}: cannot be read as Parquet ({shown(described)}); write it again") from error
     with file:
         schema = file.schema_arrow
+        repeated = [shown(column) for column, count in Counter(schema.names).items() if count > 1]
+        if repeated:
+            raise InputError(f"{name} has several columns named {some(repeated)}; rename or drop the repeats")
         chosen = [schema.names[k] for k in choose(path, reading.columns or (1, 2, 3), schema.names, len(schema.names))]
         for column in chosen[:2]:
             if not _is_id(schema.field(column).type):

@@ -23,6 +23,7 @@ from pyarrow import csv as arrow_csv
 from dasrel.errors import InputError
 from dasrel.io import text_stream
 from dasrel.io.array_files import SequentialSource, Source, provenance_of
+from dasrel.io.reader_errors import check_claimed, whole_number
 from dasrel.io.text_stream import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
 from dasrel.options import Reading
 from dasrel.util import Array, Names
@@ -200,12 +201,12 @@ def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, I
     count = next(plain, None)
     if count is None:
         raise InputError(f"{name}: the file is empty: there is no matrix in it")
-    if not count.bytes().strip().isdigit():
+    n = whole_number(count.bytes())
+    if n is None:
         described = shown(count.bytes().decode("utf-8", "backslashreplace"))
         raise InputError(
             f"{name}: line {count.number}: a PHYLIP matrix begins with the number of objects, not {described!r}"
         )
-    n = int(count.bytes())
     if n < 1:
         raise InputError(f"{name}: line {count.number}: the matrix has no objects (n = 0)")
     if n > text_stream.LONGEST_LINE:
@@ -233,6 +234,7 @@ def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, I
             " a lower triangle 0 or 1"
         )
     lower = None if found == n else found
+    check_claimed(2 * n * n if lower is None else n * n, path, count_text(n, "object"))
     if lower == 0 and is_similarity(kind):
         raise InputError(
             f"{name}: the triangle has no diagonal, and kind {kind} needs each object's value with itself;"

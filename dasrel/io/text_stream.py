@@ -25,6 +25,7 @@ import numpy as np
 from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.io.array_files import provenance_of
+from dasrel.io.reader_errors import check_unpacked
 from dasrel.kernels import LONG, POINTER
 from dasrel.options import Reading
 from dasrel.util import Array, limits
@@ -47,16 +48,18 @@ class _Summed:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
-        self.sum = 0
+        self.sum = self.count = 0
 
     def read(self, size: int = CHUNK) -> bytes:
         block = self._file.read(size) or b""
         self.sum = crc32c(block, self.sum)
+        self.count += len(block)
         return block
 
     def readinto(self, room: Array) -> int:
         count = self._file.readinto(room.data) or 0
         self.sum = crc32c(room[:count], self.sum)
+        self.count += count
         return count
 
     def close(self) -> None:
@@ -88,13 +91,18 @@ class Stream:
 
     def __init__(self, path: Path, *, member: str | None = None) -> None:
         self.path = path
+        self._closed = False
         self._summed: _Summed | None = None
         self._zip: zipfile.ZipFile | None = None
         self._text: Any
+        self._size = 0
+        """Bytes that were returned so far."""
         with self._errors():
             if member is not None:
                 self._zip = zipfile.ZipFile(path)
-                self._text = self._zip.open(member)
+                info = self._zip.getinfo(member)
+                check_unpacked(info.file_size, info.compress_size, path)
+                self._text = self._zip.open(info)
                 return
             with path.open("rb") as file:
                 packed = file.read(2) == b"\x1f\x8b"
@@ -108,7 +116,14 @@ class Stream:
         """Return at most this many bytes; none at the end."""
         limits.check()
         with self._errors():
-            return bytes(self._text.read(size))
+            return bytes(self._counted(self._text.read(size)))
+
+    def _counted(self, found: Any) -> Any:
+        """Count what was read; raise if a small compressed file has become too large."""
+        self._size += len(found) if isinstance(found, bytes) else found
+        if self._summed is not None and self._summed is not self._text:
+            check_unpacked(self._size, self._summed.count, self.path)
+        return found
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[int, bytes]]:
         """Yield complete lines, about `size` bytes at a time, with the number of the first line (from 1).
@@ -144,7 +159,8 @@ class Stream:
             while more and not cut:
                 limits.check()
                 with self._errors():
-                    count = self._text.readinto(room[filled:-1])  # one place is kept for a newline at the very end
+                    # One place is kept for a newline at the very end.
+                    count = self._counted(self._text.readinto(room[filled:-1]))
                 filled, more = filled + count, count > 0
                 if filled + 1 == room.size:
                     cut = _after_last_line(room[:filled])
@@ -179,8 +195,14 @@ class Stream:
             pass
         return f"crc32c: {self._summed.sum:08x}"
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; Arrow asks."""
+        return self._closed
+
     def close(self) -> None:
         """Close the file."""
+        self._closed = True
         self._text.close()
         if self._summed is not None:
             self._summed.close()

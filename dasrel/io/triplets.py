@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gzip
 import math
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +34,7 @@ from dasrel.io.array_files import (
     square_side,
     triangle_memory,
 )
+from dasrel.io.reader_errors import check_claimed, whole_number
 from dasrel.kernels import LONG, POINTER
 from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
@@ -472,7 +474,7 @@ def open_mtx(path: Path, reading: Reading, kind: str) -> SequentialSource:
             _mtx_header(file, path)
             numbers = _numbers(file, path, header)
             if header.form == "coordinate":
-                entries = (_entries(piece) for piece in numbers)
+                entries = (_entries(piece, path) for piece in numbers)
                 return spool_entries(entries, header.n, provenance, kind, folder, upper=header.symmetric)
             dense = folder / "dense"
             with open(dense, "wb") as out:
@@ -498,7 +500,7 @@ def _mtx_text(path: Path) -> Iterator[BinaryIO]:
             packed = plain.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else open(path, "rb") as file:
             yield file  # type: ignore[misc]
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path_text(path)} is truncated or no gzip file ({shown(error)}); copy it again") from None
 
 
@@ -524,18 +526,26 @@ def _mtx_header(file: BinaryIO, path: Path) -> _MtxHeader:
         if not text:
             raise InputError(f"{path_text(path)} is truncated: there is no line with the size")
     sizes = text.split()
-    if len(sizes) != (3 if form == "coordinate" else 2) or not all(size.isdigit() for size in sizes):
+    counts = [count for size in sizes if (count := whole_number(size)) is not None]
+    if len(sizes) != (3 if form == "coordinate" else 2) or len(counts) != len(sizes):
         raise InputError(f"{path_text(path)}, line {line}: {shown(text.decode(errors='replace').strip())} is no size")
-    n = square_side((int(sizes[0]), int(sizes[1])), path_text(path))
+    n = square_side((counts[0], counts[1]), path_text(path))
     width = {"pattern": 2}.get(field_name, 3) if form == "coordinate" else 1
-    total = int(sizes[2]) if form == "coordinate" else n * n if symmetry == "general" else n * (n + 1) // 2
+    total = counts[2] if form == "coordinate" else n * n if symmetry == "general" else n * (n + 1) // 2
+    check_claimed(2 * width * total, path, count_text(total, "entry", "entries"))
     return _MtxHeader(form, symmetry == "symmetric", n, total, width, line)
 
 
-def _entries(lines: Array) -> tuple[Array, Array, Array]:
+def _entries(lines: Array, path: Path) -> tuple[Array, Array, Array]:
     """Return rows, columns (from 0) and values of coordinate lines; without a third number the value is 1."""
     values = lines[:, 2] if lines.shape[1] == 3 else np.ones(len(lines))
-    return lines[:, 0].astype(np.int64) - 1, lines[:, 1].astype(np.int64) - 1, values
+    with np.errstate(invalid="ignore"):
+        places = lines[:, :2].astype(np.int64)
+    wrong = (places != lines[:, :2]).any(axis=1)
+    if wrong.any():
+        row, column = lines[np.argmax(wrong), :2]
+        raise InputError(f"{path_text(path)}: an entry has the place ({row:g}, {column:g}); whole numbers are needed")
+    return places[:, 0] - 1, places[:, 1] - 1, values
 
 
 def _numbers(file: BinaryIO, path: Path, header: _MtxHeader) -> Iterator[Array]:
@@ -547,15 +557,19 @@ def _numbers(file: BinaryIO, path: Path, header: _MtxHeader) -> Iterator[Array]:
     while piece := file.read(size):
         limits.check()
         complete, _, rest = (rest + piece).rpartition(b"\n")
+        if len(rest) > COPY or seen > header.total:
+            break
         if complete:
             rows = _parsed(complete, path, line, width)
             line += complete.count(b"\n") + 1
             seen += len(rows)
             yield rows
-    if rest.strip():
+    if rest.strip() and len(rest) <= COPY:
         rows = _parsed(rest, path, line, width)
         seen += len(rows)
         yield rows
+    if len(rest) > COPY:
+        raise InputError(f"{path_text(path)}, line {line + 1} is longer than {COPY >> 20} MiB: this is no MatrixMarket")
     if seen != header.total:
         state = "is truncated" if seen < header.total else "is too long"
         raise InputError(

@@ -29,6 +29,7 @@ from dasrel.vocabulary import is_similarity
 if TYPE_CHECKING:
     from dasrel.options import Policy
 
+MISSING = "missing values (NaN)"
 EXAMPLES = 3
 """Number of example pairs that are named."""
 
@@ -449,7 +450,7 @@ def _fill_missing(
     count = int(np.count_nonzero(absent))
     if count and policy.missing == "error":
         raise InputError(
-            "missing values (NaN)",
+            MISSING,
             where=_places(absent, a, place, ids),
             remedy="say {Policy.missing=VALUE} or {Policy.missing=max}",
         )

@@ -344,6 +344,9 @@ def is_mapped(group: Any) -> bool:
 
 
 def local_path(store: StoreLike) -> Path | None:
+    """Return the path of a local store; None for a URL or another store object."""
+    if isinstance(store, str | os.PathLike) and "\0" in os.fspath(store):
+        raise InputError(f"{shown(store, limit=200)} is no path: it has a NUL character; give another name")
     if isinstance(store, LocalStore):
         return Path(store.root)
     if isinstance(store, os.PathLike):

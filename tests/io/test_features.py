@@ -78,9 +78,9 @@ def test_given_ids_take_the_place_of_the_files(tmp_path: Path) -> None:
     ("f.csv", "", "f.csv"),
     ("f.csv", "id,a\n", "0 rows"),
     ("f.csv", "id\nx\ny\n", "0 columns"),
-    ("f.npy", "not an array", "not a whole .npy"),
+    ("f.npy", "not an array", "no whole .npy"),
     ("f.npz", "not an archive", "f.npz"),
-    ("f.parquet", "not a table", "not a whole Parquet"),
+    ("f.parquet", "not a table", "cannot be read as Parquet"),
     ("f.xlsx", "?", "features are read from"),
 ])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -97,7 +97,7 @@ def test_no_file_truncated_file_and_pickles(tmp_path: Path) -> None:
     np.save(tmp_path / "cut.npy", normal_points(N, 6))
     data = (tmp_path / "cut.npy").read_bytes()
     (tmp_path / "cut.npy").write_bytes(data[: len(data) // 2])
-    with pytest.raises(InputError, match=r"not a whole \.npy"):
+    with pytest.raises(InputError, match=r"cut\.npy is truncated"):
         pairwise(tmp_path / "cut.npy", tmp_path / "s", metric="euclidean")
     np.save(tmp_path / "objects.npy", np.array([[print]], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="npy"):

@@ -140,7 +140,7 @@ FILES = {
     "h.npy": (truncated_header, r"h.npy is no whole .npy file"),
     "t.npz": (truncated_npz, r"t.npz is no whole .npz file"),
     "t.h5": (truncated_hdf5, r"t.h5 cannot be read as HDF5"),
-    "d.npz": (damaged_npz, r"d.npz, array arr_0 is damaged"),
+    "d.npz": (damaged_npz, r"d.npz, array arr_0 cannot be read \(.*\); is it damaged\?"),
     "s.mtx": (short_mtx, r"s.mtx is truncated: 2 entries, and its size line says 4"),
     "w.mtx": (wrong_mtx, r"w.mtx, line 5: 2 one 0.5 is not 3 numbers"),
     "2.mtx": (twice_mtx, r"2.mtx lists entry \(0, 1\) twice"),
@@ -166,7 +166,7 @@ def test_a_source_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*no.npy: No such file"):
         import_matrix(tmp_path / "no.npy", tmp_path / "s.zarr", kind="distance")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot be opened as Zarr"):
+    with pytest.raises(InputError, match="folder is a folder, and not one of a Zarr array"):
         import_matrix(tmp_path / "folder", tmp_path / "s.zarr", kind="distance")
     with pytest.raises(InputError, match="a source of type dict is not known"):
         import_matrix({}, tmp_path / "s.zarr", kind="distance")
