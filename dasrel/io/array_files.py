@@ -9,17 +9,17 @@ processed by the threads of this process.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.numpy_files import FlatFile, check_numbers, npy_header
 from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
@@ -75,56 +75,6 @@ class SequentialSource:
 
 
 Opened = Source | SequentialSource
-
-
-@dataclass
-class FlatFile:
-    """Consecutive numbers inside a file, mapped on first use, once in each process."""
-
-    path: str
-    dtype: np.dtype[Any]
-    offset: int
-    count: int
-    _map: Any = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        size, needed = os.stat(self.path).st_size, self.offset + self.count * self.dtype.itemsize
-        if size < needed:
-            raise InputError(
-                f"{path_text(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,};"
-                " copy it again"
-            )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_map": None}
-
-    def values(self) -> Array:
-        """Return all numbers as a read-only view of the file."""
-        if self.count == 0:
-            return np.empty(0, dtype=self.dtype)
-        if self._map is None:
-            with open(self.path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if self.large():
-                mapped.madvise(mmap.MADV_RANDOM)
-            self._map = mapped
-        return np.frombuffer(self._map, dtype=self.dtype, count=self.count, offset=self.offset)
-
-    def large(self) -> bool:
-        """Return whether the file may not stay in memory; then reading ahead beyond a tile's short rows is waste."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return 2 * self.count * self.dtype.itemsize > memory
-
-    def will_need(self, first: int, count: int) -> None:
-        """Ask the system to read these numbers from the disk; return at once."""
-        self.values()
-        start = self.offset + first * self.dtype.itemsize
-        page = start - start % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.dtype.itemsize)
-
-    def close(self) -> None:
-        """Drop the map; it is unmapped with the last array on it."""
-        self._map = None
 
 
 @dataclass
@@ -334,15 +284,6 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
     raise InputError(f"{what} has {len(shape)} dimensions; a square matrix or a condensed vector is needed")
 
 
-def check_numbers(dtype: np.dtype[Any], what: str) -> None:
-    """Raise if the type is not one of real numbers."""
-    if dtype.hasobject:
-        raise InputError(f"{what} holds Python objects (pickle), which dasrel never loads; save it as float32 numbers")
-    if dtype.kind not in "fiub":
-        hint = "save its real part" if dtype.kind == "c" else "save it as float32 numbers"
-        raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed: {hint}")
-
-
 def open_npy(path: Path, reading: Reading, kind: str) -> Source:
     """Open a `.npy` file, mapped: square in either order, or a condensed vector."""
     with open(path, "rb") as file:
@@ -375,25 +316,6 @@ def open_raw(path: Path, reading: Reading, kind: str) -> Source:
         )
     shape = (n, n) if size == square else (n * (n - 1) // 2,)
     return mapped_source(path, dtype, 0, shape, False, provenance_of(path), kind)
-
-
-def npy_header(file: BinaryIO, what: str, *, numbers: bool = True) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, Fortran order, type and the offset of the numbers; the file may be a member of an archive.
-
-    Without `numbers`, text is as good.
-    """
-    try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        if not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError(f"shape {shape}")
-    except (ValueError, EOFError, OSError, TypeError, SyntaxError, RecursionError, OverflowError) as error:
-        described = shown(error, limit=120) or type(error).__name__
-        raise InputError(f"{path_text(what)} is no whole .npy file ({described}); write or copy it again") from None
-    if numbers or dtype.hasobject:
-        check_numbers(dtype, path_text(what))
-    return shape, fortran, dtype, file.tell()
 
 
 def mapped_source(

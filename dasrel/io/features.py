@@ -20,11 +20,10 @@ import scipy.sparse
 import zarr
 
 from dasrel.errors import InputError
-from dasrel.io.array_files import FlatFile, npy_header
-from dasrel.io.chunked_files import ZarrValues
-from dasrel.io.npz import check_archive
+from dasrel.io.numpy_files import FlatFile, check_archive, npy_header
 from dasrel.io.reader_errors import reader_errors
-from dasrel.io.text_stream import Stream
+from dasrel.io.streams import Stream
+from dasrel.io.zarr_values import ZarrValues
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, file_crc32c

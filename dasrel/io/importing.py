@@ -19,6 +19,7 @@ import numpy as np
 from dasrel.errors import InputError, Stopped, StoreError
 from dasrel.io import array_files, chunked_files, npz, triplets
 from dasrel.io.array_files import ArraySource, Opened, SequentialSource, Source, TriangleSource
+from dasrel.io.numpy_files import check_numbers
 from dasrel.io.reader_errors import check_objects, reader_errors
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.io.text_stream import given_ids, sniff
@@ -287,7 +288,7 @@ def open_array(array: Any, reading: Reading, kind: str) -> Opened:
     what = f"the {name} array"
     is_sparse: bool = issparse(array)
     if is_sparse:
-        array_files.check_numbers(array.dtype, what)
+        check_numbers(array.dtype, what)
         n = array_files.square_side(array.shape, what)
         with reader_errors("the SciPy sparse matrix"):
             if array.format in ("csr", "csc", "bsr"):
@@ -307,7 +308,7 @@ def open_array(array: Any, reading: Reading, kind: str) -> Opened:
         first = array.dims[0] if array.dims else None
         ids = [str(x) for x in array.coords[first].values] if first in array.coords else None
         array = array.data if hasattr(array.data, "dask") or isinstance(array.data, np.ndarray) else array
-    array_files.check_numbers(np.dtype(array.dtype), what)
+    check_numbers(np.dtype(array.dtype), what)
     n = array_files.square_side(array.shape, what)
     provenance = {"source": f"{name} array of {' x '.join(map(str, array.shape))} {array.dtype}"}
     chunks = getattr(array, "chunks", None)

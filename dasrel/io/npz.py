@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -23,22 +22,21 @@ from dasrel.io.array_files import (
     TriangleSource,
     as_text,
     check_condensed,
-    check_numbers,
     choose,
     is_matrix,
     mapped_memory,
     mapped_source,
-    npy_header,
     provenance_of,
     square_side,
     triangle_memory,
 )
-from dasrel.io.reader_errors import check_unpacked, reader_errors
+from dasrel.io.numpy_files import archive_header, check_archive, check_numbers, npy_header
+from dasrel.io.reader_errors import reader_errors
 from dasrel.io.triplets import spool_entries, triplet_memory
 from dasrel.options import Reading
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing
-from dasrel.util.text import count_text, path_text, shown
+from dasrel.util.text import path_text, shown
 
 COPY = 8 << 20
 """Bytes that are unpacked at a time."""
@@ -64,7 +62,7 @@ def open_npz(path: Path, reading: Reading, kind: str) -> Opened:
 
 def _open_array(path: Path, archive: zipfile.ZipFile, name: str, kind: str) -> Opened:
     """Open one array of an archive: mapped where it is stored as it is; else it must be unpacked first."""
-    shape, fortran, dtype, offset = _header(archive, path, name)
+    shape, fortran, dtype, offset = archive_header(archive, path, name)
     what, provenance = path_text(path), provenance_of(path)
     if offset is not None:
         return mapped_source(path, dtype, offset, shape, fortran, provenance, kind)
@@ -131,44 +129,10 @@ def _check_sparse(path: Path, form: str, n: int, first: Array, second: Array, va
         raise InputError(f"{path_text(path)} is a damaged sparse matrix: {wrong}; save it again")
 
 
-def check_archive(path: Path) -> None:
-    """Raise if an array of an archive is damaged, or its header claims more than the archive holds of it.
-
-    Cost: reads the headers of the arrays.
-    """
-    with reader_errors(path, "a NumPy archive"), zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if name.endswith(".npy"):
-                _header(archive, path, name.removesuffix(".npy"), numbers=False)
-
-
-def _header(
-    archive: zipfile.ZipFile, path: Path, name: str, *, numbers: bool = True
-) -> tuple[tuple[int, ...], bool, np.dtype[Any], int | None]:
-    """Return shape, Fortran order, type, and the offset of the numbers in the file; None if they are compressed."""
-    info, what = archive.getinfo(f"{name}.npy"), f"{path}, array {name}"
-    with reader_errors(what), archive.open(info) as member:
-        shape, fortran, dtype, begin = npy_header(member, what, numbers=numbers)  # type: ignore[arg-type]
-        needed = begin + math.prod(shape) * dtype.itemsize
-        if needed > info.file_size:
-            raise InputError(
-                f"{path_text(what)} is damaged: its header asks for {count_text(needed, 'byte')}, and the archive has"
-                f" {info.file_size:,}; write or copy it again"
-            )
-        check_unpacked(info.file_size, info.compress_size, what)
-        if info.compress_type != zipfile.ZIP_STORED:
-            return shape, fortran, dtype, None
-        with open(path, "rb") as file:
-            file.seek(info.header_offset)
-            head = file.read(30)
-        names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        return shape, fortran, dtype, info.header_offset + 30 + names + begin
-
-
 def _values(path: Path, name: str, folder: Path) -> FlatFile:
     """Return the numbers of one array of an archive: in place, or unpacked to the folder if they are compressed."""
     with zipfile.ZipFile(path) as archive:
-        shape, _, dtype, offset = _header(archive, path, name)
+        shape, _, dtype, offset = archive_header(archive, path, name)
         count = math.prod(shape)
         if offset is not None:
             return FlatFile(str(path), dtype, offset, count)

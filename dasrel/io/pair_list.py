@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv, parquet
 
 from dasrel.errors import InputError
-from dasrel.io import text_stream
+from dasrel.io import streams, text_stream
 from dasrel.io.array_files import SequentialSource, Source, provenance_of
 from dasrel.io.text_stream import fields, find_delimiter
 from dasrel.io.triplets import Records, RecordWriter, TripletSource, has_both_directions, triplet_memory
@@ -84,7 +84,7 @@ class Lines:
     @property
     def text(self) -> bytes:
         """The text with plain newlines."""
-        return text_stream.plain(self.raw.tobytes())
+        return streams.plain(self.raw.tobytes())
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that hold a pair, with their numbers."""
@@ -97,9 +97,7 @@ class Lines:
         return f"line {next(islice(self.rows(), row, None))[0]}"
 
 
-def parts(
-    path: Path, stream: text_stream.Stream | None, reading: Reading, spare: text_stream.BufferPool
-) -> Iterator[Part]:
+def parts(path: Path, stream: streams.Stream | None, reading: Reading, spare: streams.BufferPool) -> Iterator[Part]:
     """Yield the rows of a list: of a text if there is a stream, else of a Parquet file.
 
     The memory of a part comes from the pool `spare`, and may be given back to it.
@@ -115,10 +113,8 @@ def is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
-def _text_parts(
-    path: Path, stream: text_stream.Stream, reading: Reading, spare: text_stream.BufferPool
-) -> Iterator[Part]:
-    texts = text_stream.BufferPool()
+def _text_parts(path: Path, stream: streams.Stream, reading: Reading, spare: streams.BufferPool) -> Iterator[Part]:
+    texts = streams.BufferPool()
     # A large list is read in larger parts: each becomes a run, and a block is gathered from all runs.
     blocks = stream.blocks(min(max(CHUNK, path.stat().st_size // 1024), 4 * CHUNK), texts)
     comment = None
@@ -207,7 +203,7 @@ def _as_number(column: str | int) -> int | None:
     return column if isinstance(column, int) else int(column) if column.isdecimal() else None
 
 
-def _parse(layout: ListLayout, lines: Lines, spare: text_stream.BufferPool) -> Part | None:
+def _parse(layout: ListLayout, lines: Lines, spare: streams.BufferPool) -> Part | None:
     plain = _parse_plain(layout, lines, spare)
     if plain is not None:
         return plain
@@ -241,12 +237,12 @@ def _parse(layout: ListLayout, lines: Lines, spare: text_stream.BufferPool) -> P
     return Part(a, b, table.column(2).to_numpy(), lines.where)
 
 
-def _parse_plain(layout: ListLayout, lines: Lines, spare: text_stream.BufferPool) -> Part | None:
+def _parse_plain(layout: ListLayout, lines: Lines, spare: streams.BufferPool) -> Part | None:
     """Parse ordinary lines with the compiled reader, to the same result; None if one is not, or there is no reader.
 
     Measured on one core for lines of 34 bytes: two to four times as fast as Arrow.
     """
-    library, raw = text_stream.library(), lines.raw
+    library, raw = streams.library(), lines.raw
     if library is None or layout.delimiter is None or not raw.size:
         return None
     room = lines.count
@@ -442,8 +438,8 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
         objects.numbers = {found: k for k, found in enumerate(given)}
         if len(objects.numbers) < len(given) or "" in objects.numbers:
             raise InputError("the given ids have an empty or a repeated name; give each object its own")
-    stream = None if is_parquet(path) else text_stream.Stream(path)
-    spare = text_stream.BufferPool()
+    stream = None if is_parquet(path) else streams.Stream(path)
+    spare = streams.BufferPool()
     writer = RecordWriter(scratch)
     try:
         for part in parts(path, stream, reading, spare):

@@ -18,6 +18,8 @@ from dasrel.util import limits
 from dasrel.util.files import full_disk
 from dasrel.util.text import count_text, path_text, shown, size_text
 
+HOLES = "or a chunk that the source does not have"
+"""What a missing value may be besides a NaN, for messages."""
 DEFECTS = (AssertionError, NameError, MemoryError)
 """Errors that are not the source's: of dasrel itself, or of the machine."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from dasrel.errors import InputError
-from dasrel.io import text_stream
+from dasrel.io import streams, text_stream
 from dasrel.io.array_files import SequentialSource, Source, provenance_of
 from dasrel.io.reader_errors import check_claimed, whole_number
 from dasrel.io.text_stream import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
@@ -44,7 +44,7 @@ def open_text(path: str | Path, reading: Reading, kind: str) -> SequentialSource
     Cost: the first lines; `spool` reads the text once, writes 8 n^2 bytes, and takes at most some 200 MB of memory.
     """
     path = Path(path)
-    stream = text_stream.Stream(path, member=_qza_member(path) if reading.format == "qza" else None)
+    stream = streams.Stream(path, member=_qza_member(path) if reading.format == "qza" else None)
     try:
         table, _ = _table(path, stream, reading, kind)
     finally:
@@ -117,7 +117,7 @@ class SquareSource:
 
 def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, Any]:
     member = _qza_member(path) if reading.format == "qza" else None
-    stream = text_stream.Stream(path, member=member)
+    stream = streams.Stream(path, member=member)
     try:
         table, rows = _table(path, stream, reading, kind)
         facts = fill(table, rows, scratch / VALUES)
@@ -127,16 +127,16 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, 
     return facts
 
 
-def _table(path: Path, stream: text_stream.Stream, reading: Reading, kind: str) -> tuple[Table, Iterable[Line]]:
+def _table(path: Path, stream: streams.Stream, reading: Reading, kind: str) -> tuple[Table, Iterable[Line]]:
     """Return the layout that the first lines show, and the rows."""
     if reading.format == "phylip":
         return _phylip(path, stream, kind)
     return _square(path, stream, reading.format)
 
 
-def _square(path: Path, stream: text_stream.Stream, name: str | None) -> tuple[Table, Iterable[Line]]:
+def _square(path: Path, stream: streams.Stream, name: str | None) -> tuple[Table, Iterable[Line]]:
     """Return the layout of a CSV or TSV, and its rows."""
-    rows = lines(stream, comments=True, size=text_stream.CHUNK)
+    rows = lines(stream, comments=True, size=streams.CHUNK)
     start = list(islice(rows, 2))
     if not start:
         raise InputError(f"{path_text(path)}: the file is empty: there is no matrix in it")
@@ -194,10 +194,10 @@ def _split_slowly(line: bytes, mark: bytes | None, labelled: bool) -> tuple[byte
     return label, line, line.count(mark) + 1
 
 
-def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, Iterable[Line]]:
+def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Iterable[Line]]:
     """Return the layout of a PHYLIP matrix, and its rows."""
     name = path_text(path)
-    plain = lines(stream, comments=False, size=text_stream.CHUNK)
+    plain = lines(stream, comments=False, size=streams.CHUNK)
     count = next(plain, None)
     if count is None:
         raise InputError(f"{name}: the file is empty: there is no matrix in it")
@@ -209,7 +209,7 @@ def _phylip(path: Path, stream: text_stream.Stream, kind: str) -> tuple[Table, I
         )
     if n < 1:
         raise InputError(f"{name}: line {count.number}: the matrix has no objects (n = 0)")
-    if n > text_stream.LONGEST_LINE:
+    if n > streams.LONGEST_LINE:
         raise InputError(
             f"{name}: line {count.number}: {count_text(n, 'object is', 'objects are')} more than a text can hold;"
             " check the count"

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dasrel.errors import InputError
-from dasrel.io import text_stream
+from dasrel.io import streams
 from dasrel.io.array_files import (
     FlatFile,
     MappedSource,
@@ -137,7 +137,7 @@ class RecordWriter:
         self, codes: tuple[Array, Array], values: Array, numbers: tuple[Array, Array]
     ) -> _Sorted | None:
         """Sort by the compiled count of blocks; None if it is absent, or not made for these records."""
-        library = text_stream.library()
+        library = streams.library()
         n = max(int(known.max(initial=0)) for known in numbers) + 1
         per_side = (n - 1) // SIDE + 1
         if library is None or per_side > 256 or (self._keep_missing and np.isnan(values).any()):

@@ -16,7 +16,7 @@ from scipy.spatial.distance import squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.io import text_stream
+from dasrel.io import streams
 from dasrel.io.array_files import SequentialSource, Source
 from dasrel.io.importing import detect, import_matrix, open_source
 from dasrel.options import Reading, Writing
@@ -292,7 +292,7 @@ def test_an_explicit_zero_of_a_sparse_distance_is_a_value(tmp_path):
 def test_an_explicit_nan_of_a_sparse_similarity_is_missing(tmp_path, monkeypatch, compiled):
     """Entries that are not listed are 0; one that is listed without a value is not."""
     if not compiled:
-        monkeypatch.setattr(text_stream, "library", lambda: None)
+        monkeypatch.setattr(streams, "library", lambda: None)
     text = "%%MatrixMarket matrix coordinate real symmetric\n3 3 4\n1 1 1\n2 2 1\n3 3 1\n2 1 nan\n"
     (tmp_path / "s.mtx").write_text(text)
     with pytest.raises(InputError, match=r"missing values.*0 \(object 0\) and 1 \(object 1\)"):

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from dasrel.errors import InputError
-from dasrel.io import pair_list, text_stream, triplets
+from dasrel.io import pair_list, streams, text_stream, triplets
 from dasrel.io.array_files import Source
 from dasrel.io.pair_list import open_pairs
 from dasrel.options import Policy, Reading
@@ -21,14 +21,14 @@ NAN = np.nan
 
 
 needs_compiled = pytest.mark.skipif(
-    text_stream.library() is None, reason="no C compiler when dasrel was installed: Arrow reads all lists"
+    streams.library() is None, reason="no C compiler when dasrel was installed: Arrow reads all lists"
 )
 
 
 @pytest.fixture(params=["compiled", "not compiled"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "not compiled":
-        monkeypatch.setattr(text_stream, "library", lambda: None)
+        monkeypatch.setattr(streams, "library", lambda: None)
 
 
 def opened(path: Path, kind: str = "distance", duplicates: str = "error", **reading: object) -> Source:
@@ -298,7 +298,7 @@ def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)
     """Lines as the compiled reader sees them; None if it leaves them to Arrow."""
     layout = pair_list.ListLayout(Path("list"), b"\t", None, width, chosen)
     raw = np.frombuffer(bytearray(text), np.uint8)
-    return pair_list._parse_plain(layout, pair_list.Lines(1, raw, text.count(b"\n")), text_stream.BufferPool())
+    return pair_list._parse_plain(layout, pair_list.Lines(1, raw, text.count(b"\n")), streams.BufferPool())
 
 
 def random_rows(random: np.random.Generator, count: int) -> list[Triple]:
@@ -410,7 +410,7 @@ def test_any_bytes_are_survived() -> None:
 @pytest.mark.parametrize("text", [b"", b"\n", b"a\nbb\n", b"a\r\nbb", b"\xef\xbb\xbfa\n\n\n" + b"c" * 99 + b"\nd"])
 def test_a_stream_in_blocks(tmp_path: Path, size: int, text: bytes) -> None:
     """The same lines and numbers as in the file, whatever the size of the blocks."""
-    stream, spare = text_stream.Stream(write(tmp_path, text)), text_stream.BufferPool()
+    stream, spare = streams.Stream(write(tmp_path, text)), streams.BufferPool()
     found, number = b"", 1
     for first, block, count in stream.blocks(size, spare):
         assert (first, count) == (number, block.tobytes().count(b"\n"))
@@ -418,7 +418,7 @@ def test_a_stream_in_blocks(tmp_path: Path, size: int, text: bytes) -> None:
         number += count
         found += block.tobytes()
         spare.give(block.base)
-    plain = text.removeprefix(text_stream.BOM)
+    plain = text.removeprefix(streams.BOM)
     assert found == plain + b"\n" * (plain != b"" and not plain.endswith(b"\n"))
     assert stream.checksum() == f"crc32c: {google_crc32c.value(text):08x}"
     stream.close()
@@ -432,7 +432,7 @@ def test_lines_of_blanks_are_no_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("either_way")
 def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_stream, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(streams, "LONGEST_LINE", 1000)
     monkeypatch.setattr(pair_list, "CHUNK", 100)
     with pytest.raises(InputError, match="line 2 is longer than"):
         opened(write(tmp_path, "a\tb\t1\n" + "x" * 5000))
@@ -451,7 +451,7 @@ def test_records_are_sorted_the_same_way(tmp_path: Path, monkeypatch: pytest.Mon
     for way in ("a", "b"):
         opened(write(tmp_path, text, way)).close()
         found.append([(tmp_path / f"scratch {way}" / name).read_bytes() for name in (triplets.RECORDS, triplets.INDEX)])
-        monkeypatch.setattr(text_stream, "library", lambda: None)
+        monkeypatch.setattr(streams, "library", lambda: None)
     assert found[0] == found[1]
     records = np.frombuffer(found[0][0], triplets.RECORD)
     ids = list(dict.fromkeys(name for pair in names for name in pair))

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dasrel.errors import InputError
-from dasrel.io import text_matrix, text_stream
+from dasrel.io import streams, text_matrix
 from dasrel.io.array_files import Source
 from dasrel.io.text_matrix import open_text
 from dasrel.io.text_stream import sniff
@@ -127,7 +127,7 @@ def test_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.tsv"
     ids = [f"s{k}" for k in range(60)]
     pd.DataFrame(values, ids, ids).to_csv(path, sep="\t")
-    monkeypatch.setattr(text_stream, "CHUNK", 9000)
+    monkeypatch.setattr(streams, "CHUNK", 9000)
     monkeypatch.setattr(text_matrix, "BATCH", 3000)
     np.testing.assert_array_equal(matrix(path), values)
 
@@ -252,7 +252,7 @@ def test_phylip_names(tmp_path: Path) -> None:
 
 
 def test_lower_and_square_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_stream, "CHUNK", 5000)
+    monkeypatch.setattr(streams, "CHUNK", 5000)
     monkeypatch.setattr(text_matrix, "BATCH", 1500)
     values = symmetric(40)
     names = [f"g{k}" for k in range(40)]
@@ -348,8 +348,8 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_stream, "CHUNK", 1000)
-    monkeypatch.setattr(text_stream, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(streams, "CHUNK", 1000)
+    monkeypatch.setattr(streams, "LONGEST_LINE", 5000)
     with pytest.raises(InputError, match="line 1 is longer than"):
         opened(write(tmp_path, b"1" * 20_000))
 

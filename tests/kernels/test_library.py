@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from dasrel import kernels
-from dasrel.io import text_stream
+from dasrel.io import streams
 from dasrel.kernels import checks, products
 
 FACTS = """
 import numpy as np
 from dasrel import kernels
-from dasrel.io import text_stream
+from dasrel.io import streams
 from dasrel.kernels import checks, products
 print(kernels.signature(), kernels.described(), sep="|")
-print(products.has_native_products(), checks._native_checks() is not None, text_stream.library() is not None)
+print(products.has_native_products(), checks._native_checks() is not None, streams.library() is not None)
 """
 
 
@@ -56,7 +56,7 @@ def test_without_a_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 def test_what_uses_vectors_is_there_together() -> None:
     assert products.has_native_products() == (checks._native_checks() is not None) == bool(kernels.instruction_set())
-    assert text_stream.library() is not None or kernels.library() is None
+    assert streams.library() is not None or kernels.library() is None
 
 
 def test_it_is_switched_off_by_the_environment() -> None:
