@@ -14,7 +14,6 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.io.array_files import (
-    FlatFile,
     MappedSource,
     Opened,
     SequentialSource,
@@ -30,7 +29,7 @@ from dasrel.io.array_files import (
     square_side,
     triangle_memory,
 )
-from dasrel.io.numpy_files import archive_header, check_archive, check_numbers, npy_header
+from dasrel.io.numpy_files import FlatFile, archive_header, check_archive, check_numbers, npy_header
 from dasrel.io.reader_errors import reader_errors
 from dasrel.io.triplets import spool_entries, triplet_memory
 from dasrel.options import Reading

@@ -24,7 +24,6 @@ import numpy as np
 from dasrel.errors import InputError
 from dasrel.io import streams
 from dasrel.io.array_files import (
-    FlatFile,
     MappedSource,
     SequentialSource,
     Source,
@@ -34,6 +33,7 @@ from dasrel.io.array_files import (
     square_side,
     triangle_memory,
 )
+from dasrel.io.numpy_files import FlatFile
 from dasrel.io.reader_errors import check_claimed, whole_number
 from dasrel.kernels import LONG, POINTER
 from dasrel.options import Reading
