@@ -555,35 +555,6 @@ def _scan_on_cluster(
     return results
 
 
-def reduction(
-    function: Callable[[Array, bool], Any], combine: Callable[[Any, Any], Any], *, task_memory: int = 0
-) -> Consumer:
-    """Make a consumer with one result for the matrix: `function(tile, on_diagonal)` of every tile, combined in order.
-
-    Both functions must be importable by the workers; results are combined in a balanced tree.
-    """
-    return Consumer(_ReduceKernel(function, combine), lambda parts: parts[0], task_memory=task_memory)
-
-
-@dataclass(frozen=True)
-class _ReduceKernel:
-    function: Callable[[Array, bool], Any]
-    merge: Callable[[Any, Any], Any]
-
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        return None
-
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        found = self.function(tile, i == j)
-        return (found,) if partial is None else (self.merge(partial[0], found),)
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[0]}
-
-    def combine(self, first: Any, second: Any) -> Any:
-        return self.merge(first, second)
-
-
 @dataclass
 class _Count:
     """Counts tiles read in this process."""

@@ -13,13 +13,14 @@ from dasrel import open_matrix, watch
 from dasrel.engine import readahead
 from dasrel.engine.readahead import SPARE, ReadAhead, TileCache, tile_cache
 from dasrel.engine.relation import product_consumer, relation
-from dasrel.engine.scan import Plan, build_graph, reduction, scan
+from dasrel.engine.scan import Plan, build_graph, scan
 from dasrel.engine.worker_cache import no_progress
 from dasrel.errors import StoreError
 from dasrel.geometry import tree
 from dasrel.kernels.products import View
 from dasrel.util import limits
 from tests.helpers.matrices import symmetric
+from tests.helpers.scans import reduction
 from tests.helpers.stores import stored
 
 

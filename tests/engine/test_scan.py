@@ -15,13 +15,14 @@ from hypothesis import given, settings, strategies as st
 
 import dasrel
 from dasrel.engine.relation import LeftProducts, left_products, product_consumer, relation
-from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, reduction, run_here, scan
+from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.products import View
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import ArrayMatrix
 from dasrel.store.writer import create_store
 from tests.helpers.matrices import squared_of, symmetric
+from tests.helpers.scans import reduction
 from tests.helpers.stores import stored
 
 
