@@ -172,8 +172,10 @@ def parse_columns(text: str) -> tuple[str | int, str | int, str | int]:
 
 REPLACE = "Replace what exists, once the new one is complete."
 MEMORY = "Memory that may be used; half of the machine's if not given."
+FIXED_MEMORY = "Memory that the command may use, such as 512MiB."
+TIME_LIMIT = "Stop after this time, such as 30m, 2h or HH:MM:SS."
 time_limit_option = partial(
-    option, None, "Stop after this time, such as 30m, 2h or HH:MM:SS.", panel=SURVIVING, metavar="DURATION",
+    option, None, TIME_LIMIT, panel=SURVIVING, metavar="DURATION",
     parse=duration_seconds,
 )  # fmt: skip
 
@@ -340,7 +342,7 @@ class Writing:
     tile: int | None = _writing(None, "Objects per side of a tile; if not given, tiles of at most 64 MiB.", least=1)
     """Objects per side of a tile; by default at most 64 MiB per tile."""
     compress: Literal["lz4"] | None = _writing(None, "Compress the tiles: smaller on disk, slower to read.")
-    memory: int | str = _writing("1GiB", "Memory that the command may use, such as 512MiB.", typed=str)
+    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str)
     """Anonymous memory that the work may use on this machine, in bytes or such as "2GiB"."""
     resume: bool = _writing(False, "Continue an unfinished store.")
     """Continue an unfinished store: only missing tiles are written."""
@@ -509,7 +511,7 @@ class ExportOptions:
         "Write squared dissimilarities: Euclideanised by a file (.npz) of `dasrel euclideanize`, or plain.",
         metavar="FILE|plain",
     )
-    memory: int | str = _writing("1GiB", "Memory that the command may use, such as 512MiB.", typed=str)
+    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str)
 
 
 GROUPS = (Reading, Policy, Writing)

@@ -18,7 +18,18 @@ import typer
 
 from dasrel.cli.console import Console, as_option
 from dasrel.errors import InputError
-from dasrel.options import READING, REPLACE, SURVIVING, WRITING, OptionField, Selection, made, option_fields
+from dasrel.options import (
+    FIXED_MEMORY,
+    READING,
+    REPLACE,
+    SURVIVING,
+    TIME_LIMIT,
+    WRITING,
+    OptionField,
+    Selection,
+    made,
+    option_fields,
+)
 from dasrel.vocabulary import KINDS
 
 OUTPUT = "Output"
@@ -30,11 +41,11 @@ def option(name: str, text: str, panel: str, **more: Any) -> Any:
 
 
 Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Required.", READING)]
-Memory = Annotated[str, option("--memory", "Memory that the command may use, such as 512MiB.", WRITING)]
+Memory = Annotated[str, option("--memory", FIXED_MEMORY, WRITING)]
 Force = Annotated[bool, option("--force", REPLACE, WRITING)]
 TimeLimit = Annotated[
     str | None,
-    option("--time-limit", "Stop after this time, such as 30m, 2h or HH:MM:SS.", SURVIVING, metavar="DURATION"),
+    option("--time-limit", TIME_LIMIT, SURVIVING, metavar="DURATION"),
 ]
 DryRun = Annotated[
     bool, option("--dry-run", "Only print what would be read, written and used; write nothing.", WRITING)

@@ -577,7 +577,9 @@ def needed_on_worker(source: TileSource, consumers: Sequence[Consumer]) -> tuple
     That is the shares, and partial results that are not combined yet.
     """
     four_groups = sum(consumer.share_bytes + 4 * consumer.part_bytes for consumer in consumers)
-    task = worker_cache.read_memory(source.files) + sum(consumer.task_memory for consumer in consumers)
+    reader = source.files
+    tile = reader.layout.tile_bytes if reader.mapped else reader.read_memory  # Dask counts mapped files as memory
+    task = tile + sum(consumer.task_memory for consumer in consumers)
     return task, max(four_groups, brought_here(Plan(source.layout), consumers))
 
 

@@ -76,11 +76,6 @@ def send_tiles(client: Any, reader: Reader, tiles: Sequence[TileIndex], worker: 
     return client.compute(pinned, workers=worker, allow_other_workers=elsewhere)
 
 
-def read_memory(reader: Reader) -> int:
-    """Return what reading one tile adds to the memory of a worker as Dask counts it, which includes mapped files."""
-    return reader.layout.tile_bytes if reader.mapped else reader.read_memory
-
-
 def _computed(tiles: Sequence[TileIndex], dtype: np.dtype[Any], parts: Sequence[Array]) -> PinnedTiles:
     pairs = zip(tiles, parts, strict=True)
     return PinnedTiles({(i, j): np.asarray(part, dtype=dtype) for (i, j), part in pairs})
