@@ -44,9 +44,10 @@ def main() -> int:
             if given.case is not None:
                 print(f"{found.command}\nexit code {found.code}: {found.line}")
             if found.fault:
+                again = f"--kind {found.kind} --seed {given.seed} --case {found.number}"
                 print(
                     f"FAULT {found.kind} {found.number}: {found.fault}\n  {found.command[:600]}\n  {found.line}\n"
-                    f"  again: python -m tests.system.fuzz --kind {found.kind} --seed {given.seed} --case {found.number}",
+                    f"  again: python -m tests.system.fuzz {again}",
                     flush=True,
                 )
     print(f"{'kind':<12}{'cases':>8}{'accepted':>10}{'faults':>8}")

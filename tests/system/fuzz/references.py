@@ -5,7 +5,6 @@ Each returns the readings of a file that make sense. They are simple and slow, a
 
 import csv
 import gzip
-import io
 import math
 import zipfile
 from collections.abc import Callable, Sequence
@@ -110,6 +109,13 @@ def text_lines(data: bytes) -> list[str]:
     return [line.removesuffix("\r") for line in decoded(data).split("\n")]
 
 
+def split(line: str, mark: str | None) -> list[str]:
+    """The fields of a line; None for any number of blanks between them, where quotes are left out too."""
+    if mark is None:
+        return [field[1:-1] if len(field) > 1 and field[0] == field[-1] == '"' else field for field in line.split()]
+    return next(csv.reader([line], delimiter=mark))
+
+
 def tables(data: bytes, marks: Sequence[str | None]) -> list[Candidate]:
     """Readings of a square in text: with or without header and labels, by each of these delimiters."""
     lines = [line for line in text_lines(data) if line.strip()]
@@ -118,7 +124,7 @@ def tables(data: bytes, marks: Sequence[str | None]) -> list[Candidate]:
     found = []
     for mark in marks:
         try:
-            rows = [line.split() for line in lines] if mark is None else list(csv.reader(lines, delimiter=mark))
+            rows = [split(line, mark) for line in lines]
         except csv.Error:
             continue
         for header in (0, 1):
@@ -153,6 +159,7 @@ def phylip(data: bytes, kind: str) -> list[Candidate]:
             rows.append(line)
     if len(rows) != n:
         raise ValueError("another number of rows")
+    found = []
     for widths in ([n] * n, list(range(n)), list(range(1, n + 1))):
         values, names = np.full((n, n), np.nan), []
         for k, (row, width) in enumerate(zip(rows, widths, strict=True)):
@@ -168,8 +175,8 @@ def phylip(data: bytes, kind: str) -> list[Candidate]:
                 values = np.where(np.tri(n, dtype=bool), values, values.T)
             if widths[0] == 0:
                 np.fill_diagonal(values, 0)
-            return [Candidate(values, names)]
-    raise ValueError("no square and no triangle")
+            found.append(Candidate(values, names))
+    return found
 
 
 def mtx(data: bytes, kind: str) -> list[Candidate]:
@@ -233,7 +240,7 @@ def pairs(
             for line in text_lines(data):
                 if not line.strip() or line.startswith("#"):
                     continue
-                rows.append(line.split() if mark is None else next(csv.reader([line], delimiter=mark)))
+                rows.append(split(line, mark))
         except (csv.Error, StopIteration):
             continue
         if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) <= max(columns):
@@ -322,7 +329,3 @@ def zarr_array(path: Path, dataset: str | None) -> list[Candidate]:
 def read_by(function: Callable[..., list[Candidate]], path: Path, *arguments: Any) -> Callable[[], list[Candidate]]:
     """A reading of a file's bytes, done when it is needed."""
     return lambda: function(path.read_bytes(), *arguments)
-
-
-def buffer(data: bytes) -> io.BytesIO:
-    return io.BytesIO(data)

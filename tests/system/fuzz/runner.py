@@ -193,7 +193,7 @@ class _Started:
         return Found(self.kind, self.number, seconds=time.monotonic() - self.began, **found)
 
 
-# ----------------------------------------------------------------------------------------------------- in the new process
+# -------------------------------------------------------------------------------------------------- in the new process
 
 
 def _in_child(generate: Generator, rng: np.random.Generator, folder: Path, real: bool) -> dict[str, Any]:

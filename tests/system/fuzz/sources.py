@@ -276,9 +276,9 @@ def phylip(rng: Rng, folder: Path) -> Case:
     path = folder / pick(rng, ("m.phylip", "m.phy", "m.dist"))
     mark = "\t" if "\t" in text else " "
     if chance(rng, 0.2):
-        text = pick(rng, ("9" * 5000, "0", "-3", "2", "1", "1000000", "268435456", "99999999999", "x", "3 3", "３")) + (
-            "\n" + text.split("\n", 1)[1]
-        )
+        text = pick(
+            rng, ("9" * 5000, "0", "-3", "2", "1", "1000000", "268435456", "99999999999", "x", "3 3", "\uff13")
+        ) + ("\n" + text.split("\n", 1)[1])
         path.write_bytes(text.encode())
     else:
         path.write_bytes(damaged_text(rng, text, mark))
@@ -317,7 +317,7 @@ def mtx(rng: Rng, folder: Path, *, packed: bool = False) -> Case:
         else:
             at = 2 if lines[1].startswith("%") else 1
             words = lines[at].split()
-            wrong = pick(rng, ("0", "1", "-1", "9" * 5000, "200000000", "2147483648", "1e3", "3.0", "", "４"))
+            wrong = pick(rng, ("0", "1", "-1", "9" * 5000, "200000000", "2147483648", "1e3", "3.0", "", "\uff14"))
             words = [wrong, wrong, *words[2:]] if chance(rng, 0.5) else [*words[:-1], wrong]
             lines[at] = " ".join(words)
         path.write_bytes("\n".join(lines).encode())

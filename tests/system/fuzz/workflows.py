@@ -9,10 +9,12 @@ from tests.system.fuzz.damage import Rng, chance, damaged_bytes, pick
 from tests.system.fuzz.judge import Case, Outcome
 
 TOML_VALUES = (
-    "0", "-1", "1", "9" * 5000, "1e400", "nan", "-inf", "true", '""', '"x"', '"\\u0000"', '"a\\nb"', "[]", "[1, 2]", "{}",
-    "[" * 2000, '"/"', '"../../x"', '"~nouser/x"', '"s3://x"', '"memory://x"', '"file:///etc/passwd"', "2020-01-01",
-    "[[1]]", "{a = 1}", '"d.npy"', '"w.toml"', '"."', '"matrix"', '"a"', '"b"', '"ultra"', '"a/x"', '"kernel"', "0x10",
-    '"lots"', '"-5GB"', "'''x'''", '"\\U0001F600"', "1979-05-27T07:32:00Z", '"' + "a" * 5000 + '"', "1" + "0" * 30,
+    "0", "-1", "1", "9" * 5000, "1e400", "nan", "-inf", "true", '""', '"x"', '"\\u0000"', '"a\\nb"', "[]",
+    "[1, 2]", "{}", "[" * 2000, '"/"', '"../../x"', '"~nouser/x"', '"s3://x"', '"memory://x"', '"file:///etc/passwd"',
+    "2020-01-01", "[[1]]", "{a = 1}",
+    '"d.npy"', '"w.toml"', '"."', '"matrix"', '"a"', '"b"', '"ultra"', '"a/x"', '"kernel"',
+    "0x10", '"lots"', '"-5GB"', "'''x'''", '"\\U0001F600"', "1979-05-27T07:32:00Z", "1" + "0" * 30,
+    '"' + "a" * 5000 + '"',
 )  # fmt: skip
 KEYS = (
     "out", "source", "kind", "tile", "clusters", "n_init", "max_iter", "rule", "memory", "store", "result", "order",
