@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-HOLD = ("raw", "tsv", "pairs", "checkpoint", "store")
+HOLD = ("raw", "tsv", "pairs", "checkpoint")
 """The kinds of which every case is refused or right."""
 
 
