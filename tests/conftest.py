@@ -87,7 +87,7 @@ def s3(s3_server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield system
     system.rm("matrices", recursive=True)
     s3fs.S3FileSystem.clear_instance_cache()
-    monkeypatch.setattr(sys, "unraisablehook", lambda told: None)
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: None)
     gc.collect()  # open sessions complain when they are collected, now or in another test
 
 

@@ -326,14 +326,14 @@ def _address_in(path: Path, limit: float) -> str:
 
 def _unreachable(error: Exception, name: str, runtime: Runtime) -> ClusterError:
     """Return the error for a failed connection."""
-    said = redacted(one_line(error))
-    if "SSL" in said or "TLS" in said or "encryption" in said:
+    problem = redacted(one_line(error))
+    if "SSL" in problem or "TLS" in problem or "encryption" in problem:
         hint = f"check {_TLS_FILES} against those of the scheduler, and that its address is tls://"
     elif runtime.tls_ca is None:
         hint = f"is it running, and does it ask for TLS ({_TLS_FILES})?"
     else:
         hint = "is it running, with TLS?"
-    return ClusterError(f"cannot reach {name}: {said}", remedy=hint)
+    return ClusterError(f"cannot reach {name}: {problem}", remedy=hint)
 
 
 def _wait(client: Any, wanted: int, limit: float) -> None:
@@ -492,8 +492,8 @@ def one_line(error: BaseException) -> str:
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    said, why = (str(one).strip() or type(one).__name__ for one in (error, cause))
-    return shown(" ".join((said if why in said else f"{said}: {why}").split()), limit=400)
+    problem, why = (str(one).strip() or type(one).__name__ for one in (error, cause))
+    return shown(" ".join((problem if why in problem else f"{problem}: {why}").split()), limit=400)
 
 
 def has_dashboard(kind: str | None) -> bool:

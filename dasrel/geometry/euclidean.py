@@ -552,9 +552,9 @@ def _compose(base: Relation, method: str, gamma: float, alpha: float | None, del
 
 def euclidean_scans(method: str, max_scans: int = EUCLIDEAN_BUDGET) -> Range:
     """Estimate the scans of `euclideanize`: the searches, the tree, the duplicates and the stress."""
-    beside = {"spread": 1, "ultrametric": 4}.get(method, 15)
+    further = {"spread": 1, "ultrametric": 4}.get(method, 15)
     least = 2 if method == "spread" else 3
-    return Range(least, min(TYPICAL_EUCLIDEAN[method], max_scans), max_scans + beside)
+    return Range(least, min(TYPICAL_EUCLIDEAN[method], max_scans), max_scans + further)
 
 
 def is_method(euclideanize: Any) -> bool:

@@ -254,7 +254,7 @@ def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("import a", "Missing argument"),
         ("import a b --kind distance --columns a,b", "three columns"),
@@ -280,10 +280,10 @@ def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) ->
         ("nonsense", "nonsense"),
     ],
 )
-def test_usage_errors_exit_2(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_exit_2(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run([*line.split(), "--json"]) == 2
     out, err = capsys.readouterr()
-    assert told in err
+    assert message in err
     assert list(json.loads(out)) == ["error"]
     assert app.run(line.split()) == 2
     assert capsys.readouterr().out == ""
@@ -316,7 +316,7 @@ def test_an_error_is_one_line_and_1(tmp_path: Path, here: Callable[..., Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (FileNotFoundError(2, "No such file or directory", "a\x1b[0m"), r"dasrel: a\x1b[0m: No such file or directory"),
         (
@@ -329,14 +329,14 @@ def test_an_error_is_one_line_and_1(tmp_path: Path, here: Callable[..., Any]) ->
     ],
 )
 def test_any_error_is_one_escaped_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, told: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, message: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr("dasrel.store.audit.audit_store", fail)
     assert app.run(["audit", "d.zarr"]) == 1
-    assert capsys.readouterr() == ("", told + "\n")
+    assert capsys.readouterr() == ("", message + "\n")
 
 
 def test_faults_found_by_verify_exit_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

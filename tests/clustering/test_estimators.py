@@ -317,7 +317,7 @@ def test_an_array_needs_its_kind(squared: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ({"n_clusters": 0}, "n_clusters is 0: give a whole number of at least 1"),
         ({"n_clusters": 99}, "n_samples=42 objects cannot make n_clusters=99 clusters"),
@@ -335,8 +335,8 @@ def test_an_array_needs_its_kind(squared: Any) -> None:
         ({"kind": "nearness"}, "kind must be one of the four"),
     ],
 )
-def test_refused(squared: Any, words: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_refused(squared: Any, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         FuzzyCMeans(**{"n_clusters": 3, "kind": "squared-distance", **words}).fit(squared)
 
 

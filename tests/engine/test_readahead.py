@@ -126,7 +126,7 @@ def test_tiles_that_are_read_in_chunks(tmp_path, used, monkeypatch, tile):
     monkeypatch.setattr(readahead, "CHUNK", 4096)
     reads = []
     plain = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda *asked: reads.append(asked[2]) or plain(*asked))
+    monkeypatch.setattr(os, "preadv", lambda *requested: reads.append(requested[2]) or plain(*requested))
     np.testing.assert_allclose(relation(matrix).row_sums(), (values**2).sum(axis=1), rtol=1e-5)
     everything = len(matrix.layout.tiles())
     assert len(used) == everything
@@ -215,11 +215,11 @@ def test_any_other_order_of_asking_works(tmp_path, kept):
     values = symmetric(160, seed=3).astype(np.float32)
     matrix = past(stored(tmp_path / "m.zarr", values, tile=16), kept)
     order = matrix.layout.tiles()
-    for asked in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda tile: hash((tile, 7)))):
+    for requested in (order[::-1], order[1::2] + order[::2], sorted(order, key=lambda tile: hash((tile, 7)))):
         tile_cache(matrix).seen.clear()
         reader = ReadAhead(tile_cache(matrix), 1)
         with reader.reading(order):
-            for i, j in asked:
+            for i, j in requested:
                 tile = reader.read_checked(i, j)
                 assert np.array_equal(tile, values[matrix.layout.span(i), matrix.layout.span(j)])
                 del tile

@@ -158,8 +158,8 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
 @pytest.mark.cluster
 def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A run of 20 clusters takes more than such a worker has left; nothing is read, nothing is written."""
-    asked = ["--rule", "hard", "--clusters", "20", "--dask", "local:workers=2,memory=100010kB"]
-    line = refused(["cluster", store, str(tmp_path / "out"), *asked], capfd)
+    requested = ["--rule", "hard", "--clusters", "20", "--dask", "local:workers=2,memory=100010kB"]
+    line = refused(["cluster", store, str(tmp_path / "out"), *requested], capfd)
     assert re.search(
         r"needs .* on worker tcp://127\.0\.0\.1:\d+ .* which has 1 byte for them; give workers more memory", line
     )
@@ -172,9 +172,9 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
 @pytest.mark.cluster
 def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
     """They have 20 MB for work; an estimate without what they take themselves paused them for ever."""
-    asked = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
+    requested = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
     out = tmp_path / "out"
-    assert app.run(["cluster", store, str(out), *asked, "--dask", "local:workers=2,memory=150MB"]) == 0
+    assert app.run(["cluster", store, str(out), *requested, "--dask", "local:workers=2,memory=150MB"]) == 0
     result = json.loads((out / "result.json").read_text())
     assert result["bundles"] > 1
     assert result["runs"] == 500
@@ -205,9 +205,9 @@ def test_what_cannot_be_reached(where: list[str], said: str, store: str, capfd: 
 
 
 def test_pods() -> None:
-    asked = parsed_cluster("kubernetes:image=lab/dasrel:1,workers=3,memory=4GiB,cpus=2,namespace=lab,name=night")[1]
+    requested = parsed_cluster("kubernetes:image=lab/dasrel:1,workers=3,memory=4GiB,cpus=2,namespace=lab,name=night")[1]
     amounts = {"cpu": "2", "memory": str(4 * 2**30)}
-    assert kubernetes_arguments(asked) == {
+    assert kubernetes_arguments(requested) == {
         **{"image": "lab/dasrel:1", "n_workers": 3, "namespace": "lab", "name": "night"},
         "resources": {"limits": amounts, "requests": amounts},
     }

@@ -103,30 +103,30 @@ def test_permuting_objects_permutes_results():
 
 @pytest.mark.parametrize("scheduled", [True, False])
 def test_threads_beyond_the_cores_only_while_tiles_are_waited_for(tmp_path, monkeypatch, scheduled):
-    asked = []
+    requested = []
     by_dask, without = dask.threaded.get, run_here
     monkeypatch.setattr("dasrel.engine.scan.SMALL", 0)
     if scheduled:
         monkeypatch.setattr("dasrel.engine.scan.UNSCHEDULED", 0)
         monkeypatch.setattr(
-            dask.threaded, "get", lambda *of, pool: asked.append(pool._max_workers) or by_dask(*of, num_workers=2)
+            dask.threaded, "get", lambda *of, pool: requested.append(pool._max_workers) or by_dask(*of, num_workers=2)
         )
     else:
         monkeypatch.setattr(
-            "dasrel.engine.scan.run_here", lambda *of, threads: asked.append(threads) or without(*of, threads=2)
+            "dasrel.engine.scan.run_here", lambda *of, threads: requested.append(threads) or without(*of, threads=2)
         )
     values = symmetric(100)
     matrix = stored(tmp_path / "d.zarr", values, tile=32)
     for sums in (relation(matrix).row_sums() for _ in range(2)):
         np.testing.assert_allclose(sums, (values**2).sum(axis=1), rtol=1e-5)
-    assert asked == [CPU_COUNT, CPU_COUNT]  # what is read ahead is waited for by others
+    assert requested == [CPU_COUNT, CPU_COUNT]  # what is read ahead is waited for by others
     relation(stored(tmp_path / "z.zarr", values, tile=32, compress="lz4")).row_sums()
     relation(values, kind="distance").row_sums()
     np.save(tmp_path / "d.npy", values)
     relation(np.load(tmp_path / "d.npy", mmap_mode="r"), kind="distance").row_sums()
     with dask.config.set(num_workers=5):
         relation(matrix).row_sums()
-    assert asked[2:] == [CPU_COUNT + 2, CPU_COUNT, CPU_COUNT + 2, 5]
+    assert requested[2:] == [CPU_COUNT + 2, CPU_COUNT, CPU_COUNT + 2, 5]
 
 
 def test_the_same_bits_for_any_number_of_threads_with_and_without_a_scheduler(tmp_path, monkeypatch):

@@ -54,13 +54,13 @@ def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, w
 
 def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matrix, client, monkeypatch):
     direct = relation(matrix).left(U)
-    asked = []
+    requested = []
     plain = client.get
-    monkeypatch.setattr(client, "get", lambda *given, direct: asked.append(direct) or plain(*given, direct=direct))
+    monkeypatch.setattr(client, "get", lambda *given, direct: requested.append(direct) or plain(*given, direct=direct))
     assert (relation(matrix).left(U) == direct).all()
     monkeypatch.setattr(worker_cache, "_reachable", lambda address: False)
     assert (relation(matrix).left(U) == direct).all()
-    assert asked == [True, None]
+    assert requested == [True, None]
 
 
 def test_which_workers_can_be_reached():

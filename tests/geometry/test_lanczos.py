@@ -58,10 +58,10 @@ def test_the_example_of_k14():
     found = search_of(K14, lowest=3)
     np.testing.assert_allclose(found.lowest.values, [-11.31, 15.77, 49.28], atol=0.005)  # its zero belongs to e
     assert (found.scans, found.stopped, found.converged) == (1, "exhausted", True)
-    told = spectrum(K14, kind="squared-distance")
-    assert told.is_euclidean is False
-    assert told.n_negative == 1
-    assert told.spread == pytest.approx(2 * 11.31, abs=0.01)
+    report = spectrum(K14, kind="squared-distance")
+    assert report.is_euclidean is False
+    assert report.n_negative == 1
+    assert report.spread == pytest.approx(2 * 11.31, abs=0.01)
 
 
 MATRICES = {
@@ -219,10 +219,10 @@ def test_a_budget_that_is_too_small_gives_the_best_so_far():
     found = search_of(D, max_scans=4)
     assert (found.scans, found.stopped, found.converged) == (4, "scans", False)
     assert dense(D)[0] <= found.lowest.values[0]
-    with pytest.warns(DasrelWarning, match=r"4 scans were not enough.*raise max_scans") as told:
+    with pytest.warns(DasrelWarning, match=r"4 scans were not enough.*raise max_scans") as report:
         result = spectrum(D, kind="squared-distance", max_scans=4)
-    assert "\n" not in str(told[0].message)
-    assert told[0].filename == __file__
+    assert "\n" not in str(report[0].message)
+    assert report[0].filename == __file__
     assert result.is_euclidean is False
     assert result.spread == -2 * (result.lowest[0] - result.lowest_residuals[0])
     assert dense(D + result.spread * (1 - np.eye(400)))[0] >= 0
@@ -403,9 +403,9 @@ def test_a_store_its_path_an_array_and_a_relation_give_the_same(tmp_path):
         (result.highest, result.highest_residuals, exact[::-1][:8]),
     ):
         assert (np.abs(np.array(values) - expected) <= np.array(residuals) + 1e-9).all()
-    told = json.loads(json.dumps(result.as_dict()))
-    assert told["lowest"] == list(result.lowest)
-    assert told["is_euclidean"] is False
+    report = json.loads(json.dumps(result.as_dict()))
+    assert report["lowest"] == list(result.lowest)
+    assert report["is_euclidean"] is False
     with pytest.raises(InputError, match="n_values is at least 1"):
         spectrum(matrix, n_values=0)
     with pytest.raises(InputError, match="no dissimilarity"):

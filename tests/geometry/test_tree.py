@@ -308,7 +308,7 @@ def _changed(path, **parts):
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ({"edges": np.array([[0, 1], [0, 1], [2, 3]])}, "do not connect all"),
         ({"edges": np.array([[0, 1], [1, 2], [2, 9]])}, "pairs i < j of 4"),
@@ -321,11 +321,11 @@ def _changed(path, **parts):
         ({"weights": np.array([None, 1, 2])}, "not a dasrel tree"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path, parts, told):
+def test_damaged_files_are_refused(tmp_path, parts, message):
     path = tmp_path / "t.npz"
     minimum_spanning_tree(tied(4, 5), kind="distance").save(path)
     np.savez(tmp_path / "bad.npz", **_changed(path, **parts))
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         Tree.load(tmp_path / "bad.npz")
 
 

@@ -66,7 +66,7 @@ def test_blocks_are_dark_and_the_rest_is_light(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("U", "truth", "told"),
+    ("U", "truth", "message"),
     [
         (np.ones(4), None, "memberships of shape"),
         (np.full((4, 2), np.nan), None, "finite"),
@@ -74,8 +74,8 @@ def test_blocks_are_dark_and_the_rest_is_light(tmp_path: Path) -> None:
         (np.ones((40, 2)), range(40), "at most 20"),
     ],
 )
-def test_refused(tmp_path: Path, U: np.ndarray, truth: object, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_refused(tmp_path: Path, U: np.ndarray, truth: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         partition_picture(U, tmp_path / "p.png", truth=truth)
     assert list(tmp_path.iterdir()) == []
 

@@ -244,8 +244,8 @@ def test_what_dasrel_asks_of_the_operator_is_there():
     (made,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "KubeCluster"]
     (init,) = [node for node in made.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     takes = {argument.arg for argument in init.args.kwonlyargs}
-    asked = "kubernetes:image=lab/dasrel,workers=3,memory=4GiB,cpus=2,namespace=lab,name=night"
-    assert set(kubernetes_arguments(parsed_cluster(asked)[1])) <= takes
+    requested = "kubernetes:image=lab/dasrel,workers=3,memory=4GiB,cpus=2,namespace=lab,name=night"
+    assert set(kubernetes_arguments(parsed_cluster(requested)[1])) <= takes
     assert set(kubernetes_arguments({"spec": "cluster.yaml"})) <= takes
 
 

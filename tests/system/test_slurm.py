@@ -43,7 +43,7 @@ def submit(folder, script, *arguments, options=(), cluster=LONG):
     return JOBS[-1]
 
 
-def told(job):
+def job_tasks(job):
     """What Slurm says of a job, of each task of an array, as dictionaries."""
     lines = call("scontrol", "show", "job", "-o", job).stdout.splitlines()
     return [dict(word.partition("=")[::2] for word in line.split()) for line in lines if line]
@@ -52,8 +52,8 @@ def told(job):
 def wait(job, *, until=lambda states: not states & {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING"}):
     """The states of a job's tasks, as soon as they are as they should be."""
     end = time.monotonic() + LIMIT
-    while not until(states := {task["JobState"] for task in told(job)}):
-        assert time.monotonic() < end, told(job)
+    while not until(states := {task["JobState"] for task in job_tasks(job)}):
+        assert time.monotonic() < end, job_tasks(job)
         time.sleep(0.2)
     return states
 
@@ -90,7 +90,7 @@ def stopped(folder, work, job):
     call("scancel", "--batch", "--signal=TERM", job)
     wait(job, until=lambda states: states == {"PENDING"})
     assert "stopped (exit code 75); the job goes back into the queue" in log(folder, job)
-    assert told(job)[0]["Restarts"] == "1"
+    assert job_tasks(job)[0]["Restarts"] == "1"
     assert not (work / "clusters").exists()
     assert list(work.glob("checkpoint/cluster-*.npz"))
     # Slurm lets a requeued job wait for two minutes. It must wait a little: a node refuses what it has just ended.
@@ -107,7 +107,7 @@ def test_an_array_imports_and_a_job_clusters_is_stopped_and_resumes(tmp_path):
     array = submit(tmp_path, "array.sh", work, *made, options=["--array=1-4"])
     job = submit(tmp_path, "one-node.sh", work, *made, options=[f"--dependency=afterok:{array}"])
     assert wait(array) == {"COMPLETED"}
-    assert len(told(array)) == 4
+    assert len(job_tasks(array)) == 4
     stopped(tmp_path, work, job)
 
     alone, expected = tmp_path / "alone.zarr", tmp_path / "expected"
@@ -148,10 +148,10 @@ def test_a_wrong_use_fails_at_once(tmp_path):
     """An array that does not count from 1 would leave tiles out; a source that is not there is an error, not a wait."""
     job = submit(tmp_path, "array.sh", tmp_path / "work", "import", "d.npy", options=["--array=0-1"])
     assert wait(job) == {"FAILED"}
-    assert {task["ExitCode"] for task in told(job)} == {"2:0"}
+    assert {task["ExitCode"] for task in job_tasks(job)} == {"2:0"}
     job = submit(tmp_path, "one-node.sh", tmp_path / "work", "import", tmp_path / "d.npy", "--kind", "distance")
     assert wait(job) == {"FAILED"}
-    assert told(job)[0]["ExitCode"] == "1:0"
+    assert job_tasks(job)[0]["ExitCode"] == "1:0"
     assert "cannot read" in log(tmp_path, job)
 
 

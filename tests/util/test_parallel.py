@@ -46,12 +46,12 @@ def test_a_part_is_a_view_here_and_a_copy_on_a_worker(tmp_path, as_worker, order
     np.save(tmp_path / "m.npy", values)
     table = np.asarray(np.load(tmp_path / "m.npy", mmap_mode="r"))
     some = np.array([5, 160, 5, 0])
-    asked = [
+    requested = [
         (slice(20, 290), slice(3, 9)), (slice(0, 300), slice(None)), (slice(7, 7), slice(2, 4)), (slice(None), some)
     ]  # fmt: skip
-    assert np.shares_memory(parallel.part(table, *asked[0]), table)
+    assert np.shares_memory(parallel.part(table, *requested[0]), table)
     gone = as_worker()
-    for rows, columns in asked:
+    for rows, columns in requested:
         part = parallel.part(table, rows, columns)
         assert np.array_equal(part, values[rows][:, columns])
         assert not np.shares_memory(part, table)

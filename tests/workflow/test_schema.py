@@ -14,7 +14,7 @@ from dasrel.workflow.schema import read_workflow
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[cluster.k10]\nentropy_wieght = 0.5", "[cluster.k10] entropy_wieght: unknown; did you mean entropy_weight?"),
         ("[clutser.k]", "[clutser]: unknown; did you mean cluster?"),
@@ -45,14 +45,14 @@ from dasrel.workflow.schema import read_workflow
         ("a = ", "is not TOML: Invalid value"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "w.toml"
     top, _, rest = text.partition("\n") if text.startswith("out") else ("", "", text)
     path.write_text(f"{top}\n[demo]\n{rest}" if not rest.startswith(("cluster =", "a =")) else f"{rest}\n[demo]\n")
     with pytest.raises(InputError) as error:
         read_workflow(path)
     assert str(error.value).startswith(str(path))
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
