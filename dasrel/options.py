@@ -25,6 +25,7 @@ from dasrel.util import Names
 from dasrel.util.limits import duration_seconds
 from dasrel.util.text import shown
 from dasrel.vocabulary import (
+    FITS,
     FORMATS,
     INITS,
     METHODS,
@@ -472,6 +473,21 @@ class EuclideanizeOptions:
     tol: float = _search(1e-4, "Residual of the eigenvalue, relative to it.", above=0, below=1)
     max_scans: int = _max_scans(200)
     memory: int | str | None = _search(None, MEMORY, typed=str)
+
+    def __post_init__(self) -> None:
+        method, alpha, floor_zeros = self.method, self.alpha, self.floor_zeros
+        if method not in METHODS:
+            raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
+        if alpha is not None:
+            if method not in FITS:
+                raise InputError(f"alpha is for {', '.join(FITS)}; the method {method} has no parameter")
+            if not (math.isfinite(alpha) and alpha > 0 and (alpha <= 1 or method == "exponential")):
+                bounds = "above 0" if method == "exponential" else "above 0 and at most 1"
+                raise InputError(f"alpha of the method {method} is {bounds}, not {alpha}")
+        if floor_zeros is not None and not (math.isfinite(floor_zeros) and floor_zeros > 0):
+            raise InputError(f"floor_zeros is a squared dissimilarity above 0, not {floor_zeros}")
+        if not 0 < self.tol < 1 or self.max_scans < 1:
+            raise InputError(f"tol lies between 0 and 1 and max_scans is at least 1, not {self.tol}, {self.max_scans}")
 
 
 @dataclass(frozen=True)

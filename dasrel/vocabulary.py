@@ -35,6 +35,8 @@ INITS = ("random", "rows", "k-means++")
 
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 """The methods that make a matrix Euclidean."""
+FITS = ("power", "exponential", "log")
+"""Those of them that have a parameter alpha."""
 
 ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 """The orders of the objects in an image."""

@@ -46,7 +46,7 @@ from dasrel.store.tile_files import local_path, location
 from dasrel.util import Array, limits, parallel
 from dasrel.util.limits import Range
 from dasrel.util.text import shown
-from dasrel.vocabulary import METHODS
+from dasrel.vocabulary import FITS, METHODS
 
 TYPICAL = {"hard": (16, 16), "fcm1": (54, 25), "fcm2": (54, 25), "pcm1": (75, 47), "pcm2": (75, 47)}
 """Iterations of the slowest of 10 restarts, plain and accelerated, at a tolerance of 1e-5: the median over digits, iris
@@ -239,7 +239,7 @@ def _relation_to_cluster(matrix: Any, euclideanize: Any, kind: str | None) -> tu
     plain = given_relation(matrix, kind)
     if euclideanize is None:
         return plain, bool(plain.terms), Range(0, 0, 0)
-    from dasrel.geometry.euclidean import FITS, as_euclidean, euclidean_scans  # half of the geometry room
+    from dasrel.geometry.euclidean import as_euclidean, euclidean_scans  # half of the geometry room
 
     if isinstance(euclideanize, str) and euclideanize in METHODS:
         seen = plain.plus_fit(euclideanize, 1.0, 0.5) if euclideanize in FITS else plain

@@ -46,7 +46,6 @@ from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import METHODS
 
-FITS = ("power", "exponential", "log")
 """Methods with a parameter."""
 FORMAT = ArchiveFormat(
     "Euclideanisation", "euclidean_version", 1, (), ("edges", "weights", "largest"),
@@ -403,25 +402,14 @@ def euclideanize(
 
 
 def prepare_euclideanize(matrix: Any, options: EuclideanizeOptions, *, kind: str | None = None) -> EuclideanizeJob:
-    """Check the arguments of `euclideanize`. Cost: no scan."""
-    method, alpha, tol = options.method, options.alpha, options.tol
-    floor_zeros, max_scans = options.floor_zeros, options.max_scans
+    """Check the matrix of `euclideanize`; the options are checked. Cost: no scan."""
     given = _as_relation(matrix, kind)
-    if method not in METHODS:
-        raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
     if given.terms or given.diagonal().any():
         raise InputError("a relation with an added term, or a kernel view, cannot be Euclideanised: give the matrix")
-    if alpha is not None:
-        if method not in FITS:
-            raise InputError(f"alpha is for {', '.join(FITS)}; the method {method} has no parameter")
-        if not (np.isfinite(alpha) and alpha > 0 and (alpha <= 1 or method == "exponential")):
-            limits = "above 0" if method == "exponential" else "above 0 and at most 1"
-            raise InputError(f"alpha of the method {method} is {limits}, not {alpha}")
-    if floor_zeros is not None and not (np.isfinite(floor_zeros) and floor_zeros > 0):
-        raise InputError(f"floor_zeros is a squared dissimilarity above 0, not {floor_zeros}")
-    if not 0 < tol < 1 or max_scans < 1:
-        raise InputError(f"tol lies between 0 and 1 and max_scans is at least 1, not {tol} and {max_scans}")
-    return EuclideanizeJob(given, method, alpha, tol, floor_zeros, max_scans, memory_limit(options.memory) // 2)
+    return EuclideanizeJob(
+        given, options.method, options.alpha, options.tol, options.floor_zeros, options.max_scans,
+        memory_limit(options.memory) // 2,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
