@@ -27,12 +27,14 @@ from dasrel.util.text import shown
 from dasrel.vocabulary import (
     FITS,
     FORMATS,
+    INDICES,
     INITS,
     METHODS,
     ORDERS,
     RULES,
     TAKES,
     ExportName,
+    IndexName,
     KindName,
     MethodName,
     OrderName,
@@ -498,6 +500,17 @@ class TreeOptions:
 
 
 @dataclass(frozen=True)
+class ValidityOptions:
+    """Which validity indices of partitions to compute."""
+
+    indices: list[IndexName] | None = _search(
+        None, f"One or more of {', '.join(INDICES)}; all except dunn if not given.", name="index", metavar="INDEX"
+    )
+    fuzzifier: float = _search(2.0, "Exponent of memberships that are given without a model.", metavar="M", least=1)
+    memory: int | str | None = _search(None, MEMORY, typed=str)
+
+
+@dataclass(frozen=True)
 class ImageOptions:
     """How to draw a matrix."""
 
@@ -533,8 +546,8 @@ class ExportOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, PairwiseOptions, SpectrumOptions, EuclideanizeOptions, TreeOptions, ImageOptions,
-    ExportOptions,
+    RunOptions, ClusterOptions, PairwiseOptions, SpectrumOptions, EuclideanizeOptions, TreeOptions,
+    ValidityOptions, ImageOptions, ExportOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

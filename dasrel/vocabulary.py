@@ -91,12 +91,14 @@ if TYPE_CHECKING:
     MethodName = str
     ExportName = str
     OrderName = str
+    IndexName = str
 else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
     RuleName = Literal[RULES]
     MethodName = Literal[METHODS]
     ExportName = Literal[tuple(EXPORTS)]
     OrderName = Literal[ORDERS]
+    IndexName = Literal[tuple(INDICES)]
 
 
 def is_similarity(kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""Commands that analyse a store: cluster, plan, predict, spectrum, euclideanize, tree, image."""
+"""Commands that analyse a store: cluster, plan, predict, validity, spectrum, euclideanize, tree, image."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from dasrel.options import (
     Selection,
     SpectrumOptions,
     TreeOptions,
+    ValidityOptions,
 )
 from dasrel.util.text import count_text, shown, size_text, some, time_text
 
@@ -169,6 +170,38 @@ def predict_command(
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
     lines = [("wrote", shown(out, limit=400)), ("objects", f"{len(memberships):,}")]
     console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
+
+
+@command
+def validity_command(
+    console: Console,
+    *,
+    store: OldStore,
+    labels: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LABELS",
+            help="Partitions: CSV files with id,label or one label per line, .npy files with labels or memberships, or"
+            " results of `dasrel cluster`.",
+        ),
+    ],
+    options: ValidityOptions,
+    out: Annotated[
+        Path | None, option("--out -o", "Write the table as a CSV file as well.", WRITING, metavar="FILE.csv")
+    ] = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+    runtime: Runtime,
+) -> None:
+    """Judge partitions of the objects of a STORE by validity indices, all in one scan."""
+    from dasrel.clustering.validity_job import prepare_validity, validity_lines
+
+    if dry_run:
+        console.cost(prepare_validity(store, labels, options, out=out, force=force).cost())
+        return
+    with console.at(runtime):
+        found = prepare_validity(store, labels, options, out=out, force=force).run()
+    console.result({**found, "seconds": console.seconds}, validity_lines(found))
 
 
 WORKERS = "Workers to plan for"

@@ -146,6 +146,7 @@ COMMANDS = {
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
     "predict": analysis_commands.predict_command,
+    "validity": analysis_commands.validity_command,
     "spectrum": analysis_commands.spectrum_command,
     "euclideanize": analysis_commands.euclideanize_command,
     "tree": analysis_commands.tree_command,

@@ -167,9 +167,6 @@ def validity(
     """
     relation = as_dissimilarity(matrix, kind)
     found = given_groupings(partitions, relation.n_objects, fuzzifier)
-    for one in found:
-        if one.packed_labels()[1] < 2:
-            raise InputError(f"{one.name} has one cluster only; an index compares at least two")
     return judged(relation, found, indices=indices, samples=samples, memory=memory)
 
 
@@ -216,7 +213,11 @@ def given_groupings(partitions: Any, n: int, fuzzifier: float) -> list[Grouping]
         named = [("the partition" if len(listed) == 1 else f"partition {k}", one) for k, one in enumerate(listed)]
     if not named:
         raise InputError("there is no partition: give labels or memberships")
-    return [_grouping(name, one, n, fuzzifier) for name, one in named]
+    found = [_grouping(name, one, n, fuzzifier) for name, one in named]
+    for grouping in found:
+        if grouping.packed_labels()[1] < 2:
+            raise InputError(f"{grouping.name} has one cluster only; an index compares at least two")
+    return found
 
 
 def _are_several(partitions: Sequence[Any]) -> bool:
@@ -280,13 +281,8 @@ def judged(
     memory: int | str | None = None,
 ) -> Validity:
     """Compute the indices of partitions that are checked; see `validity`. Those of a single cluster have NaN."""
-    wanted = list(DEFAULT if indices is None else dict.fromkeys(indices))
-    for name in wanted:
-        if name not in INDICES:
-            raise InputError(f"no validity index {shown(name)!r}; {did_you_mean(name, INDICES)}")
-    if "dunn" in wanted and relation.terms:
-        raise InputError("the index dunn needs the spanning tree, and a relation with an added ultrametric has none")
-    batches = _batches(relation, partitions, wanted, samples, memory)
+    wanted = wanted_indices(relation, indices)
+    batches, _ = division(relation, partitions, wanted, samples, memory)
     results: list[_Judged] = []
     scans = 0
     for batch in batches:
@@ -304,6 +300,17 @@ def judged(
     )
 
 
+def wanted_indices(relation: Relation, indices: Sequence[str] | None) -> list[str]:
+    """Return the names of the indices to be computed, checked."""
+    wanted = list(DEFAULT if indices is None else dict.fromkeys(indices))
+    for name in wanted:
+        if name not in INDICES:
+            raise InputError(f"no validity index {shown(name)!r}; {did_you_mean(name, INDICES)}")
+    if "dunn" in wanted and relation.terms:
+        raise InputError("the index dunn needs the spanning tree, and a relation with an added ultrametric has none")
+    return wanted
+
+
 @dataclass(frozen=True, eq=False)
 class _Judged:
     values: dict[str, float]
@@ -319,14 +326,14 @@ def _needs_centres(wanted: Sequence[str]) -> bool:
     return any(name in ("xie_beni", "kwon", "pbm", "davies_bouldin") for name in wanted)
 
 
-def _batches(
+def division(
     relation: Relation,
     partitions: Sequence[Grouping],
     wanted: Sequence[str],
     samples: bool,
     memory: int | str | None,
-) -> list[list[Grouping]]:
-    """Divide partitions into batches, in order, each of which fits into memory for one scan."""
+) -> tuple[list[list[Grouping]], int]:
+    """Divide partitions into batches, in order, that fit into memory for one scan; return the bytes they take, too."""
     limit, n, source = limits.memory_limit(memory), relation.n_objects, relation.matrix
     client = parallel.active_client()
     workers = {} if client is None else limits.worker_memory(client)
@@ -334,24 +341,25 @@ def _batches(
     widest = max(one.n_clusters for one in partitions)
     working = 4 * 8 * n * widest
 
-    def need(count: int, clusters: int, columns: int) -> tuple[int, bool]:
-        """Return the bytes in the caller, and whether workers have room."""
+    def need(count: int, clusters: int, columns: int) -> tuple[int, bool, int]:
+        """Return the bytes in the caller with one task, whether workers have room, and the bytes of other threads."""
         consumers = _consumers(relation, np.empty((count, 0), np.int32), [0, clusters], columns, wanted)
         fixed, task = needed_memory(source, consumers)
         there, beside = needed_on_worker(source, consumers)
         room = all(not most or there * threads + beside <= most for most, threads in workers.values())
+        others = 0 if workers else (limits.thread_count() - 1) * task
         task = brought_here(Plan(source.layout), consumers) if workers else task
-        return fixed + task + kept + working + 8 * n * columns, room
+        return fixed + task + kept + working + 8 * n * columns, room, others
 
     batches: list[list[Grouping]] = [[]]
-    clusters = columns = 0
+    clusters = columns = most = 0
     for one in partitions:
         more, fuzzy = one.packed_labels()[1], one.n_clusters if one.U is not None and _needs_centres(wanted) else 0
-        bytes_needed, room = need(len(batches[-1]) + 1, clusters + more, columns + fuzzy)
+        bytes_needed, room, others = need(len(batches[-1]) + 1, clusters + more, columns + fuzzy)
         if batches[-1] and not (room and bytes_needed <= limit):
             batches.append([])
             clusters = columns = 0
-            bytes_needed, _ = need(1, more, fuzzy)
+            bytes_needed, _, others = need(1, more, fuzzy)
         if not batches[-1] and bytes_needed > limit:
             raise MemoryLimitError(
                 f"validity indices of a partition into {count_text(more, 'cluster')} of {count_text(n, 'object')} need"
@@ -359,8 +367,8 @@ def _batches(
                 remedy="raise {memory}, ask for fewer indices, or use smaller tiles",
             )
         batches[-1].append(one)
-        clusters, columns = clusters + more, columns + fuzzy
-    return batches
+        clusters, columns, most = clusters + more, columns + fuzzy, max(most, min(bytes_needed + others, limit))
+    return batches, most
 
 
 def _consumers(

@@ -68,6 +68,8 @@ static void *block(size_t size)
 #define TESTS(REAL, SUFFIX, EPSILON)                                                                                  \
     int dasrel_add_products_##SUFFIX(const REAL *, long, long, long, long, const REAL *, long, const REAL *, long,    \
                                      double *, long, double *, long);                                                 \
+    int dasrel_label_sums_##SUFFIX(const REAL *, long, long, long, const int *, long, const int64_t *, long, int,     \
+                                   double *, long);                                                                   \
     int dasrel_copy_and_check_##SUFFIX(const REAL *, long, long, long, const REAL *, long, REAL *, long, double *,    \
                                        REAL *);                                                                       \
                                                                                                                       \
@@ -76,6 +78,32 @@ static void *block(size_t size)
         REAL *x = block((size_t)count * sizeof(REAL));                                                                \
         for (long i = 0; i < count; i++) x[i] = (REAL)random_number();                                                \
         return x;                                                                                                     \
+    }                                                                                                                 \
+                                                                                                                      \
+    /* Partitions into 2 clusters, 1 and 40; `transposed` sums columns of the panel by label, else rows. */           \
+    static void label_sums_##SUFFIX(long rows, long columns, long padding, int transposed)                            \
+    {                                                                                                                 \
+        const long stride = columns + padding, n = transposed ? columns : rows, across = transposed ? rows : columns; \
+        const int64_t first[] = {0, 2, 3, 43};                                                                        \
+        REAL *panel = numbers_##SUFFIX((rows - 1) * stride + columns);                                                \
+        int *labels = block((size_t)(3 * n) * sizeof(int));                                                           \
+        double *sums = block((size_t)(43 * across) * 8), *plain = block((size_t)(43 * across) * 8);                   \
+        for (long p = 0; p < 3; p++)                                                                                  \
+            for (long i = 0; i < n; i++)                                                                              \
+                labels[p * n + i] = (int)(first[p] + (int64_t)(random_bits() % (uint64_t)(first[p + 1] - first[p]))); \
+        for (long i = 0; i < 43 * across; i++) sums[i] = plain[i] = 1;                                                \
+        for (long p = 0; p < 3; p++)                                                                                  \
+            for (long i = 0; i < n; i++)                                                                              \
+                for (long j = 0; j < across; j++)                                                                     \
+                    plain[labels[p * n + i] * across + j] += panel[transposed ? j * stride + i : i * stride + j];     \
+        int done = dasrel_label_sums_##SUFFIX(panel, stride, rows, columns, labels, n, first, 3, transposed, sums,    \
+                                              across);                                                                \
+        CHECK(done == 1, #SUFFIX " %ld x %ld", rows, columns);                                                        \
+        for (long i = 0; i < 43 * across; i++)                                                                        \
+            CHECK(fabs(sums[i] - plain[i]) <= 256 * EPSILON * (double)n,                                              \
+                  #SUFFIX " %ld x %ld, transposed %d: %g, not %g",                                                    \
+                  rows, columns, transposed, sums[i], plain[i]);                                                      \
+        free(panel), free(labels), free(sums), free(plain);                                                           \
     }                                                                                                                 \
                                                                                                                       \
     /* ways: 1 for the sums of rows, 2 for those of columns, 3 for both */                                            \
@@ -164,6 +192,8 @@ static void *block(size_t size)
         /* on both sides of blocks of 256 rows and 64 columns, and of vectors */                                      \
         static const long blocks[][2] = {{1, 1},    {1, 9},    {9, 1},    {3, 5},    {8, 8},                          \
                                          {33, 64},  {255, 70}, {256, 65}, {257, 63}, {300, 200}};                     \
+        for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
+            for (int way = 0; way < 2; way++) label_sums_##SUFFIX(blocks[s][0], blocks[s][1], (long)(s % 3), way);    \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int flaw = 0; flaw < 5; flaw++)                                                                      \
                 for (int often = 0; often < 4; often++) checks_##SUFFIX(blocks[s][0], blocks[s][1], often, flaw);     \
