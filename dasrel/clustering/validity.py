@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -425,9 +425,10 @@ def _judge_batch(
                 largest = float(results[1][first[k] : first[k + 1]].max())
                 values["dunn"] = _ratio(_separation(relation, results[2], packed[k][0]), math.sqrt(largest))
             if _needs_centres(wanted) and W is None:
-                values |= _of_centres(*mine.centres(), mine)
+                values |= _of_centres(mine.centres(), mine)
             elif _needs_centres(wanted) and W is not None and product is not None:
-                values |= _of_centres(W.V[0], W.mass[0], product[at : at + one.n_clusters], mine)
+                centres = _Centres.of(W, product[at : at + one.n_clusters], mine.to_mean())
+                values |= _of_centres(centres, mine)
             silhouettes = mine.silhouettes()  # overwrites d Z
             values |= _of_silhouettes(one, silhouettes)
         at += one.n_clusters if W is not None else 0
@@ -476,12 +477,49 @@ class _LabelProducts:
         result: Float = np.divide(b - a, larger, out=np.zeros_like(a), where=(larger > 0) & (sizes[self.labels] > 1))
         return result
 
-    def centres(self) -> tuple[Float, Float, Float]:
-        """Return the weights V of the clusters' means (c, n), their masses (c,) and D V (c, n)."""
+    def centres(self) -> _Centres:
+        """Return what is known of the clusters' means; faster than from their weights."""
         assert self.squared is not None
-        V = np.zeros(self.squared.shape)
-        V[self.labels, np.arange(self.labels.size)] = 1 / self.sizes[self.labels]
-        return V, self.sizes, self.squared / self.sizes[:, None]
+        c, labels, sizes = len(self.sizes), self.labels, self.sizes
+        Y = self.squared / sizes[:, None]
+        cross = np.stack([np.bincount(labels, row, minlength=c) for row in Y]) / sizes
+        own = self.own(Y) - 0.5 * np.diag(cross)[labels]
+        roots = np.bincount(labels, np.sqrt(np.maximum(own, 0)), minlength=c) / sizes
+        return _Centres(sizes, cross, float(own.sum()), roots, np.bincount(labels, self.to_mean(), minlength=c) / sizes)
+
+    def to_mean(self) -> Float:
+        """Return D v_0, (n,), v_0 the mean of all objects."""
+        assert self.squared is not None
+        product: Float = self.squared.sum(axis=0) / self.labels.size
+        return product
+
+
+class _Centres(NamedTuple):
+    """Centres V of clusters that have a mass."""
+
+    mass: Float
+    """sum_k u_ik^m, (c,)."""
+    cross: Float
+    """v_i'D v_j, (c, c)."""
+    J: float
+    spreads: Float
+    """sum_k v_ik ||x_k - v_i||, (c,)."""
+    to_mean: Float
+    """v_i'D v_0, (c,)."""
+
+    @staticmethod
+    def of(W: rules.Weights, Y: Float, to_mean: Float) -> _Centres:
+        """Return them for weights of one partition, given Y = D V (c, n), which is overwritten, and D v_0 (n,)."""
+        real = W.mass[0] > 0
+        V, mass = (W.V[0], W.mass[0]) if real.all() else (W.V[0][real], W.mass[0][real])
+        d = Y if real.all() else Y[real]
+        with parallel.single_threaded_blas():
+            cross = V @ d.T
+            toward = V @ to_mean
+        d -= 0.5 * np.diag(cross)[:, None]
+        J = float((mass * np.einsum("ij,ij->i", V, d)).sum())
+        np.sqrt(np.maximum(d, 0, out=d), out=d)
+        return _Centres(mass, cross, J, np.einsum("ij,ij->i", V, d), toward)
 
 
 def _of_memberships(one: Grouping) -> dict[str, float]:
@@ -545,37 +583,27 @@ def _separation(relation: Relation, forest: Forest, labels: NDArray[np.int32]) -
     return math.sqrt(max(float(seen[0, 0]) + relation.beta, 0.0))
 
 
-def _of_centres(V: Float, mass: Float, Y: Float, mine: _LabelProducts) -> dict[str, float]:
-    """Return the indices that compare centres V (c, n), given their masses and Y = D V."""
-    assert mine.squared is not None
-    real = mass > 0
-    if not real.all():
-        V, mass, Y = V[real], mass[real], Y[real]
-    c, n = V.shape
+def _of_centres(centres: _Centres, mine: _LabelProducts) -> dict[str, float]:
+    """Return the indices that compare centres."""
+    c, n = len(centres.mass), mine.labels.size
     if c < 2:
         return {}
-    half = 0.5 * np.einsum("ij,ij->i", V, Y)
-    to_mean = mine.squared.sum(axis=0) / n  # D v_0
-    half_of_mean = 0.5 * float(to_mean.mean())
-    apart = V @ Y.T
-    apart = 0.5 * (apart + apart.T) - half[:, None] - half[None, :]
+    half = 0.5 * np.diag(centres.cross)
+    apart = 0.5 * (centres.cross + centres.cross.T) - half[:, None] - half[None, :]
     others = ~np.eye(c, dtype=bool)
     least, most = float(apart[others].min()), float(apart[others].max())
-    d = Y - half[:, None]
-    J = float((mass * np.einsum("ij,ij->i", V, d)).sum())
-    np.sqrt(np.maximum(d, 0, out=d), out=d)
-    spreads = np.einsum("ij,ij->i", V, d)
-    E_c = float((mass * spreads).sum())
+    to_mean = mine.to_mean()
+    half_of_mean = 0.5 * float(to_mean.mean())
     E_1 = float(np.sqrt(np.maximum(to_mean - half_of_mean, 0)).sum())
-    around = float((V @ to_mean - half - half_of_mean).sum())
-    worst = np.zeros(c)
-    for i in range(c):
-        worst[i] = max(_ratio(spreads[i] + spreads[j], math.sqrt(max(apart[i, j], 0))) for j in range(c) if j != i)
+    E_c = float((centres.mass * centres.spreads).sum())
+    around = float((centres.to_mean - half - half_of_mean).sum())
+    S = centres.spreads
+    worst = [max(_ratio(S[i] + S[j], math.sqrt(max(apart[i, j], 0))) for j in range(c) if j != i) for i in range(c)]
     return {
-        "xie_beni": _ratio(J, n * max(least, 0)),
-        "kwon": _ratio(J + around / c, max(least, 0)),
+        "xie_beni": _ratio(centres.J, n * max(least, 0)),
+        "kwon": _ratio(centres.J + around / c, max(least, 0)),
         "pbm": _ratio(E_1 * math.sqrt(max(most, 0)), c * E_c) ** 2,
-        "davies_bouldin": float(worst.mean()),
+        "davies_bouldin": float(np.mean(worst)),
     }
 
 

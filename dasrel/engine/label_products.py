@@ -116,7 +116,7 @@ def diameter_consumer(source: TileSource, squares: Squares, labels: Labels, firs
     return Consumer(
         _DiameterKernel(squares, tuple(first)), lambda parts: parts[0], _share(source, labels),
         part_bytes=8 * first[-1],
-        # The view of a panel, and a copy of the part of it that lies within one cluster.
+        # The view of a panel, and a copy of its rows that belong to one cluster.
         task_memory=2 * _panel_memory(source, squares) + 8 * len(labels) * layout.tile,
         fixed_memory=layout.n_objects * 4 * len(labels),
         share_bytes=layout.n_objects * 4 * len(labels),
@@ -235,9 +235,8 @@ class _DiameterKernel:
         row_labels, column_labels = shares[0].labels[:, plan.inside(i)], shares[1].labels[:, plan.inside(j)]
         for band, D in self.squares.bands(tile, plan, i, j, shares):
             for rows, columns in zip(row_labels[:, band], column_labels, strict=True):
-                for k in np.intersect1d(rows, columns):
-                    block = D[np.ix_(np.flatnonzero(rows == k), np.flatnonzero(columns == k))]
-                    largest[k] = max(largest[k], block.max())
+                for k in np.intersect1d(rows, columns):  # complete rows first: they lie in one piece
+                    largest[k] = max(largest[k], D[rows == k].max(axis=0)[columns == k].max())
         return partial
 
     def parts(self, partial: Any) -> dict[int, Any]:
