@@ -22,13 +22,14 @@ from dasrel.clustering import rules
 from dasrel.clustering.bundle import unspread
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
-from dasrel.clustering.output import load_model, write_clustering
+from dasrel.clustering.output import load_memberships, load_model, write_clustering
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Float, progress
+from dasrel.util.archives import load_array
 from dasrel.util.results import check_out
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, TAKES
@@ -170,10 +171,7 @@ def make_runs(options: dict[str, Any]) -> list[Run]:
 def _given_init(init: str) -> Any:
     """Read a model or memberships from a file."""
     if init.endswith(".npy"):
-        try:
-            return np.load(init, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise InputError(f"{shown(init, limit=200)} is no .npy file: {shown(error, limit=200)}") from None
+        return load_array(init)
     if init.endswith(".npz") or Path(init).is_dir():
         return load_model(init)
     raise InputError(f"init is {shown(init)!r}: use {', '.join(INITS)}, a model (.npz) or memberships (.npy)")
@@ -299,17 +297,14 @@ def load_previous(path: str | os.PathLike[str]) -> Previous:
     beside = (where if where.is_dir() else where.parent) / "memberships.npy"
     if not beside.is_file() or not (where.is_dir() or where.name == "model.npz"):  # else it may be another model's
         return Previous(str(path), model, None)
-    try:
-        found = np.load(beside, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise StoreError(f"{shown(beside, limit=200)} cannot be read: {shown(error, limit=200)}") from None
-    if found.shape != (model.n_objects, model.n_clusters) or found.dtype.kind != "f" or not np.isfinite(found).all():
+    found = load_memberships(beside.parent)
+    if found.shape != (model.n_objects, model.n_clusters):
         raise StoreError(
             f"{shown(beside, limit=200)} has shape {found.shape}, and the model beside it has"
             f" {count_text(model.n_objects, 'object')}"
             f" and {count_text(model.n_clusters, 'cluster')}: they do not belong together"
         )
-    return Previous(str(path), model, np.asarray(found, dtype=np.float64))
+    return Previous(str(path), model, found)
 
 
 def matching_order(before: Float, now: Float) -> NDArray[np.intp]:

@@ -21,7 +21,7 @@ from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
 from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, save_archive
 from dasrel.util.text import count_text, path_text, shown, some
-from dasrel.vocabulary import is_similarity
+from dasrel.vocabulary import KINDS, is_similarity
 
 if TYPE_CHECKING:
     from dasrel.io.features import Rows
@@ -137,6 +137,8 @@ class Model:
             )
             Y = np.ascontiguousarray((seen @ self.V.T).T)[None]
             d = rules.new_distances(Y, self.half[None], norms[None], beta=self.beta)
+            if not np.isfinite(d).all():
+                raise InputError("distances of the new objects to the centres exceed what numbers can hold; rescale")
             if self.rule not in ("hard", "fcm2"):
                 negative += int((d < 0).sum())
                 np.maximum(d, 0.0, out=d)
@@ -183,15 +185,15 @@ class Model:
                 kind=about["kind"],
                 ids=np.array([str(name) for name in ids], dtype=object),
                 beta=float(about["beta"]),
-                fuzzifier=about["fuzzifier"],
-                entropy_weight=about["entropy_weight"],
+                fuzzifier=_optional(about["fuzzifier"]),
+                entropy_weight=_optional(about["entropy_weight"]),
                 eta=parts["eta"] if parts["eta"].size else None,
                 steps=tuple((str(step), _numbers(value)) for step, value in about["steps"]),
                 diagonal=parts["diagonal"] if parts["diagonal"].size else None,
                 has_terms=bool(about["has_terms"]),
             )
             model._check_complete()
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise StoreError(f"{shown(path, limit=200)} is a damaged model: {shown(error, limit=200)}") from None
         return model
 
@@ -203,6 +205,17 @@ class Model:
             )
         if not (np.isfinite(self.V).all() and np.isfinite(self.half).all() and np.isfinite(self.beta)):
             raise ValueError("values that are not finite")
+        if not np.allclose(self.V.sum(axis=1), 1.0, rtol=0.0, atol=1e-3):
+            raise ValueError("weights of a centre that do not add up to 1")
+        if self.kind not in KINDS:
+            raise ValueError(f"no kind {shown(self.kind)}")
+        if self.eta is not None and self.eta.shape != (self.n_clusters,):
+            raise ValueError(f"spreads of shape {self.eta.shape} for {count_text(self.n_clusters, 'cluster')}")
+        if self.diagonal is not None and self.diagonal.shape != (self.n_objects,):
+            raise ValueError(f"self-similarities of shape {self.diagonal.shape}")
+        view = View(self.kind)
+        for step, parameter in self.steps:
+            view = view.then(step, parameter)
         if (self.diagonal is not None) != (is_similarity(self.kind)):
             raise ValueError(f"self-similarities do not go with kind {self.kind}")
 
@@ -261,6 +274,10 @@ class Model:
         if own.shape not in ((), (count,)) or not np.isfinite(own).all():
             raise InputError(f"self_similarity has shape {own.shape}: give one finite number, or {count} of them")
         return np.array(np.broadcast_to(own, (count,)))
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _numbers(value: Any) -> Parameter:

@@ -313,13 +313,18 @@ class Euclideanized:
             wrong = [name for name, kinds in _KEPT.items() if not isinstance(values[name], kinds)]
             if wrong or values["method"] not in METHODS:
                 raise ValueError(f"invalid {some(wrong or ['method'])}")
-        except (ValueError, KeyError, TypeError) as error:
+            if parts and len(parts) < len(FORMAT.optional):
+                raise ValueError(f"a tree without {some([name for name in FORMAT.optional if name not in parts])}")
+        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
             raise StoreError(f"{where} is not a dasrel Euclideanisation: {shown(error, limit=200)}") from None
         plain = relation(matrix, kind=kind)
         _check_fingerprint(about.get("matrix"), plain.matrix.fingerprint(), where)
         view = plain.view
-        for step, parameter in steps:
-            view = view.then(step, tuple(parameter) if isinstance(parameter, list) else parameter)
+        try:
+            for step, parameter in steps:
+                view = view.then(step, tuple(parameter) if isinstance(parameter, list) else parameter)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreError(f"{where} is damaged: {shown(error, limit=200)}; make it again") from None
         tree = None
         if parts:
             fault = tree_fault(parts["edges"], parts["weights"], parts["largest"], "squared-distance")

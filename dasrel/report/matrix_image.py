@@ -359,12 +359,16 @@ def _eigen_search(matrix: Matrix) -> Search:
 
 def read_result(folder: PathLike, matrix: Matrix) -> tuple[Index, NDArray[Any]]:
     """Return labels and memberships from a folder that `dasrel cluster` wrote for this matrix."""
+    from dasrel.clustering.output import load_memberships
+
     path = Path(folder)
     try:
-        memberships = np.load(path / "memberships.npy", allow_pickle=False)
+        memberships = load_memberships(path)
         with (path / "labels.csv").open(encoding="utf-8", newline="") as file:
             rows = [(row["id"], int(row["label"])) for row in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError) as error:
+    except StoreError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(
             f"{shown(path, limit=400)} is no result of one setting ({shown(error)}); give the folder that contains"
             " labels.csv and memberships.npy"

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from dasrel import __version__
 from dasrel.errors import StoreError
 from dasrel.util import Array, PathLike
 from dasrel.util.files import crc32c, replacing
-from dasrel.util.text import shown
+from dasrel.util.text import count_text, shown
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,18 @@ def load_archive(path: PathLike, form: ArchiveFormat) -> tuple[dict[str, Array],
     """Read the arrays and `about` of an archive. Nothing is unpickled; a file that is not complete is refused."""
     where = shown(path, limit=200)
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = array_json(file["about"])
-            version = about[form.key]
-            if version == form.version:
-                names = [*form.arrays, *(name for name in form.optional if name in file.files)]
-                return {name: file[name] for name in names}, about
+        members = _read_members(path)
+        about = array_json(members["about"])
+        version = about[form.key]
+        if version == form.version:
+            names = [*form.arrays, *(name for name in form.optional if name in members)]
+            return {name: members[name] for name in names}, about
     except FileNotFoundError:
         raise StoreError(f"no {form.name} at {where}{form.source}") from None
-    except BROKEN as error:
-        raise StoreError(f"{where} is not a dasrel {form.name}: {shown(error, limit=200)}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile, NumPy and json have many
+        raise StoreError(f"{where} is not a dasrel {form.name}: {_described(error)}") from None
     raise StoreError(
         f"{where} has {form.name} version {shown(version)}, this dasrel reads version {form.version}: {form.remedy}"
     )
@@ -76,8 +80,61 @@ def array_json(array: Array) -> Any:
     return json.loads(array.tobytes().decode("utf-8"))
 
 
-BROKEN = (OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, EOFError, zipfile.BadZipFile)
-"""What NumPy, zipfile and json raise for files that are not what they should be."""
+def load_array(path: PathLike) -> Array:
+    """Read the numbers of a .npy file. Raise `StoreError` for anything else; `FileNotFoundError` if there is none."""
+    try:
+        with _opened(path) as file:
+            return _read_array(file, os.fstat(file.fileno()).st_size)
+    except (FileNotFoundError, MemoryError):
+        raise
+    except Exception as error:
+        raise StoreError(f"{shown(path, limit=200)} is no whole .npy file: {_described(error)}") from None
+
+
+def _read_members(path: PathLike) -> dict[str, Array]:
+    """Read the arrays of an .npz file. Its checksums are verified, and nothing larger than it says is unpacked."""
+    with _opened(path) as file, zipfile.ZipFile(file) as archive:
+        found = {}
+        for info in archive.infolist():
+            if info.file_size > PACKED * info.compress_size + 1024:
+                raise ValueError(f"{info.filename} claims {info.file_size:,} bytes")
+            with archive.open(info) as member:
+                found[info.filename.removesuffix(".npy")] = _read_array(member, info.file_size)
+        return found
+
+
+PACKED = 1032
+"""Bytes that a byte of a zip file can hold, at most."""
+
+
+def _opened(path: PathLike) -> BinaryIO:
+    """Open a regular file; a pipe would wait for somebody to write into it."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("it is no regular file")
+    return open(path, "rb")
+
+
+def _read_array(file: Any, size: int) -> Array:
+    """Read a .npy file of `size` bytes; a header that claims another size is refused before memory is taken."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects (pickle), which are never loaded")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"an array of {shape} {dtype} does not have {count_text(size, 'byte')}")
+    values = np.empty(math.prod(shape), dtype)
+    left = values.view(np.uint8).data if values.size else memoryview(b"")
+    while left and (count := file.readinto(left)):
+        left = left[count:]
+    if left or file.read(1):  # the end of a member is where its checksum is compared
+        raise ValueError("it ends too early")
+    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
+
+
+def _described(error: Exception) -> str:
+    """Return an error of a library in one line."""
+    return shown(" ".join(str(error).split()) or type(error).__name__, limit=200)
 
 
 def _write_members(path: PathLike, members: Mapping[str, Array], *, sync: bool = False) -> int:
@@ -106,15 +163,16 @@ def write_state(path: Path, content: dict[str, Any]) -> int:
 def read_state(path: Path) -> dict[str, Any]:
     """Read what `write_state` wrote. Nothing is unpickled; a file that is not complete is refused."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            members = {name: file[name] for name in file.files}
+        members = _read_members(path)
         stored, found = int(members.pop("checksum")), _checksum(members)
         if stored != found:
             raise ValueError(f"its checksum is {found:08x}, {stored:08x} was written")
         content: dict[str, Any] = _decoded(json.loads(members["about"].tobytes()), members)
         return content
-    except BROKEN as error:
-        raise StoreError(f"{shown(path, limit=200)} cannot be read ({shown(error, limit=200)})") from None
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise StoreError(f"{shown(path, limit=200)} cannot be read ({_described(error)})") from None
 
 
 class _Pack:

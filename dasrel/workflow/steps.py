@@ -223,15 +223,14 @@ def _image(job: Job) -> Summary:
 
 
 def _figure(job: Job) -> Summary:
-    import numpy as np
-
+    from dasrel.clustering.output import load_memberships
     from dasrel.errors import InputError
     from dasrel.report.figures import partition_picture
     from dasrel.util.text import shown
 
     result = Path(job.places["result"])
     try:
-        memberships = np.load(result / "memberships.npy", allow_pickle=False)
+        memberships = load_memberships(result)
     except FileNotFoundError:
         inside = sorted(one.parent.name for one in result.glob("*/memberships.npy"))
         hint = f"; choose one of its settings, such as {job.step.table.result}/{inside[0]}" if inside else ""

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from dasrel.errors import InputError, StoreError
 from dasrel.options import Writing
 from dasrel.store.matrix import as_matrix, open_matrix
 from dasrel.util import files
-from dasrel.util.archives import ArchiveFormat, json_array, load_archive, save_archive
+from dasrel.util.archives import ArchiveFormat, json_array, load_archive, load_array, save_archive
 from dasrel.util.files import (
     LockedError,
     crc32c,
@@ -369,3 +370,48 @@ def test_what_a_matrix_is_known_by(tmp_path: Path) -> None:
     tile.unlink()
     with pytest.raises(StoreError, match=r"tile .*0/1 cannot be read"):
         a.content_hash(verify=False)
+
+
+def test_archives_that_wait_or_claim_are_refused_at_once(tmp_path: Path) -> None:
+    """A pipe would wait for a writer, and the header of a small array could ask for any amount of memory."""
+    path = tmp_path / "a.npz"
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="no regular file"):
+        load_archive(path, FORM)
+    with pytest.raises(StoreError, match="no regular file"):
+        load_array(path)
+    path.unlink()
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296)}".ljust(117) + b"\n"
+    claims = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64)
+    save_archive(path, FORM, {"a": np.arange(3.0)}, {})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("b.npy", claims)
+    with pytest.raises(StoreError, match="does not have 192 bytes"):
+        load_archive(path, FORM)
+    (tmp_path / "b.npy").write_bytes(claims)
+    with pytest.raises(StoreError, match="does not have 192 bytes"):
+        load_array(tmp_path / "b.npy")
+
+
+@pytest.mark.parametrize(("at", "value"), [(6, 0x20), (6, 0x01), (8, 99), (4, 255)])
+def test_archives_that_zipfile_does_not_read_are_refused(tmp_path: Path, at: int, value: int) -> None:
+    """Patched, encrypted, compressed in an unknown way, or of a version to come."""
+    path = tmp_path / "a.npz"
+    save_archive(path, FORM, {"a": np.arange(3.0)}, {})
+    data = bytearray(path.read_bytes())
+    for magic, shift in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
+        data[data.index(magic) + at + shift] = value
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="is not a dasrel"):
+        load_archive(path, FORM)
+
+
+def test_arrays_keep_their_order_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    values = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    np.save(path, values)
+    assert load_array(path).flags.f_contiguous
+    np.testing.assert_array_equal(load_array(path), values)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="no whole"):
+        load_array(path)
