@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +60,10 @@ def cluster_command(
         show_plan(console, prepare_job(store, requested, out, memory=options.memory, force=force))
         return
     checkpoint = checkpoint and replace(checkpoint, force=force)
-    with console.at(runtime):
-        result = prepare_job(store, requested, out, memory=options.memory, force=force).run(checkpoint=checkpoint)
-    if checkpoint is not None:
-        checkpoint.clear("euclideanize", "cluster")
+    job = prepare_job(store, requested, out, memory=options.memory, force=force, resume=console.resume)
+    with nullcontext() if job.finished else console.at(runtime):
+        result = job.run(checkpoint=checkpoint)
+    console.finish(checkpoint, out, "euclideanize", "cluster")
     console.result(result, result_lines(result))
     if options.strict and not result["converged"]:
         left = [one["folder"] for one in result["settings"] if not one["converged"]]
@@ -344,7 +345,7 @@ def spectrum_command(
     from dasrel.util.results import check_file
 
     if picture is not None:
-        check_file(picture, force=force)
+        check_file(picture, force=force or console.resume)  # it may have been drawn before a kill
     if dry_run:
         console.cost(prepare_spectrum(store, options).cost(picture))
         return
@@ -355,8 +356,7 @@ def spectrum_command(
             spectrum_picture(found, picture, title=Path(store).name)
     values_found = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
     console.result({**values_found, "seconds": console.seconds}, spectrum_lines(values_found))
-    if checkpoint is not None:
-        checkpoint.clear("spectrum")
+    console.finish(checkpoint, picture, "spectrum")
 
 
 def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -398,20 +398,23 @@ def euclideanize_command(
     runtime: Runtime,
 ) -> None:
     """Find the transformation that makes a STORE Euclidean, and write it as a small file; no new matrix."""
-    from dasrel.geometry.euclidean import prepare_euclideanize
+    from dasrel.geometry.euclidean import finished_file, prepare_euclideanize
     from dasrel.util.results import check_file
 
     target = default_file(store, options.method) if out is None else out
-    check_file(target, force=force)
+    given = asdict(options)
+    found = finished_file(target, store, given) if console.resume else None
+    if found is None:
+        check_file(target, force=force)
     if dry_run:
         console.cost(prepare_euclideanize(store, options).cost(target))
         return
     checkpoint = checkpoint and replace(checkpoint, force=force)
-    with console.at(runtime), watched(checkpoint, "euclideanize"):
-        found = prepare_euclideanize(store, options).run(checkpoint)
-        found.save(target)
-    if checkpoint is not None:
-        checkpoint.clear("euclideanize")
+    if found is None:
+        with console.at(runtime), watched(checkpoint, "euclideanize"):
+            found = prepare_euclideanize(store, options).run(checkpoint)
+            found.save(target, requested=given)
+    console.finish(checkpoint, target, "euclideanize")
     report = {"store": store, "out": str(target), **found.report()}
     console.result({**report, "seconds": console.seconds}, euclidean_lines(report))
 
@@ -455,6 +458,7 @@ def tree_command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the output files.")],
     options: TreeOptions,
     force: Force = False,
+    resume: Annotated[bool, option("--resume", "Do nothing if the same tree is there already.", WRITING)] = False,
     dry_run: DryRun = False,
     runtime: Runtime,
 ) -> None:
@@ -468,19 +472,24 @@ def tree_command(
     from dasrel.geometry.tree import minimum_spanning_tree
     from dasrel.report.matrix_image import save_tree
     from dasrel.store.matrix import open_matrix
-    from dasrel.util.results import check_out
+    from dasrel.util.results import check_out, finished_result
 
-    check_out(out, force=force)
     matrix = open_matrix(store)
-    with console.at(runtime):
-        tree = minimum_spanning_tree(matrix, memory=options.memory)
-    values = {"store": store, **save_tree(tree, matrix.ids, out, force=force), "seconds": console.seconds}
+    about = {"matrix": matrix.identity_digest(), "out": str(out)}
+    saved = finished_result(out, about) if resume else None
+    if saved is None:
+        check_out(out, force=force)
+        with console.at(runtime):
+            tree = minimum_spanning_tree(matrix, memory=options.memory)
+        saved = save_tree(tree, matrix.ids, out, about=about, force=force)
+    console.finish(None, out)
+    values = {"store": store, **saved, "seconds": console.seconds}
     console.result(
         values,
         [
             ("tree", shown(out, limit=400)),
-            ("objects", f"{tree.n_objects:,}"),
-            ("scans", str(tree.scans)),
+            ("objects", f"{values['n_objects']:,}"),
+            ("scans", str(values["scans"])),
             ("weights", f"{values['shortest']:g} to {values['longest']:g}, {values['units']}"),
             ("files", "tree.npz, edges.csv, linkage.npy, vat.csv"),
         ],

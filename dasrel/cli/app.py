@@ -13,7 +13,7 @@ from dasrel.cli import analysis_commands, matrix_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.options import Force, TimeLimit, command, option
 from dasrel.engine.runtime import Runtime, environment
-from dasrel.options import NOT_CONVERGED, WRITING
+from dasrel.options import NOT_CONVERGED, SURVIVING, WRITING
 from dasrel.util.limits import limited
 from dasrel.util.text import count_text, redacted, shown, some
 
@@ -55,6 +55,7 @@ def run_command(
     ] = None,
     status: Annotated[bool, option("--status", "Only print the status of the steps. Reads no data.", WRITING)] = False,
     dry_run: Annotated[bool, option("--dry-run", "Only print what would be done, and why.", WRITING)] = False,
+    resume: Annotated[bool, option("--resume", "Continue an interrupted run, as every run does.", SURVIVING)] = False,
     time_limit: TimeLimit = None,
     check: Annotated[
         bool, option("--check", "Read all inputs again, even those whose size and time are unchanged.", STEPS)

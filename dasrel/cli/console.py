@@ -22,11 +22,12 @@ from typing import Any, Self, TextIO, cast
 import typer
 
 from dasrel import __version__
+from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped
 from dasrel.options import RENAMED
-from dasrel.util import limits, progress
-from dasrel.util.files import disk_error_text
+from dasrel.util import PathLike, limits, progress
+from dasrel.util.files import disk_error_text, remove_leftovers
 from dasrel.util.limits import Cost
 from dasrel.util.progress import Progress
 from dasrel.util.text import count_text, json_ready, redacted, shown, size_text, time_text
@@ -45,6 +46,8 @@ class Console:
         self.json = json
         self.quiet = quiet
         self.verbose = verbose
+        self.resume = False
+        """Whether the command has --resume: an earlier one was interrupted."""
         self._stack, self._listening = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
@@ -103,6 +106,13 @@ class Console:
         """Return a context in which work runs on local threads or on a cluster."""
         return connect(runtime, tell=self.tell, logs=self.verbose > 1)
 
+    def finish(self, checkpoint: Checkpoint | None, out: PathLike | None, *commands: str) -> None:
+        """Remove the checkpoints of a result that is saved and, on --resume, what a killed process left beside it."""
+        if checkpoint is not None:
+            checkpoint.clear(*commands)
+        if self.resume and out is not None:
+            remove_leftovers(out)
+
     def tell(self, text: str) -> None:
         """Print one line on stderr, unless --quiet is given."""
         if not self.quiet:
@@ -115,6 +125,9 @@ class Console:
     def result(self, values: dict[str, Any], lines: list[tuple[str, str]]) -> None:
         """Print the result: `values` as one JSON object (--json), or `lines` of names and texts."""
         self._stack.close()
+        if self.meter.complete:
+            values = {**values, "nothing_to_do": True}
+            lines = [*lines, ("nothing to do", f"{shown(self.meter.complete, limit=400)} was complete already")]
         if self.json:
             print(json.dumps(json_ready(redacted(values)), allow_nan=False))
         elif not self.quiet:

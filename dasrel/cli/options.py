@@ -139,6 +139,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(**given: Any) -> None:
         with Console(**{one.name: given.pop(one.name) for one in output}) as console:
+            console.resume = given.get("resume") is True
             for name, group in groups.items():
                 values = {one.name: given.pop(one.name) for one in _parameters(group)}
                 try:
@@ -226,6 +227,6 @@ def _made(group: Any, values: dict[str, Any]) -> Any:
     if found is None:  # an optional group whose first option, which it needs, was not given
         needed, *others = option_fields(group)
         for one in others:
-            if values[one.name] != one.default:
+            if values[one.name] != one.default and one.name != "resume":  # a finished result needs no state to be found
                 raise typer.BadParameter(f"{_flag(one)} needs {_flag(needed)} {needed.option.metavar}")
     return found

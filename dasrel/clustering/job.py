@@ -28,10 +28,11 @@ from dasrel.clustering.runs import Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import InputError, StoreError
+from dasrel.store.matrix import open_matrix
 from dasrel.util import Float, progress
 from dasrel.util.archives import load_array
-from dasrel.util.results import check_out
-from dasrel.util.text import count_text, shown
+from dasrel.util.results import check_out, finished_result
+from dasrel.util.text import count_text, redacted, shown
 from dasrel.vocabulary import INITS, TAKES
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def prepare_job(
     *,
     memory: int | str | None = None,
     force: bool = False,
+    resume: bool = False,
 ) -> ClusterJob:
     """Check options and the result folder, and make the runs.
 
@@ -79,14 +81,24 @@ def prepare_job(
         store or of a smaller one, there is one run, which continues it; clusters keep their numbers.
     out
         The result folder; not needed for the cost.
+    resume
+        If the result folder holds the result of the same job already, `run` returns it.
 
     Cost: reads the given models and memberships.
     """
     previous = None if options.get("warm_start") is None else load_previous(options["warm_start"])
     runs = make_runs(options) if previous is None else [_warm_run(options, previous)]
-    if out is not None:
+    finished = None
+    if out is not None and resume:
+        finished = finished_result(out, redacted(_header(store, out, options)))
+    if out is not None and finished is None:
         check_out(out, force=force)
-    return ClusterJob(store, options, runs, previous, out, memory, force)
+    return ClusterJob(store, options, runs, previous, out, memory, force, finished)
+
+
+def _header(store: str, out: str | Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what identifies a job in its result.json."""
+    return {"store": store, "matrix": open_matrix(store).identity_digest(), "out": str(out), "requested": options}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +113,14 @@ class ClusterJob:
     out: str | Path | None
     memory: int | str | None
     force: bool
+    finished: dict[str, Any] | None = None
+    """The content of result.json where the same job has written its result already."""
 
     def run(self, *, checkpoint: Checkpoint | None = None, about: dict[str, Any] | None = None) -> dict[str, Any]:
         """Cluster, write the result folder, and return the contents of its result.json; see `cluster_into`."""
         assert self.out is not None
+        if self.finished is not None:
+            return self.finished
         previous, memory = self.previous, self.memory
         with watched(checkpoint, "euclideanize", "cluster"):
             changed = euclideanized(self.store, self.options["euclideanize"], memory=memory, checkpoint=checkpoint)
@@ -113,9 +129,9 @@ class ClusterJob:
                 matrix = relation(self.store)  # opened once, so that moves are found in the matrix that was clustered
             found = cluster(matrix, self.runs, memory=memory, checkpoint=checkpoint)
             header = {
-                "store": self.store, "out": str(self.out), "requested": self.options,
+                **_header(self.store, self.out, self.options),
                 "euclideanized": None if changed is None else changed.report(),
-            }  # fmt: skip
+            }
             tables = None
             if previous is not None:
                 found, moves = keep_numbers(found, previous, matrix, memory=memory)

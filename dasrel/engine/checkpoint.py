@@ -27,11 +27,12 @@ from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
 from dasrel.options import SURVIVING, option, time_limit_option
 from dasrel.util import limits, progress
 from dasrel.util.archives import read_state, write_state
-from dasrel.util.files import PARTIAL, exclusive_lock, remove_temporary_files
+from dasrel.util.files import exclusive_lock, remove_temporary_files, temporary_path
 from dasrel.util.text import count_text, is_url, shown, size_text
 
 FORMAT = 1
 KEPT = 2
+_PROBE = ".probe.*"
 KERNELS = "kernels"
 """The key of a checkpoint that names its kernels: with other kernels, the bits would differ."""
 _log = logging.getLogger("dasrel")
@@ -52,7 +53,7 @@ class Checkpoint:
     """A folder, created if necessary. Several commands may share one."""
     every: int = _saved(1, "Scans between two checkpoints.", metavar="N", least=1)
     """Scans between two checkpoints: at most so many are repeated after a failure."""
-    resume: bool = _saved(False, "Continue from the last checkpoint, if there is one.")
+    resume: bool = _saved(False, "Continue from the last checkpoint, if there is one; do nothing if all is done.")
     """Resume from the newest checkpoint, or begin where there is none yet."""
     force: bool = False
     """Without `resume`: begin anew although there are checkpoints; the first new one replaces them."""
@@ -81,7 +82,7 @@ class Checkpoint:
         where = shown(folder, limit=200)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / f".{os.getpid()}{PARTIAL}"
+            probe = temporary_path(folder / "probe")
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
@@ -99,6 +100,8 @@ class Checkpoint:
         for command in commands:
             for file in [*self.files(command), _lock_file(Path(self.path), command)]:
                 file.unlink(missing_ok=True)
+            remove_temporary_files(Path(self.path), f".{command}[-.]*")
+        remove_temporary_files(Path(self.path), _PROBE)
         with suppress(OSError):
             Path(self.path).rmdir()
 

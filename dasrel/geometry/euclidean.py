@@ -21,6 +21,7 @@ and count as one object. Objects at dissimilarity 0 with different rows make eve
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import warnings
@@ -40,7 +41,7 @@ from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
 from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
-from dasrel.util import PathLike
+from dasrel.util import PathLike, progress
 from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
@@ -287,14 +288,17 @@ class Euclideanized:
         )
         return {name: getattr(self, name) for name in names}
 
-    def save(self, path: PathLike) -> None:
-        """Write a small .npz file, atomically: the report, and the tree of an ultrametric. No pickle."""
+    def save(self, path: PathLike, *, requested: dict[str, Any] | None = None) -> None:
+        """Write a small .npz file, atomically: the report, and the tree of an ultrametric. No pickle.
+
+        `requested`: the options that it was made with, by which `finished_file` recognises it.
+        """
         assert self.given is not None
         if self.given.terms:
             raise InputError("a relation with an added term cannot be saved by its numbers")
         about = {
             "matrix": self.given.matrix.fingerprint(), "steps": self.given.view.steps, "spread": self.given.beta,
-            **self.report(),
+            **self.report(), **({} if requested is None else {"requested": requested}),
         }  # fmt: skip
         arrays: dict[str, Any] = {}
         if self.tree is not None:
@@ -349,6 +353,22 @@ class Euclideanized:
         base = self.given if self.floor_zeros is None else self.given.floor(self.floor_zeros)
         delta = None if self.tree is None else ultrametric(self.tree)
         return replace(self, relation=_compose(base, self.method, self.gamma, self.alpha, delta))
+
+
+def finished_file(path: PathLike, matrix: Any, requested: dict[str, Any]) -> Euclideanized | None:
+    """Return the Euclideanisation of a file if it is of this matrix and was made with these options, or None.
+
+    A process that was killed after it had written the file finds it here when it is resumed. Cost: no scan.
+    """
+    try:
+        about = load_archive(path, FORMAT)[1]
+        if about.get("requested") != json.loads(json.dumps(requested)):
+            return None
+        found = Euclideanized.load(path, matrix)
+    except StoreError:
+        return None
+    progress.current().found_complete(str(path))
+    return found
 
 
 _KEPT: dict[str, Any] = {

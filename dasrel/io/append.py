@@ -25,7 +25,14 @@ from dasrel.io.text_stream import given_ids
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics
 from dasrel.options import Policy, Reading
-from dasrel.store.growth import AppendTransaction, Tile, append_transaction, checked_names, grown_record
+from dasrel.store.growth import (
+    AppendTransaction,
+    Tile,
+    append_transaction,
+    checked_names,
+    finished_append,
+    grown_record,
+)
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
@@ -102,15 +109,45 @@ def append(
     policy
         What to do about flaws of the new values; each is an error unless named. `missing="max"` is not for here.
     resume
-        Resume an unfinished append even if the process that began it may still be running.
+        Resume an unfinished append even if the process that began it may still be running. Where the objects are in
+        the store already, from the same source, nothing is left to do.
     force
         Drop an unfinished append of something else.
 
     Cost: every new value is read or computed once; writes the m (n + m) new values, and the tiles at the edge that
     grow, at most n tile more. Memory: about four tiles per thread.
     """
+    policy = policy or Policy()
+    if resume and (before := _finished(store, source, ids, features is None, policy)) is not None:
+        return before
     job = prepare_append(store, source, ids=ids, features=features, policy=policy, memory=memory)
     return job.run(resume=resume, force=force)
+
+
+def _finished(store: StoreLike, source: Any, ids: str | Names | None, as_rows: bool, policy: Policy) -> Appended | None:
+    """Return the result of the same append if it is in the store already, from a process killed at its very end."""
+    matrix = open_matrix(store)
+    if not matrix.manifest["provenance"].get("appends"):
+        return None
+    found = read_rows(source) if as_rows else read_features(source)
+    given = _given(ids)
+    about = _about("rows", found.provenance, policy) if as_rows else _about("features", found.provenance)
+    names: Any = given if given is not None else found.ids
+    added = finished_append(store, names, about)
+    if added is None or (as_rows and tuple(found.array().shape) != (added, matrix.n_objects)):
+        return None
+    size = 0 if local_path(store) is not None or not matrix.manifest["compress"] else None
+    return Appended(open_matrix(store), matrix.n_objects - added, added, 0, 0, 0, size, True)
+
+
+def _given(ids: str | Names | None) -> list[str] | None:
+    """Return the names of the new objects, if they are given."""
+    return None if ids is None else given_ids(Reading(ids=os.fspath(ids) if isinstance(ids, os.PathLike) else ids))
+
+
+def _about(form: str, provenance: dict[str, Any], policy: Policy | None = None) -> dict[str, Any]:
+    """Return what is being added, by which an append of the same is recognised."""
+    return {"as": form, **_known_by(provenance)} | ({} if policy is None else {"policy": policy.record()})
 
 
 def prepare_append(
@@ -134,15 +171,15 @@ def prepare_append(
             "missing pairs can be filled with the maximum in imports only: a later append may bring a larger value",
             remedy="say {Policy.missing=VALUE}",
         )
-    given = None if ids is None else given_ids(Reading(ids=os.fspath(ids) if isinstance(ids, os.PathLike) else ids))
+    given = _given(ids)
     if features is None:
         provider, names, provenance = _open_rows(source, old, given)
-        about = {"as": "rows", **provenance, "policy": policy.record()}
+        about = _about("rows", provenance, policy)
     else:
         if policy != Policy():
             raise InputError("policies are for values that were given; those of a metric have no flaws to repair")
         provider, names, provenance = _open_features(source, features, old, given)
-        about = {"as": "features", **provenance}
+        about = _about("features", provenance)
     return AppendJob(store, old, provider, names, about, policy, memory)
 
 

@@ -26,7 +26,7 @@ from dasrel.io.text_stream import given_ids, sniff
 from dasrel.kernels import checks
 from dasrel.options import Policy, Reading, Writing
 from dasrel.store.layout import Layout
-from dasrel.store.matrix import Matrix, StoredNames
+from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile, lasting, local_path
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, limits, parallel
@@ -123,7 +123,11 @@ def prepare_import(
                 " imported in parts",
                 remedy=remedy,
             )
-        if write:
+        finished = state == "complete" and writing.resume and not writing.force
+        if write and finished and isinstance(opened, SequentialSource):  # it need not be read again
+            n, ids = open_matrix(store).n_objects, open_matrix(store).ids if ids is None else ids
+            stack.enter_context(_scratch(source, store, reading, writing, None))
+        elif write:
             opened = _spooled(opened, stack.enter_context(_scratch(source, store, reading, writing, opened)), store)
             stack.callback(opened.close)
             n = opened.n_objects
@@ -418,9 +422,12 @@ def block_checksum(block: Array, start: int) -> int:
 
 @contextlib.contextmanager
 def _scratch(
-    source: Any, store: StoreLike, reading: Reading, writing: Writing, opened: Opened
+    source: Any, store: StoreLike, reading: Reading, writing: Writing, opened: Opened | None
 ) -> Iterator[Path | None]:
-    """Make a folder to spool a sequential source: beside a local store, so that a resumed import finds it again."""
+    """Make a folder to spool a sequential source: beside a local store, so that a resumed import finds it again.
+
+    Where nothing is to be spooled, one that is there is removed.
+    """
     target = local_path(store)
     folder_path = None if target is None else Path(lasting(target)).with_name(f".{Path(lasting(target)).name}.scratch")
     if not isinstance(opened, SequentialSource):

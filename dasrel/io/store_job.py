@@ -107,7 +107,10 @@ class StoreJob:
         return new_manifest(self.layout, self.kind, self.policy, self.writing, self.provenance), self.ids
 
     def _write(self, writer: Writer) -> None:
-        function, items = self.work(writer.files, writer.missing())
+        missing = writer.missing()
+        if not missing:
+            return
+        function, items = self.work(writer.files, missing)
         with limits.limited(self.writing.time_limit):
             parallel.run(
                 function,

@@ -381,21 +381,23 @@ def read_result(folder: PathLike, matrix: Matrix) -> tuple[Index, NDArray[Any]]:
     return labels, memberships
 
 
-def save_tree(tree: Tree, ids: Names, out: PathLike, *, force: bool = False) -> dict[str, Any]:
+def save_tree(
+    tree: Tree, ids: Names, out: PathLike, *, about: dict[str, Any] | None = None, force: bool = False
+) -> dict[str, Any]:
     """Write a tree as files that other programs read, in a folder that is complete or absent; return its summary.
 
         tree.npz      for `Tree.load`
         edges.csv     first, second, weight: the n - 1 edges by the names of the objects, lightest first
         linkage.npy   single linkage in SciPy's format, (n - 1, 4)
         vat.csv       place, id: the objects in VAT order
-        result.json   the summary
+        result.json   the summary, with `about`
 
     Cost: no scan; O(n log n).
     """
     target = Path(out)
     check_out(target, force=force)
     summary = {
-        "out": str(target), "n_objects": tree.n_objects, "scans": tree.scans, "units": tree.units,
+        "out": str(target), **(about or {}), "n_objects": tree.n_objects, "scans": tree.scans, "units": tree.units,
         "shortest": float(tree.weights.min()), "longest": float(tree.weights.max()),
         "total": float(tree.weights.sum()),
     }  # fmt: skip

@@ -34,9 +34,9 @@ from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
 from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, lasting, local_path, location
-from dasrel.store.writer import split_progress, store_lock, sweep, write_records
-from dasrel.util import Array, Names
-from dasrel.util.files import crc32c, disk_errors, process_is_alive, temporary_path
+from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_records
+from dasrel.util import Array, Names, progress
+from dasrel.util.files import crc32c, disk_errors, process_is_alive, remove_leftovers, temporary_path
 from dasrel.util.text import count_text, redacted, shown, some
 
 Tile = tuple[int, int]
@@ -153,9 +153,9 @@ class AppendTransaction:
         }
         if self._group["progress"].attrs.get("owner") != self._owner:
             raise StoreError(f"another append to {self._where()} has taken over; nothing was added by this one")
-        self._group.attrs["dasrel"] = sealed(manifest)
-        self._clean(suffix)
-        sweep(self.old.store)
+        manifest = sealed(manifest)
+        self._group.attrs["dasrel"] = manifest
+        _clean(self.old.store, self._group, manifest)
         return open_matrix(self.old.store)
 
     def abandon(self) -> None:
@@ -182,15 +182,6 @@ class AppendTransaction:
         if "diagonal" in self._group:
             self._group["diagonal"].resize((size,))
 
-    def _clean(self, suffix: str) -> None:
-        """Remove obsolete data; the previous records stay, for a reader that is just opening them."""
-        before = self.old.manifest.get("records", "records").removeprefix("records")
-        keep = [name + end for name in ("records", "checksums") for end in (suffix, before)]
-        del self._group["progress"]
-        for name in list(self._group.array_keys()):
-            if name.startswith(("records", "checksums")) and name not in keep:
-                del self._group[name]
-
     def _all_names(self) -> Names:
         return [*map(str, self.old.ids), *map(str, self.names)]
 
@@ -208,6 +199,21 @@ class AppendTransaction:
 
     def _where(self) -> str:
         return shown(location(self.old.store), limit=400)
+
+
+def _clean(store: StoreLike, group: Any, manifest: dict[str, Any]) -> None:
+    """Remove obsolete data after an append; the previous records stay, for a reader that is just opening them."""
+    appends = manifest["provenance"]["appends"]
+    before = f"-{manifest['n_objects'] - appends[-1]['objects']}" if len(appends) > 1 else ""
+    now = manifest["records"].removeprefix("records")
+    keep = [name + end for name in ("records", "checksums") for end in (now, before)]
+    remove_progress(group, manifest)
+    for name in list(group.array_keys()):
+        if name.startswith(("records", "checksums")) and name not in keep:
+            del group[name]
+    sweep(store)
+    if (local := local_path(store)) is not None:
+        remove_leftovers(lasting(local))
 
 
 _CHECKSUM = list(TileStatistics.__dataclass_fields__).index("source_checksum")
@@ -249,6 +255,33 @@ def append_transaction(
         except BaseException:
             under_way.release()
             raise
+
+
+def finished_append(store: StoreLike, names: Names | None, about: dict[str, Any]) -> int | None:
+    """Return the number of objects that the last append added if it is the one described, or None.
+
+    Removes what is left of it: a process may have been killed after the append was complete.
+
+    Parameters
+    ----------
+    names
+        Of the new objects, as far as they are given.
+    about
+        As for `append_transaction`.
+    """
+    with _writable(store):
+        manifest, group = read_manifest(store, "r+")
+        appends = manifest["provenance"].get("appends", [])
+        last = appends[-1] if appends and manifest["state"] == "complete" else {}
+        if not last or any(last.get(name) != value for name, value in redacted(about).items()):
+            return None
+        count = int(last["objects"])
+        there = [str(name) for name in Matrix(store, manifest, group).ids[-count:]]
+        if names is not None and [str(name) for name in names] != there:
+            return None
+        _clean(store, group, manifest)
+        progress.current().found_complete(location(store))
+        return count
 
 
 def grown_record(

@@ -44,13 +44,14 @@ from dasrel.store.tile_files import (
     storing,
     zarr_store,
 )
-from dasrel.util import Array, Names
+from dasrel.util import Array, Names, progress
 from dasrel.util.files import (
     PARTIAL,
     crc32c,
     disk_errors,
     exclusive_lock,
     move_into_place,
+    remove_leftovers,
     remove_temporary_files,
     replacing_folder,
 )
@@ -112,8 +113,10 @@ class Writer:
         if self.manifest["audit"] is None:  # else it was killed below, in the last steps
             self._audit(checksum)
         sweep(self.store)
-        if "progress" in self._group:
-            del self._group["progress"]
+        remove_progress(self._group, self.manifest)
+        if self.manifest["state"] == "complete":  # it was killed in the last steps, or has nothing to do
+            progress.current().found_complete(location(self.target))
+            return self._into_place()
         provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
         self._group.attrs["dasrel"] = sealed({**self.manifest, "provenance": provenance, "state": "complete"})
         return self._into_place()
@@ -193,6 +196,8 @@ class Writer:
             assert target is not None
             assert written is not None
             move_into_place(written, target)
+        if (target := local_path(self.target)) is not None:
+            remove_leftovers(lasting(target))
         return open_matrix(self.target)
 
 
@@ -234,16 +239,11 @@ def begin_store(
     if state == "abandoned":
         return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
     if exists and writing.resume:
-        begun, group = read_manifest(store, "r+")
-        if begun["state"] == "complete":
-            raise StoreError(f"{location(store)} is complete already: there is nothing to resume")
-        check_same(begun, manifest, store)
-        if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
-            return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
-        sweep(store, age=600)  # what is younger may belong to a part that is still being written
-        if not np.array_equal(np.asarray(group["ids"][:]), names):
-            raise StoreError(f"{location(store)} was begun with other ids", remedy="say {force=True} to begin anew")
-        return Writer(store, store, begun, group, resumed=True)
+        try:
+            return _resumed(store, manifest, names)
+        except StoreError:
+            if not writing.force:  # a process that was to replace the store was killed before it had
+                raise
     place = store
     if exists:
         target = local_path(store)
@@ -260,6 +260,18 @@ def begin_store(
         for left in (place, target.with_name(f".{target.name}.old")):
             shutil.rmtree(left, ignore_errors=True)
     return Writer(store, place, manifest, create_group(place, manifest, names))
+
+
+def _resumed(store: StoreLike, manifest: dict[str, Any], names: Array) -> Writer:
+    """Continue a store that was begun with the same arguments; one that is complete has no missing tiles."""
+    begun, group = read_manifest(store, "r+")
+    check_same(begun, manifest, store)
+    if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
+        return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
+    sweep(store, age=600)  # what is younger may belong to a part that is still being written
+    if not np.array_equal(np.asarray(group["ids"][: len(names)]), names):  # an unfinished append may have added some
+        raise StoreError(f"{location(store)} was begun with other ids", remedy="say {force=True} to begin anew")
+    return Writer(store, store, begun, group, resumed=True)
 
 
 def check_new_store(store: StoreLike, kind: str, policy: Policy, writing: Writing) -> str | None:
@@ -395,10 +407,25 @@ def write_records(group: Any, suffix: str, rows: Array, checksums: Array, ids: N
     return {**found, "ids": checksum_text(joined_names(ids))}
 
 
+def remove_progress(group: Any, manifest: dict[str, Any]) -> None:
+    """Remove the records of the tiles being written, unless they are those of an append that is not finished.
+
+    All of them are removed, also where a process was killed that had removed no more than their metadata.
+    """
+    append: Any = group["progress"].attrs.get("append") if "progress" in group else None
+    if not isinstance(append, dict) or append.get("objects_before") != manifest["n_objects"]:
+        del group["progress"]
+
+
 def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
-    """Refuse to resume a store that was begun in another way. One that is complete keeps no `modified`."""
+    """Refuse to resume a store that was begun in another way.
+
+    One that is complete keeps no time of its source: the source must not be younger than the store. It may be complete
+    since an earlier version of dasrel.
+    """
     asked = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
-    late = ("checksum", "modified") if begun["state"] == "complete" else ("checksum",)
+    complete = begun["state"] == "complete"
+    late = ("checksum", "modified", "dasrel") if complete else ("checksum",)
     for part in ("input", "provenance"):
         names = [*begun[part], *(name for name in wanted[part] if name not in begun[part])]
         asked |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name not in late}
@@ -408,6 +435,13 @@ def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) 
                 f"{location(store)} was begun with {name} {shown(first)}, now it is {shown(now)}",
                 remedy="use the same again, or say {force=True} to begin anew",
             )
+    local, modified = local_path(store), wanted["provenance"].get("modified", 0)
+    if complete and local is not None and modified > (local / "zarr.json").stat().st_mtime_ns:
+        raise StoreError(
+            f"{location(store)} is complete, and its source was modified since:"
+            f" {shown(wanted['provenance'].get('source'), limit=400)}",
+            remedy="say {force=True} to import it anew",
+        )
 
 
 def sweep(store: StoreLike, *, age: float = 0) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from dasrel import __version__
 from dasrel.errors import DasrelError, DasrelWarning, InputError, Stopped
 from dasrel.util import limits, progress
-from dasrel.util.files import disk_error_text, exclusive_lock, remove_temporary_files
+from dasrel.util.files import disk_error_text, exclusive_lock, remove_leftovers
 from dasrel.util.text import redacted, shown
 from dasrel.workflow import status
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs
@@ -102,7 +102,8 @@ def run_workflow(
         log("note", message=text)
 
     with exclusive_lock(workflow.out / LOCK, lambda owner: f"{owner} is at work on this workflow", note=note):
-        remove_temporary_files(workflow.out, f".{STATE}*")  # a process was killed while it wrote them
+        remove_leftovers(workflow.out / STATE)  # of a process that was killed while it wrote them
+        remove_leftovers((workflow.out / LOCK).with_suffix(""))
         try:
             return _Run(workflow, log, tell, connected, trust).all()
         except limits.Terminated:
@@ -194,6 +195,7 @@ class _Run:
                 if not isinstance(error, (DasrelError, OSError, MemoryError)):
                     raise  # a defect of dasrel
                 return failed
+        counted.found_complete("")  # of a part of the step; what was done in this run is told step by step
         seconds, scans = round(time.perf_counter() - began, 3), counted.scans
         self.log("step-done", step=step.name, kind=step.kind, key=one.key, seconds=seconds, scans=scans,
                  bytes_read=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip

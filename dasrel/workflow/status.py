@@ -21,12 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.util.files import lock_owner, replacing
+from dasrel.util.results import without_times
 from dasrel.util.text import redacted, shown, some
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs
 
@@ -192,7 +194,9 @@ def _fault(workflow: Workflow, step: Step, state: StateFile, known: ContentHashe
         if not read and not known.is_known(place):
             return f"{name} may have changed"
         try:
-            if known.of(place) not in [content, *_grown(workflow, step, state, known, content)]:
+            if known.of(place) in [content, *_grown(workflow, step, state, known, content)]:
+                continue
+            if _earlier_hash(place) != content:
                 return f"{name} has changed"
         except DasrelError as error:
             return f"{name} is damaged ({error})"
@@ -314,7 +318,7 @@ def signature(path: Path) -> str:
         raise InputError(f"{shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
 
-def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> str:
+def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True, times: bool = False) -> str:
     """Read a file, a folder or a store, and return its content hash.
 
     Parameters
@@ -323,10 +327,12 @@ def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> s
         Files of a folder to ignore.
     verify
         Read the tiles of a store and compare them with their checksums; otherwise only check that they exist.
+    times
+        Whether the hash depends on the times in a result.json.
     """
     try:
         if not path.is_dir():
-            return _file(path)
+            return _file(path, times)
         from dasrel.store.matrix import open_matrix, store_manifest
 
         if store_manifest(path) is not None:
@@ -334,13 +340,22 @@ def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> s
         digest = hashlib.sha256()
         for name, file in _files(path):
             if name not in leave_out:
-                digest.update(f"{name}\0{_file(file)}\n".encode("utf-8", "surrogateescape"))
+                digest.update(f"{name}\0{_file(file, times)}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
     except FileNotFoundError as error:
         raise InputError(f"{shown(error.filename or path, limit=200)} does not exist; check the name") from None
 
 
-def _file(path: Path) -> str:
+def _earlier_hash(path: Path) -> str:
+    """Return the content hash as earlier versions computed it, with the times in a result."""
+    return read(path, times=True)
+
+
+def _file(path: Path, times: bool) -> str:
+    if path.name in TIMES and not times:  # the same result has the same hash, whenever it was computed
+        with suppress(OSError, ValueError, RecursionError):
+            content = without_times(json.loads(path.read_text(encoding="utf-8")))
+            return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -115,11 +115,12 @@ def _append(job: Job) -> Summary:
     """Append to the store in place: at any moment it has all of the new objects or none."""
     from dasrel.io.append import append
     from dasrel.options import NEW_PAIRS
+    from dasrel.store.growth import finished_append
     from dasrel.store.matrix import open_matrix
 
     table, matrix = job.step.table, open_matrix(job.store)
-    if len(matrix.manifest["provenance"].get("appends", [])) > job.appends:
-        return _described(matrix)  # the process was killed after the append
+    if len(matrix.manifest["provenance"].get("appends", [])) > job.appends:  # the process was killed after the append
+        return _described(matrix) | {"new_objects": finished_append(job.store, None, {})}
     features = [job.places[f"features {k}"] for k in range(len(job.places)) if f"features {k}" in job.places]
     done = append(
         job.store,
@@ -208,7 +209,8 @@ def _tree(job: Job) -> Summary:
 
     matrix = open_matrix(job.store)
     tree = minimum_spanning_tree(matrix, memory=job.step.table.memory)
-    saved = save_tree(tree, matrix.ids, job.file(), force=True)
+    about = {"matrix": matrix.identity_digest(), "out": str(job.out / job.step.name)}
+    saved = save_tree(tree, matrix.ids, job.file(), about=about, force=True)
     return {name: saved[name] for name in ("n_objects", "units", "shortest", "longest")}
 
 

@@ -322,6 +322,7 @@ def test_a_euclideanization_is_resumed(same_kernel: bool) -> None:
     if not resumed_in_two_turns("euclideanize", 2, *command):
         return
     found, expected = members("finished.npz"), members("checkpoints/euclideanize.npz")
+    found["about"].pop("requested")  # earlier versions did not write it
     if same_kernel:
         assert found == expected
     for name in ("gamma", "alpha"):

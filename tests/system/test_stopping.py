@@ -84,7 +84,7 @@ def test_sigterm_without_a_checkpoint_ends_at_once(tmp_path, grouped_store, capf
             assert ran(*command) == 143
         assert capfd.readouterr().err == "dasrel: stopped by SIGTERM; nothing was kept\n"
     assert list(tmp_path.iterdir()) == []
-    for option in (("--resume",), ("--every", 3), ("--time-limit", "1h")):
+    for option in (("--every", 3), ("--time-limit", "1h")):
         assert ran("cluster", grouped_store, tmp_path / "out", *CLUSTER, *option) == 2
         assert f"{option[0]} needs --checkpoint DIR" in capfd.readouterr().err
     assert ran("spectrum", grouped_store, "--checkpoint", tmp_path / "c", "--time-limit", "soon") == 2
