@@ -129,7 +129,7 @@ def _finished(store: StoreLike, source: Any, ids: str | Names | None, as_rows: b
     matrix = open_matrix(store)
     if not matrix.manifest["provenance"].get("appends"):
         return None
-    found = read_rows(source) if as_rows else read_features(source)
+    found: Any = read_rows(source) if as_rows else read_features(source)
     given = _given(ids)
     about = _about("rows", found.provenance, policy) if as_rows else _about("features", found.provenance)
     names: Any = given if given is not None else found.ids
