@@ -99,6 +99,7 @@ class ValidityJob:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
         batches, memory = division(self.relation, self.partitions, self.indices, False, self.memory)
         layout = self.relation.matrix.layout
+        memory += sum(one.labels.nbytes + (0 if one.U is None else one.U.nbytes) for one in self.partitions)
         scans = len(batches) if any(name not in OF_MEMBERSHIPS for name in self.indices) else 0
         names = sum(len(one.name) for one in self.partitions)
         header = sum(len(name) + 1 for name in ("partition", "n_clusters", *self.indices))

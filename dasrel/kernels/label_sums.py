@@ -52,7 +52,7 @@ def add_label_sums(
 def scratch_memory(partitions: int, clusters: int, rows: int, columns: int, itemsize: int) -> int:
     """Return the bytes that one call takes for a panel of this size and so many clusters of all partitions."""
     if _native() is not None:
-        return 2**17 + 3200 * partitions + 4 * clusters  # a block, its objects sorted by label, their numbers
+        return 2**17 + 6200 * partitions + 4 * clusters  # a block, its objects sorted by label, their numbers
     return clusters * (rows + columns) * 2 * itemsize
 
 

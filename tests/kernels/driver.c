@@ -194,6 +194,7 @@ static void *block(size_t size)
                                          {33, 64},  {255, 70}, {256, 65}, {257, 63}, {300, 200}};                     \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int way = 0; way < 2; way++) label_sums_##SUFFIX(blocks[s][0], blocks[s][1], (long)(s % 3), way);    \
+        label_sums_##SUFFIX(513, 66, 3, 0), label_sums_##SUFFIX(66, 513, 3, 1);                                       \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int flaw = 0; flaw < 5; flaw++)                                                                      \
                 for (int often = 0; often < 4; often++) checks_##SUFFIX(blocks[s][0], blocks[s][1], often, flaw);     \

@@ -78,7 +78,10 @@ from dasrel.geometry import euclidean
 from dasrel.io import export
 from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.clustering.planning import plan_clustering
+from dasrel.clustering.validity_job import prepare_validity
+from dasrel.options import ValidityOptions
 from dasrel.store.writer import Writing
+from dasrel.vocabulary import INDICES
 
 warnings.simplefilter("ignore")
 store, out, what = sys.argv[1:]
@@ -89,7 +92,13 @@ def actions(path, folder):
     runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5)
     auto = dasrel.grid("fcm2", 2, max_iter=3)
     ultrametric = EuclideanizeOptions("ultrametric", max_scans=12)
+    files = [f"{folder}/{c}.npy" for c in (2, 30, 100)]
+    for c, file in zip((2, 30, 100), files):
+        memberships = np.random.default_rng(c).dirichlet(np.ones(c), dasrel.open_matrix(path).n_objects)
+        np.save(file, memberships if c == 30 else memberships.argmax(axis=1))
+    judging = prepare_validity(path, files, ValidityOptions(indices=list(INDICES)))
     return {
+        "validity": (judging.cost, judging.run),
         "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
         "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
         "spectrum": (
@@ -133,7 +142,7 @@ KEPT_BY_MALLOC = 2 * 2**20
 """Between arrays, in the arenas of two to four threads: it differs from run to run by as much, whatever the matrix."""
 
 
-@pytest.mark.parametrize("what", ["cluster", "auto", "spectrum", "euclideanize", "export", "lsmat"])
+@pytest.mark.parametrize("what", ["cluster", "auto", "spectrum", "euclideanize", "export", "lsmat", "validity"])
 def test_no_more_memory_than_predicted(tmp_path, large, what):
     predicted, peak = measured(ACTIONS, large, tmp_path, what)
     assert peak <= predicted + KEPT_BY_MALLOC

@@ -20,7 +20,7 @@
 
 #if HAVE_VECTORS
 
-#define HIGH 256    /* objects of a block */
+#define HIGH 512    /* objects of a block */
 #define VECTORS 8   /* vectors of a block's row: as many sums as keep the processor's adders busy */
 #define CORNER 64   /* objects that are transposed together, within the first cache */
 #define CACHE_LINE 64
