@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dasrel.errors import InputError
 from dasrel.util import Names
@@ -298,6 +298,20 @@ class Policy:
                     )
         elif not isinstance(self.missing, str) and self.missing < 0:
             raise InputError(f"missing {self.missing}: kind {kind} takes no negative values")
+
+
+Group = TypeVar("Group")
+
+
+def group(value: Any, kind: type[Group], name: str) -> Group:
+    """Return an option group that was given, or the default one; raise if it is something else, such as a dict."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{name} is of type {type(value).__name__}; give a dasrel.{kind.__name__}, such as {kind.__name__}()"
+        )
+    return value
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -21,6 +21,7 @@ from dasrel.util.files import digest
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, PARAMETERS, RULES
 
+LARGEST_FUZZIFIER = 1000.0
 _PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
 
 
@@ -92,6 +93,11 @@ class Run:
         _check_integer("restart", self.restart, 0)
         if self.fuzzifier is not None:
             _check_above("fuzzifier", self.fuzzifier, 1.0)
+            if self.fuzzifier > LARGEST_FUZZIFIER:
+                raise InputError(
+                    f"fuzzifier is {shown(self.fuzzifier)}: powers of memberships become 0, and clusters equal; give"
+                    f" at most {LARGEST_FUZZIFIER:g}"
+                )
         if self.entropy_weight is not None and self.entropy_weight != "auto":
             _check_above("entropy_weight", self.entropy_weight, 0.0, '; or "auto"')
         if self.spread_scale is not None:

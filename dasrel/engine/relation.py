@@ -413,7 +413,8 @@ def relation(matrix: Any, *, kind: str | None = None) -> Relation:
     result = Relation(source, View(source.kind))
     largest = result.largest()
     tiny, huge = (1e-30, 1e36) if source.dtype == np.float32 else (1e-290, 1e300)
-    if largest > huge or 0 < largest < tiny:
+    vanished = source.kind == "distance" and largest == 0 and bool(source.audit["maximum"])  # each square is 0
+    if largest > huge or 0 < largest < tiny or vanished:
         raise InputError(
             f"squared dissimilarities reach {largest:g}, beyond what {source.dtype} products can hold"
             f" ({tiny:g} to {huge:g}); rescale the values, or store them as float64"

@@ -24,7 +24,7 @@ from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
 from dasrel.io.text_stream import given_ids
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Policy, Reading
+from dasrel.options import Policy, Reading, group
 from dasrel.store.growth import (
     AppendTransaction,
     Tile,
@@ -163,7 +163,7 @@ def prepare_append(
 
     Cost: reads the new rows or all features once for their checksums; reads no tile and writes nothing.
     """
-    policy = policy or Policy()
+    policy = group(policy, Policy, "policy")
     old = open_matrix(store)
     policy.check_kind(old.kind)
     if policy.missing == "max":

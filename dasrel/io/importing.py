@@ -24,7 +24,7 @@ from dasrel.io.reader_errors import check_objects, reader_errors
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.io.text_stream import given_ids, sniff
 from dasrel.kernels import checks
-from dasrel.options import Policy, Reading, Writing
+from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile, lasting, local_path
@@ -102,7 +102,8 @@ def prepare_import(
 
     A source that cannot be used leaves no store behind.
     """
-    reading, policy, writing = reading or Reading(), policy or Policy(), writing or Writing()
+    reading, policy = group(reading, Reading, "reading"), group(policy, Policy, "policy")
+    writing = group(writing, Writing, "writing")
     with contextlib.ExitStack() as stack:
         if write:
             stack.enter_context(claimed(store, writing))

@@ -169,7 +169,8 @@ def _layout(
     has_header = any(name in row for name in by_name)
     if not by_name:
         value = _as_number(wanted[2]) or 0
-        has_header = 1 <= value <= width and not text_stream.is_number(row[value - 1].encode())
+        found = row[value - 1].encode() if 1 <= value <= width else b"0"
+        has_header = not text_stream.is_number(found) and not text_stream.has_decimal_comma(found)
     if not has_header:
         described = [] if comment is None else [field.decode("utf-8", "replace").strip() for field in
                                            fields(comment.lstrip(b"#"), delimiter)]  # fmt: skip
@@ -278,9 +279,8 @@ def _parse_slowly(layout: ListLayout, lines: Lines) -> Part:
                 " fix or drop it"
             )
         if not text_stream.is_number(row[value]):
-            described = shown(row[value].decode("utf-8", "backslashreplace"))
             raise InputError(
-                f"{path}: line {number}, {layout.label(value)}: {described!r} is not a number",
+                f"{path}: line {number}, {layout.label(value)}: {text_stream.not_a_number(row[value])}",
                 remedy="fix it, or choose another column by {Reading.columns}",
             )
         columns[0].append(row[first])

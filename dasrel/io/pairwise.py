@@ -21,7 +21,7 @@ from dasrel.io.metrics import Metric, described, made_ready, needs, resolve, til
 from dasrel.io.store_job import StoreJob, Tile
 from dasrel.io.text_stream import given_ids
 from dasrel.kernels.checks import CHECK_MEMORY, EXAMPLES, check_tile
-from dasrel.options import Policy, Reading, Writing
+from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.matrix import Matrix, StoredNames
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
@@ -98,7 +98,7 @@ def prepare_pairwise(
 
     With `write`, which `run` needs, the store is locked inside the block. Cost: reads the features two or three times.
     """
-    writing = writing or Writing()
+    writing = group(writing, Writing, "writing")
     with claimed(store, writing) if write else nullcontext():
         chosen = resolve(metric, kind, metric_options)
         state = check_new_store(store, kind, Policy(), writing)
@@ -180,7 +180,14 @@ def from_blocks(
     Cost: each task holds one block as the function returns it, one tile, and what the function itself takes.
     """
     with _prepared_blocks(
-        function, n_objects, store, kind, ids, policy or Policy(), retries, writing or Writing()
+        function,
+        n_objects,
+        store,
+        kind,
+        ids,
+        group(policy, Policy, "policy"),
+        retries,
+        group(writing, Writing, "writing"),
     ) as job:
         try:
             return job.result()

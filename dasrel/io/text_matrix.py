@@ -32,7 +32,6 @@ from dasrel.vocabulary import is_similarity
 
 VALUES = "values.f8"
 STRICT_NAME = 10
-_QUOTED = re.compile(rb'\s*"((?:[^"]|"")*)"[ ]*')
 _QZA_MEMBER = re.compile(r"[^/]+/data/distance-matrix\.tsv")
 
 
@@ -143,22 +142,27 @@ def _square(path: Path, stream: streams.Stream, name: str | None) -> tuple[Table
     first, second = start[0].bytes(), start[1].bytes() if len(start) > 1 else None
     among = {"tsv": (b"\t",), "csv": (b",", b";", b"\t")}.get(name or "", DELIMITERS)
     mark = find_delimiter(first, second, among, blanks=name != "tsv")
-    names, labelled = square_layout(fields(first, mark), None if second is None else fields(second, mark))
+    rows_of_fields = [fields(line, mark) for line in (first, second) if line is not None]
+    for line, found in zip(start, rows_of_fields, strict=True):
+        for field in found[1:]:
+            if text_stream.has_decimal_comma(field):
+                raise InputError(f"{path_text(path)}: line {line.number}: {text_stream.not_a_number(field)}")
+    names, labelled = square_layout(*rows_of_fields, *([None] if second is None else []))
     header = None if names is None else [text_stream.decoded(field, path, start[0].number) for field in names]
     n = len(fields(first, mark)) - labelled if header is None else len(header)
     if n < 1:
         raise InputError(f"{path_text(path)}: line {start[0].number}: the matrix has no objects (n = 0)")
     counted = "" if header is None else f"the {count_text(n, 'column')} of the header at line {start[0].number}"
-    split = _splitter(mark, labelled)
+    split = _splitter(mark, labelled, path)
     plain = mark is not None
     table = Table(path, n, mark or b"\t", split, header, labelled, plain=plain, counted=counted)
     return table, chain(start if header is None else start[1:], rows)
 
 
-def _splitter(mark: bytes | None, labelled: bool) -> Split:
+def _splitter(mark: bytes | None, labelled: bool, path: Path) -> Split:
     def split(line: Line, width: int) -> tuple[bytes, bytes | memoryview, int]:
         if mark is None or line.text.find(b'"', line.start, line.end) >= 0:
-            return _split_slowly(line.bytes(), mark, labelled)
+            return _split_slowly(line, mark, labelled, path)
         start = line.start
         label = b""
         if labelled:
@@ -171,27 +175,14 @@ def _splitter(mark: bytes | None, labelled: bool) -> Split:
     return split
 
 
-def _split_slowly(line: bytes, mark: bytes | None, labelled: bool) -> tuple[bytes, bytes, int]:
+def _split_slowly(line: Line, mark: bytes | None, labelled: bool, path: Path) -> tuple[bytes, bytes, int]:
     """Split a line with quotes, or with any number of blanks between its fields."""
-    label = b""
-    if labelled:
-        quoted = _QUOTED.match(line)
-        if quoted:
-            label, rest = quoted[1].replace(b'""', b'"'), line[quoted.end() :]
-            rest = rest if mark is None else rest.removeprefix(mark)
-            if quoted.end() == len(line):
-                return label, b"", 0
-        else:
-            label, *after = line.split(mark, 1)
-            if not after:
-                return label, b"", 0
-            rest = after[0]
-        line = rest
-    line = line.replace(b'"', b"")  # numbers may be quoted too
-    if mark is None:
-        values = line.split()
-        return label, b"\t".join(values), len(values)
-    return label, line, line.count(mark) + 1
+    found = fields(line.bytes().strip() if mark is None else line.bytes(), mark)
+    label, values = (found[0], found[1:]) if labelled else (b"", found)
+    for field in values:
+        if mark is not None and mark in field:
+            raise InputError(f"{path_text(path)}: line {line.number}: {text_stream.not_a_number(field)}")
+    return label, (mark or b"\t").join(values), len(values)
 
 
 def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Iterable[Line]]:
@@ -528,9 +519,8 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
 
 
 def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
-    described = shown(field.decode("utf-8", "backslashreplace"))
     header = f" ({shown(table.header[column])})" if table.header is not None else ""
     raise InputError(
-        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {described!r} is not"
-        " a number; correct it, or leave the field empty for a missing value"
+        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}:"
+        f" {text_stream.not_a_number(field)}; correct it, or leave the field empty for a missing value"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,6 +83,32 @@ def as_number(field: bytes) -> float:
     return float("nan") if field.decode("latin-1") in MISSING else float(field)
 
 
+_COMMA = re.compile(rb"\s*[-+]?\d+,\d+([eE][-+]?\d+)?\s*")
+
+
+def has_decimal_comma(field: bytes) -> bool:
+    """Return whether a field is a number with a decimal comma.
+
+    >>> has_decimal_comma(b"1,5"), has_decimal_comma(b"1.5"), has_decimal_comma(b"1,5-diol")
+    (True, False, False)
+    """
+    return _COMMA.fullmatch(field) is not None
+
+
+def not_a_number(field: bytes) -> str:
+    """Return what is wrong with a field that should be a number.
+
+    >>> not_a_number(b"x"), not_a_number(b"1,5")
+    ("'x' is not a number", "'1,5' has a decimal comma: write the file with decimal points (1.5)")
+    """
+    described = repr(shown(field.decode("utf-8", "backslashreplace")))
+    if has_decimal_comma(field):
+        return (
+            f"{described} has a decimal comma: write the file with decimal points ({field.decode().replace(',', '.')})"
+        )
+    return f"{described} is not a number"
+
+
 def given_ids(reading: Reading) -> list[str] | None:
     """Return the names that the user gave, as a list or as a file with one name per line."""
     if reading.ids is None:
@@ -132,13 +159,17 @@ def unmark(scratch: Path) -> None:
     (scratch / MARKER).unlink(missing_ok=True)
 
 
+_BETWEEN = re.compile(rb"(?<=\d),(?=\d)")
 DELIMITERS = (b"\t", b",", b";")
+AMBIGUOUS = "ambiguous"
 FEW = 64
 """A table of more columns than this is a square; of fewer, the number of its rows decides."""
 
 
 def sniff(path: str | Path) -> str | None:
     """Return the format of a text, gzipped or not: "lsmat", "phylip" or "pairs", or None if it is none of them.
+
+    Raises if it may be a matrix as well as a list of pairs.
 
     Cost: a few lines are read; of a table of few columns as many lines as it has columns.
     """
@@ -151,11 +182,18 @@ def sniff(path: str | Path) -> str | None:
         rest = [line.bytes() for line in islice(rows, 1)]
         if rest and len(rest[0]) < 64 * FEW:  # a table of many columns is known by two lines
             rest.extend(line.bytes() for line in islice(rows, FEW))
-        return _judge(first.bytes(), rest)
     except InputError:  # decompression failed: the reader of the format will report it
         return None
     finally:
         stream.close()
+    found = _judge(first.bytes(), rest)
+    if found == AMBIGUOUS:
+        raise InputError(
+            f"{path_text(path)} can be read as a matrix and as a list of pairs: its first lines are"
+            f" {shown(first.bytes().decode())!r} and {shown(rest[0].decode('utf-8', 'backslashreplace'))!r}",
+            remedy="say {Reading.format=lsmat} for a matrix, or {Reading.format=pairs} for one pair per line",
+        )
+    return found
 
 
 class Line(NamedTuple):
@@ -207,6 +245,10 @@ def find_delimiter(
     """
     for mark in among:
         if mark in first and (second is None or mark in second):
+            # Commas within numbers, and semicolons between fields.
+            decimal = mark == b"," and b";" in among and b";" in first and (second is None or b";" in second)
+            if decimal and b"," not in _BETWEEN.sub(b"", first + b"\n" + (second or b"")):
+                return b";"
             return mark
     for mark in among:  # the first line of a list may be a word or two
         if second is not None and mark in second:
@@ -266,32 +308,53 @@ def _judge(first: bytes, rest: list[bytes]) -> str | None:
         return None
     if not a[0].strip() or len(b) == len(a) + 1 or len(b) > FEW:
         return "lsmat"
+    rows = [[field.strip() for field in fields(line, delimiter)] for line in (first, *rest)]
     if b[0].strip() in {name.strip() for name in a[1:]} and not is_number(a[0]) and not is_number(a[1]):
         # A header that names the row below it; but a list of pairs may continue as a, b and then b, c.
-        return "pairs" if any(_has_number(field) for field in a[2:]) else "lsmat"
+        if not any(_has_number(field) for field in a[2:]):
+            return "lsmat"
+        if not _has_number(b[1]):
+            return "pairs"
+        return "lsmat" if rows[0][1:] == [row[0] for row in rows[1:]] else AMBIGUOUS
     if not is_number(b[1]):
         return "pairs" if len(b) >= 3 else None
     if len(b) == 2:
         return "lsmat"
     if not is_number(b[0]):
+        return _judge_labelled(rows)
+    return _judge_numbers(rows)
+
+
+def _judge_labelled(rows: list[list[bytes]]) -> str:
+    """Judge lines that begin with a name and go on with numbers: rows of a matrix, or pairs with numbered objects."""
+    header = not is_number(rows[0][1])
+    values = [row[1:] for row in rows[header:]]
+    if header or len(rows[0]) != 3:
         return "lsmat"
-    return "lsmat" if _is_square([fields(line, delimiter) for line in (first, *rest)]) else "pairs"
+    return "lsmat" if len(values) == 2 and _is_symmetric(values) else AMBIGUOUS if len(values) == 2 else "pairs"
 
 
 def _has_number(field: bytes) -> bool:
-    return bool(field.strip()) and is_number(field)
+    return bool(field.strip()) and (is_number(field) or has_decimal_comma(field))
 
 
-def _is_square(rows: list[list[bytes]]) -> bool:
-    """Return whether lines of numbers are a symmetric square, not pairs of numbered objects with values."""
+def _judge_numbers(rows: list[list[bytes]]) -> str:
+    """Judge lines of numbers: a square, or pairs of numbered objects with values."""
     width = len(rows[-1])
     if len(rows) == width + 1:
         rows = rows[1:]
     if len(rows) != width or any(len(row) != width for row in rows):
-        return width not in (3, 12) and not (width < FEW and len(rows) > width + 1)
-    if not all(field.strip().isdigit() for row in rows for field in row[:2]):
-        return True  # numbers of objects would be whole
-    if not all(is_number(field) for row in rows for field in row):
-        return True
+        return "lsmat" if width not in (3, 12) and not (width < FEW and len(rows) > width + 1) else "pairs"
+    if not all(field.isdigit() for row in rows for field in row[:2]):
+        return "lsmat"  # numbers of objects would be whole
+    if not all(is_number(field) for row in rows for field in row) or _is_symmetric(rows):
+        return "lsmat"
+    return AMBIGUOUS if len({as_number(row[k]) for k, row in enumerate(rows)}) == 1 else "pairs"
+
+
+def _is_symmetric(rows: list[list[bytes]]) -> bool:
+    if any(len(row) != len(rows) for row in rows) or not all(is_number(field) for row in rows for field in row):
+        return False
     values = [[as_number(field) for field in row] for row in rows]
-    return all(values[r][c] == values[c][r] or values[r][c] != values[r][c] for r in range(width) for c in range(r))
+    n = len(values)
+    return all(values[r][c] == values[c][r] or values[r][c] != values[r][c] for r in range(n) for c in range(r))

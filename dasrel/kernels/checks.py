@@ -416,8 +416,15 @@ def _check_block(
         _check_diagonal(values, place, kind, policy, ids, record)
     if low < 0 and not is_similarity(kind):
         _clip_negative(values, place, kind, policy, ids, record)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         block = values.astype(dtype, copy=False)
+    largest = max(abs(low), abs(high))
+    if values.dtype != dtype and values.size > 1 and 0 < largest < float(np.finfo(dtype).tiny):
+        raise InputError(
+            f"values too small for {dtype}",
+            where=f"none of this block is above {largest:g}",
+            remedy="use {Writing.dtype=float64}, or rescale them",
+        )
     if values.dtype != dtype and not np.isfinite(block).all() and np.isinf(block).any():
         bad = np.isinf(block)
         places = _places(bad, values, place, ids)
@@ -493,6 +500,12 @@ def _symmetrize(
         beyond = np.triu(beyond, 1)
         difference = np.triu(difference, 1)
     count = int(np.count_nonzero(beyond))
+    if count and policy.symmetrize != "max" and _has_zero_triangle(a, b, on_diagonal):
+        raise InputError(
+            "one triangle of the matrix is all zeros",
+            where=f"as in the block of {_pair(place[0], place[1] + a.shape[1] - 1, ids)}",
+            remedy="say {Policy.symmetrize=max} to take the other triangle",
+        )
     where = np.unravel_index(int(np.nanargmax(difference)), difference.shape)
     row, column = place[0] + int(where[0]), place[1] + int(where[1])
     if count and policy.symmetrize == "error":
@@ -513,12 +526,29 @@ def _symmetrize(
     return np.triu(a) + np.triu(a, 1).T if on_diagonal else a
 
 
+def _has_zero_triangle(a: Array, b: Array, on_diagonal: bool) -> bool:
+    """Return whether all pairs of a block are 0 one way, and most of them are not the other way."""
+    if on_diagonal:
+        above = np.triu_indices(a.shape[0], 1)
+        a, b = a[above], b[above]
+    one, other = np.count_nonzero(a), np.count_nonzero(b)
+    return a.size > 2 and min(one, other) == 0 and 2 * max(one, other) > a.size
+
+
 def _check_diagonal(
     a: Array, place: tuple[int, int], kind: str, policy: Policy, ids: Names, record: TileStatistics
 ) -> None:
     diagonal = np.diagonal(a).copy()
     record.diagonal_minimum, record.diagonal_maximum = float(diagonal.min()), float(diagonal.max())
     if is_similarity(kind):
+        # In the first block, whose rows say most: no kernel has this, and no similarity that can be clustered.
+        lowest, highest = np.nanmin(a, axis=1), np.nanmax(a, axis=1)
+        if place == (0, 0) and a.shape[0] > 1 and bool(((diagonal <= lowest) & (diagonal < highest)).all()):
+            raise InputError(
+                f"diagonal is the smallest value of its row, as in a distance, but the kind is {kind}",
+                where=f"e.g. {_name(0, ids)}: {diagonal[0]:g}",
+                remedy="say {kind=distance}, or give each object's value with itself",
+            )
         return
     bad = np.flatnonzero(diagonal != 0)
     if bad.size and policy.diagonal == "error":

@@ -202,8 +202,11 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("on disk", size_text(audit["bytes_on_disk"])))
     if done:
         lines += _facts(audit)
-    used = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in audit["input"].items() if value not in ("error", 0)]  # fmt: skip
+    used = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in audit["input"].items()
+        if value != "error" and (value != 0 or name == "missing")
+    ]
     lines.append(("repairs allowed", ", ".join(used).replace("_", "-") or "none"))
     provenance = audit["provenance"]
     lines.append(("source", shown(provenance.get("source", "unknown"), limit=200)))

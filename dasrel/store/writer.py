@@ -27,7 +27,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
-from dasrel.options import Policy, Writing
+from dasrel.options import Policy, Writing, group
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
 from dasrel.store.tile_files import (
@@ -222,7 +222,7 @@ def create_store(
         What the matrix came from: `source`, and `size` and `modified` where there is a file. `modified` serves only
         to recognise the same source on `resume` and is not kept.
     """
-    policy, writing = policy or Policy(), writing or Writing()
+    policy, writing = group(policy, Policy, "policy"), group(writing, Writing, "writing")
     if writing.part is not None:
         raise InputError("this cannot be done in parts; leave `part` out")
     state = check_new_store(store, kind, policy, writing)
