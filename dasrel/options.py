@@ -201,8 +201,8 @@ class Reading:
         None, "Columns of a list of pairs: names, or numbers from 1.", metavar="A,B,V", parse=parse_columns
     )
     """First object, second object, value: names or numbers from 1 of the columns of a list of pairs."""
-    dataset: str | None = _reading(None, "Array inside an npz, HDF5 or Zarr source.")
-    """Which array inside an `.npz`, HDF5 or Zarr source."""
+    dataset: str | None = _reading(None, "Array inside an npz, HDF5, MATLAB or Zarr source.")
+    """Which array inside an `.npz`, HDF5, MATLAB or Zarr source."""
 
 
 IDS = Selection(Reading, "ids")

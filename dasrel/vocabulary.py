@@ -65,6 +65,7 @@ FORMATS = {
     "condensed": "one triangle as a vector (SciPy pdist, R dist) in npy, npz or raw form",
     "mtx": "MatrixMarket, coordinate or array, .gz too",
     "hdf5": "HDF5: unifrac's matrix and order, the only square dataset, or --dataset",
+    "mat": "MATLAB, version 5 to 7.3: the only square matrix or condensed vector, or --dataset",
     "zarr": "Zarr array, format 2 or 3, a path or a URL",
     "lsmat": "labelled tab-separated matrix (scikit-bio, QIIME)",
     "csv": "comma-separated matrix, with or without labels",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import InputError, Stopped, StoreError
-from dasrel.io import array_files, chunked_files, npz, triplets
+from dasrel.io import array_files, chunked_files, matlab, npz, triplets
 from dasrel.io.array_files import ArraySource, Opened, SequentialSource, Source, TriangleSource
 from dasrel.io.numpy_files import check_numbers
 from dasrel.io.reader_errors import check_objects, reader_errors
@@ -219,7 +219,7 @@ def detect(path: Path, reading: Reading) -> str:
     if path.is_dir():
         return "zarr"
     with open(path, "rb") as file:
-        head = file.read(16)
+        head = file.read(matlab.HEAD)
     if not head:
         raise InputError(f"{path_text(path)} is empty (0 bytes)")
     if head[:2] == b"\x1f\x8b":
@@ -228,6 +228,8 @@ def detect(path: Path, reading: Reading) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     by_suffix = SUFFIXES.get(suffixes[-1]) if suffixes else None
     magic = {b"\x93NUMPY": "npy", b"\x89HDF": "hdf5", b"%%Matrix": "mtx", b"PAR1": "parquet"}
+    if matlab.is_matlab(head) or (suffixes[-1:] == [".mat"] and (b"\0" in head or head.startswith(b"\x89HDF"))):
+        return "mat"
     for begin, name in magic.items():
         if head.startswith(begin):
             return name
@@ -258,6 +260,7 @@ def _opened(path: Path, name: str, reading: Reading, kind: str, policy: Policy) 
         "raw": array_files.open_raw,
         "mtx": triplets.open_mtx,
         "hdf5": chunked_files.open_hdf5,
+        "mat": matlab.open_mat,
         "zarr": chunked_files.open_zarr,
     }
     if name == "condensed":

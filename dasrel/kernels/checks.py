@@ -532,7 +532,7 @@ def _has_zero_triangle(a: Array, b: Array, on_diagonal: bool) -> bool:
         above = np.triu_indices(a.shape[0], 1)
         a, b = a[above], b[above]
     one, other = np.count_nonzero(a), np.count_nonzero(b)
-    return a.size > 2 and min(one, other) == 0 and 2 * max(one, other) > a.size
+    return bool(a.size > 2 and min(one, other) == 0 and 2 * max(one, other) > a.size)
 
 
 def _check_diagonal(
