@@ -156,8 +156,8 @@ def test_wrong_rows_are_refused(tmp_path):
         (distances(grouped_points(60))[0], r"\(60,\)"),
         (bad, "row 3, column 4"),
         (np.full((2, 60), "a"), "numbers are needed"),
-        (tmp_path / "text.npy", "is not a whole .npy file"),
-        (tmp_path / "pickled.npy", "is not a whole .npy file"),
+        (tmp_path / "text.npy", "is no whole .npy file"),
+        (tmp_path / "pickled.npy", "is no whole .npy file"),
         (tmp_path / "missing.npy", "no rows at"),
         (tmp_path / "missing.zarr", "no rows at"),
     ]:

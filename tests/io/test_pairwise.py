@@ -234,7 +234,7 @@ def with_flaw(flaw: Any, rows: range, columns: range) -> Any:
     (lambda d, r, c: np.where((r, c) == MIDDLE, np.inf, d), f"{SPANS}: infinite values"),
     (lambda d, r, c: d - ((r, c) == MIDDLE) * 9, f"{SPANS}: negative values.*m0 .object 0. and m16 "),
     (lambda d, r, c: d + 1, r"objects (.*) against \1: diagonal is not zero"),
-    (lambda d, r, c: np.triu(d) if r == c else d, r"objects (.*) against \1: asymmetric"),
+    (lambda d, r, c: 2 * np.triu(d) + np.tril(d) if r == c else d, r"objects (.*) against \1: asymmetric"),
     (lambda d, r, c: d.astype(str), "type <U"),
     (lambda d, r, c: None, r"shape \(\)"),
 ])  # fmt: skip
