@@ -157,7 +157,7 @@ def test_wrong_rows_are_refused(tmp_path):
         (bad, "row 3, column 4"),
         (np.full((2, 60), "a"), "numbers are needed"),
         (tmp_path / "text.npy", "is no whole .npy file"),
-        (tmp_path / "pickled.npy", "is no whole .npy file"),
+        (tmp_path / "pickled.npy", r"holds Python objects \(pickle\), which dasrel never loads"),
         (tmp_path / "missing.npy", "no rows at"),
         (tmp_path / "missing.zarr", "no rows at"),
     ]:
