@@ -34,6 +34,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dasrel.store.layout import FileReader, Reader, TileIndex, TileSource
+from dasrel.store.tile_files import open_regular
 from dasrel.util import Array, limits
 
 STREAMS = 3  # reading threads; more of them are no faster on the disks that were measured
@@ -281,7 +282,10 @@ class ReadAhead:
 
     def _fill_cache(self, index: TileIndex) -> bool:
         """Read a tile into the page cache; return whether it was complete."""
-        with open(self._files.file(*index), "rb", buffering=0) as file, open(os.devnull, "wb", buffering=0) as nowhere:
+        with (
+            open(open_regular(self._files.file(*index)), "rb", buffering=0) as file,
+            open(os.devnull, "wb", buffering=0) as nowhere,
+        ):
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice as much at a time
             done = 0
@@ -320,7 +324,7 @@ class ReadAhead:
         index = self._waiting.pop()
         self._changed.notify_all()
         try:
-            descriptor = os.open(self._files.file(*index), os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+            descriptor = open_regular(self._files.file(*index), getattr(os, "O_DIRECT", 0))
         except OSError:
             return
         stat = os.fstat(descriptor)

@@ -395,10 +395,14 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
     if isinstance(source, str | os.PathLike):
         where = path_text(source)
         if os.path.isdir(source) or "://" in str(source):
+            from dasrel.store.manifest import check_codecs
+
             try:
-                array = ZarrValues(zarr.open_array(os.fspath(source), mode="r"), where)
+                opened = zarr.open_array(os.fspath(source), mode="r")
+                array = ZarrValues(opened, where)
             except Exception as error:  # the storage behind a URL raises its own errors
                 raise InputError(f"{where} is not a Zarr array of rows: {shown(error, limit=200)}") from None
+            check_codecs(opened, where)
             return Rows(array, None, None, {"source": str(source)})
         if not os.path.isfile(source):
             raise InputError(f"no rows at {where}: there is no such file or folder")

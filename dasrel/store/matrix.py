@@ -25,10 +25,13 @@ from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.options import Policy
 from dasrel.store.layout import Layout, Reader, TileIndex, unchanged
 from dasrel.store.tile_files import (
+    IMPORT_AGAIN,
     RecordedChecksums,
     StoreLike,
     TileFiles,
     _group,
+    check_files,
+    check_regular,
     checked_ids,
     checksum_text,
     default_tile,
@@ -36,16 +39,14 @@ from dasrel.store.tile_files import (
     lasting,
     local_path,
     location,
+    open_group,
     read_checksums,
-    zarr_store,
 )
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, digest
 from dasrel.util.text import count_text, redacted, shown, size_text, some
 from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
-FORMAT_VERSION = 1
-IMPORT_AGAIN = "import the source again, or restore the store from a copy"
 DECIDING = ("input", "compress", "format_version")
 """Other fields of a manifest on which the values depend."""
 
@@ -170,7 +171,10 @@ class Matrix:
     def _stored(self, name: str) -> Array:
         """Read one of the small arrays beside the tiles."""
         try:
+            check_files(self.store, name)
             return np.asarray(self._group[name][:])
+        except StoreError:
+            raise
         except Exception as error:  # whatever Zarr says about a damaged array
             raise StoreError(
                 f"{name} of {location(self.store)} cannot be read: {shown(error, limit=200)}", remedy=IMPORT_AGAIN
@@ -364,7 +368,9 @@ def _reopened(store: StoreLike, manifest: dict[str, Any]) -> Matrix:
 def is_store(store: StoreLike) -> bool:
     """Tell whether a dasrel store, finished or not, exists there. Raise if that cannot be found out."""
     try:
-        return "dasrel" in zarr.open_group(zarr_store(store), mode="r").attrs
+        return "dasrel" in open_group(store).attrs
+    except StoreError:
+        raise
     except (FileNotFoundError, NotADirectoryError, zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError):
         return False
     except ImportError as error:
@@ -374,9 +380,19 @@ def is_store(store: StoreLike) -> bool:
 
 
 def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dict[str, Any], Any]:
+    from dasrel.store.manifest import check_arrays, check_manifest  # pydantic is needed only where a store is opened
+
     try:
-        group = zarr.open_group(zarr_store(store), mode=mode)
+        group = open_group(store, mode)
+    except StoreError:
+        raise
     except FileNotFoundError:
+        local = local_path(store)
+        if local is not None and (local / ".zgroup").exists():
+            raise StoreError(
+                f"{location(store)} is a Zarr group of format 2, but dasrel stores are of format 3",
+                remedy="import its array, or the source, again",
+            ) from None
         raise StoreError(
             f"no store at {location(store)}",
             remedy="`dasrel import SOURCE STORE --kind ...` or `dasrel.import_matrix` makes one",
@@ -388,16 +404,16 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
     manifest = group.attrs.get("dasrel")
     if not isinstance(manifest, dict):
         raise StoreError(f"{location(store)} is a Zarr group, but not a dasrel store; `dasrel import` makes one")
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise StoreError(
-            f"{location(store)} has format version {manifest.get('format_version')}, this dasrel reads version"
-            f" {FORMAT_VERSION}: use the dasrel that wrote it, or import the source again"
-        )
-    if manifest.get("state") == "complete" and "identity" in manifest and manifest != sealed(manifest):
+    check_manifest(manifest, location(store))
+    if manifest["state"] == "complete" and manifest.get("identity") and manifest != sealed(manifest):
         raise StoreError(
             f"the manifest of {location(store)} is not the one that was written: it was edited or is damaged",
             remedy=IMPORT_AGAIN,
         )
+    if (local := local_path(store)) is not None:
+        kept = manifest.get("records", "records"), (manifest.get("checksums") or {}).get("array", "")
+        check_regular(*(local / name / "zarr.json" for name in ("values", "ids", "diagonal", "progress", *kept)))
+    check_arrays(group, manifest, location(store))
     return manifest, group
 
 
@@ -621,6 +637,8 @@ def remote_content_hash(url: str) -> str:
 def store_manifest(folder: Path) -> dict[str, Any] | None:
     """Read the manifest of a local store; None where there is none."""
     try:
+        if not (folder / "zarr.json").is_file():  # reading a pipe would wait for ever
+            return None
         text = (folder / "zarr.json").read_text(encoding="utf-8")
         manifest = json.loads(text)["attributes"]["dasrel"]
     except (OSError, ValueError, KeyError, TypeError):

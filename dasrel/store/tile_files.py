@@ -24,8 +24,11 @@ which they are compared at the first read. For compressed tiles `checksums` has 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -42,12 +45,14 @@ from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.util import Array, Names, limits
 from dasrel.util.files import crc32c, replacing
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, redacted, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
 """A local path, a URL that Zarr opens, or a Zarr store object."""
 
 
+FORMAT_VERSION = 1
+IMPORT_AGAIN = "import the source again, or restore the store from a copy"
 PROGRESS_LENGTH = RECORD_LENGTH + 1
 """Numbers of a finished tile in `progress`: its record and its checksum, which earlier versions did not have."""
 
@@ -96,6 +101,8 @@ class TileFiles:
             return self.values(whole, i, j)
         span_i, span_j = self.layout.span(i), self.layout.span(j)
         try:
+            if local_path(self.store) is not None:
+                check_regular(self.file(i, j))
             tile = np.asarray(_values(self.store)[span_i, span_j])
         except Exception as error:
             raise self._bad(i, j, f"the tile cannot be read ({shown(error, limit=200)})") from error
@@ -185,6 +192,8 @@ class TileFiles:
         expected = self.layout.tile_bytes + 4
         try:
             found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise self._bad(i, j, "the tile is not a regular file")
             if found.st_size != expected:
                 raise self._bad(i, j, f"the tile has {count_text(found.st_size, 'byte')} instead of {expected:,}")
             return np.memmap(path, dtype=np.uint8, mode="r")
@@ -252,9 +261,8 @@ class TileFiles:
         """
         path = self.file(i, j)
         try:
-            left = os.stat(path).st_size - 4
-            with open(path, "rb", buffering=0) as file:
-                found = 0
+            with open(open_regular(path), "rb", buffering=0) as file:
+                left, found = os.fstat(file.fileno()).st_size - 4, 0
                 while verify and left > 0 and (part := file.read(min(left, 1 << 20))):
                     limits.check()
                     found = crc32c(part, found)
@@ -294,6 +302,7 @@ def read_checksums(store: StoreLike, recorded: RecordedChecksums) -> Array | Non
     Raises if they are damaged, or belong to another store that has taken this one's place.
     """
     try:
+        check_files(store, recorded.array)
         found = np.asarray(_group(store)[recorded.array][:])
     except KeyError:
         return None
@@ -362,6 +371,12 @@ def location(store: StoreLike) -> str:
 
 
 def zarr_store(store: StoreLike) -> Any:
+    """Return what Zarr opens; raise if it is a URL of this process's memory, where a store would be lost at the end."""
+    if isinstance(store, str) and re.search(r"(^|::)memory://", store):
+        raise StoreError(
+            f"{redacted(store)} is the memory of this process, and a store there is lost at its end",
+            remedy="give a folder, or a URL of storage that lasts",
+        )
     return os.fspath(store) if isinstance(store, os.PathLike) else store
 
 
@@ -371,13 +386,46 @@ def lasting(store: StoreLike) -> Any:
     return str(local.absolute()) if local is not None else store
 
 
+def open_group(store: StoreLike, mode: Literal["r", "r+"] = "r") -> Any:
+    """Open the Zarr v3 group of a store. Consolidated metadata, which may differ from the arrays', are not used."""
+    local = local_path(store)
+    if local is not None:
+        check_regular(local / "zarr.json")
+    return zarr.open_group(zarr_store(store), mode=mode, zarr_format=3, use_consolidated=False)
+
+
 def _group(store: Any, mode: Literal["r", "r+"] = "r") -> Any:
-    return _named_group(store, mode) if isinstance(store, str) else zarr.open_group(store, mode=mode)
+    return _named_group(store, mode) if isinstance(store, str) else open_group(store, mode)
 
 
 @lru_cache(maxsize=64)
 def _named_group(store: str, mode: Literal["r", "r+"]) -> Any:
-    return zarr.open_group(store, mode=mode)
+    return open_group(store, mode)
+
+
+def check_regular(*paths: str | os.PathLike[str]) -> None:
+    """Raise `StoreError` if a pipe, a device or a folder is in place of a file: opening it might wait for ever."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise StoreError(f"{shown(path, limit=400)} is not a regular file", remedy="restore it from a copy")
+
+
+def check_files(store: StoreLike, name: str) -> None:
+    """Raise `StoreError` if a local array has anything but regular files in its folders."""
+    local = local_path(store)
+    if local is not None:
+        for folder, _, files in os.walk(local / name):
+            check_regular(*(os.path.join(folder, file) for file in files))
+
+
+def open_regular(path: str, flags: int = 0) -> int:
+    """Open a file for reading and return its descriptor; raise OSError, without waiting, if it is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
 
 
 def _values(store: Any, mode: Literal["r", "r+"] = "r") -> Any:

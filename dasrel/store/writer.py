@@ -29,11 +29,13 @@ from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.options import Policy, Writing, group
 from dasrel.store.layout import Layout
-from dasrel.store.matrix import FORMAT_VERSION, Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
+from dasrel.store.matrix import Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
 from dasrel.store.tile_files import (
+    FORMAT_VERSION,
     PROGRESS_LENGTH,
     StoreLike,
     TileFiles,
+    check_files,
     checked_ids,
     checksum_text,
     default_tile,
@@ -78,6 +80,8 @@ class Writer:
         self.store = store
         self.manifest = manifest
         self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
+        for name in ("ids", "progress"):
+            check_files(store, name)
         length = group["progress"].shape[2] if "progress" in group else PROGRESS_LENGTH
         self.files = TileFiles(lasting(store), self.layout, is_mapped(group), progress_length=length)
         self.ids = np.asarray(group["ids"][:])

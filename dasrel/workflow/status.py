@@ -129,6 +129,11 @@ def step_status(
             return StepStatus(step, "failed", error.text(as_key))
     key = _key(step, inputs)
     if step.kind == "store":
+        from dasrel.store.matrix import store_manifest
+
+        if "://" not in step.files["path"] and store_manifest(Path(step.files["path"])) is None:
+            why = f"path {shown(step.files['path'], limit=200)} is not a dasrel store; `dasrel import` makes one"
+            return StepStatus(step, "failed", why)
         return StepStatus(step, "done", "it exists", key, inputs, inputs["path"])
     if done is not None and done["key"] == key:
         fault = _fault(workflow, step, state, known, read)

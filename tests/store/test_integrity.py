@@ -1,13 +1,19 @@
 """A store cannot lie: exchanged tiles, other ids, another store in its place and edited metadata are refused."""
 
+import contextlib
 import json
 import os
+import pickle
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numcodecs
+import numcodecs.abc
+import numcodecs.pickles
 import numpy as np
 import pytest
 import zarr
@@ -17,9 +23,10 @@ import dasrel
 from dasrel.cli import app
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.scan import reduction, scan
-from dasrel.errors import StoreError
+from dasrel.errors import InputError, StoreError
 from dasrel.io.append import append
 from dasrel.store.audit import audit_lines, audit_store
+from dasrel.store.matrix import sealed
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.stores import stored, whole, written_before
 
@@ -357,3 +364,255 @@ def test_times_do_not_matter(plain: Path) -> None:
     matrix = dasrel.open_matrix(plain)
     os.utime(plain / "zarr.json", ns=(1, 1))
     np.testing.assert_array_equal(matrix.rows(["0"])[0], VALUES[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- metadata
+
+
+def edit(file: Path, change: Callable[[Any], None]) -> None:
+    """Change a JSON file."""
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+
+
+def edit_manifest(store: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest, with an identity that fits."""
+
+    def both(document: Any) -> None:
+        manifest = document["attributes"]["dasrel"]
+        change(manifest)
+        document["attributes"]["dasrel"] = sealed(manifest)
+
+    edit(store / "zarr.json", both)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("n_objects", 0), ("n_objects", 10**12), ("n_objects", -3), ("n_objects", "70"), ("n_objects", 70.5),
+        ("n_objects", True), ("tile", 0), ("tile", None), ("tile", [20]), ("dtype", "float16"), ("dtype", "object"),
+        ("dtype", ">f8"), ("kind", "distances"), ("kind", 1), ("compress", "pickle"), ("input", []), ("state", "done"),
+        ("provenance", "x"), ("audit", {}), ("audit", None), ("records", "../other"), ("checksums", {"tiles": "x"}),
+        ("format_version", "1"), ("format_version", 2),
+    ],
+)  # fmt: skip
+def test_an_impossible_manifest_is_refused_and_the_key_is_named(plain: Path, key: str, value: Any) -> None:
+    edit_manifest(plain, lambda manifest: manifest.update({key: value}))
+    with pytest.raises(StoreError, match=key.replace("_", "[_ ]")) as caught:
+        dasrel.open_matrix(plain)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreError, match=key.replace("_", "[_ ]")):
+        audit_store(plain)
+
+
+@pytest.mark.parametrize(
+    "key", ["n_objects", "tile", "dtype", "kind", "compress", "input", "state", "provenance", "audit", "format_version"]
+)
+def test_a_missing_key_is_named(plain: Path, key: str) -> None:
+    edit_manifest(plain, lambda manifest: manifest.pop(key))
+    with pytest.raises(StoreError, match=key.replace("_", "[_ ]")):
+        dasrel.open_matrix(plain)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("n_objects", 69), ("n_objects", 71), ("n_objects", 2 * 10**9), ("tile", 10), ("tile", 10**9)]
+)
+def test_a_manifest_that_does_not_fit_its_arrays(plain: Path, key: str, value: int) -> None:
+    edit_manifest(plain, lambda manifest: manifest.update({key: value}))
+    with pytest.raises(StoreError, match=r"damaged|not those that were written"):
+        dasrel.open_matrix(plain)
+
+
+def big_endian(document: Any) -> None:
+    document["codecs"][0]["configuration"]["endian"] = "big"
+
+
+def other_type(document: Any) -> None:
+    document["data_type"] = "int64"
+    document["fill_value"] = 0
+
+
+def other_chunks(document: Any) -> None:
+    document["chunk_grid"]["configuration"]["chunk_shape"] = [10, 40]
+
+
+def without_checksum(document: Any) -> None:
+    document["codecs"].pop()
+
+
+def transposing(document: Any) -> None:
+    document["codecs"].insert(0, {"name": "transpose", "configuration": {"order": [1, 0]}})
+
+
+def smaller(document: Any) -> None:
+    document["shape"] = [60, 60]
+
+
+def other_keys(document: Any) -> None:
+    document["chunk_key_encoding"] = {"name": "v2", "configuration": {"separator": "."}}
+
+
+def no_codecs(document: Any) -> None:
+    del document["codecs"]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize(
+    "change", [big_endian, other_type, other_chunks, without_checksum, transposing, smaller, other_keys, no_codecs]
+)
+def test_edited_metadata_of_the_tiles_are_refused(plain: Path, change: Callable[[Any], None], earlier: bool) -> None:
+    if earlier:
+        written_before(plain)
+    edit(plain / "values" / "zarr.json", change)
+    with pytest.raises(StoreError, match=r"values|chunks|tile"):
+        dasrel.open_matrix(plain)
+
+
+def test_a_group_of_format_2_is_no_store(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "old.zarr", mode="w", zarr_format=2)
+    group.attrs["dasrel"] = {"format_version": 1}
+    with pytest.raises(StoreError, match=r"old\.zarr is a Zarr group of format 2"):
+        dasrel.open_matrix(tmp_path / "old.zarr")
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def unix_socket(path: Path) -> None:
+    kept = Path.cwd()
+    os.chdir(path.parent)  # names of sockets are short
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(kept)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [pipe, folder, unix_socket])
+@pytest.mark.parametrize("file", ["zarr.json", "values/zarr.json", "ids/zarr.json", "ids/c/0", "records/c/0/0/0",
+                                  "checksums/zarr.json", "checksums/c/0/0", "values/c/0/1"])  # fmt: skip
+def test_what_is_no_file_is_refused_at_once(store: Path, file: str, make: Callable[[Path], None]) -> None:
+    (store / file).unlink()
+    make(store / file)
+
+    def use() -> None:
+        matrix = dasrel.open_matrix(store)
+        tile_cache(matrix, page_cache=0)
+        scan(matrix, [reduction(total, add)])
+
+    for read in (use, lambda: scan(dasrel.open_matrix(store), [reduction(total, add)])):
+        with pytest.raises(StoreError):
+            read()
+    if file.startswith("values/c"):
+        assert [place for place, _ in faults(store)] == [[0, 1]]
+        with pytest.raises(StoreError):
+            dasrel.open_matrix(store).content_hash(verify=False)
+
+
+def test_a_store_in_the_memory_of_a_process_is_refused(tmp_path: Path) -> None:
+    for url in ("memory://d.zarr", "simplecache::memory://d.zarr"):
+        with pytest.raises(StoreError, match=r"lost at its end; give a folder"):
+            stored(url, VALUES)
+        with pytest.raises(StoreError, match=r"lost at its end; give a folder"):
+            dasrel.open_matrix(url)
+
+
+# -------------------------------------------------------------------------------------------------- no code from data
+
+
+class Payload:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+@pytest.fixture
+def unsafe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Pickled bytes that numcodecs, told to trust data, would run, and the file that they would make."""
+    monkeypatch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True, raising=False)
+    data, marker = pickle.dumps(Payload(tmp_path / "proof")), tmp_path / "proof"
+    with contextlib.suppress(Exception):
+        numcodecs.Pickle().decode(data)
+    assert marker.exists()  # or this test would prove nothing
+    marker.unlink()
+    return data, marker
+
+
+PICKLED = {
+    "zarr_format": 2, "shape": [N], "chunks": [N], "dtype": "|O", "compressor": {"id": "pickle", "protocol": 5},
+    "fill_value": None, "order": "C", "filters": [{"id": "pickle", "protocol": 5}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_pickled_ids_of_a_store_are_not_loaded(plain: Path, unsafe: Any, consolidated: bool) -> None:
+    data, marker = unsafe
+    (plain / "ids" / "zarr.json").unlink()
+    (plain / "ids" / "0").write_bytes(data)
+    (plain / "ids" / ".zarray").write_text(json.dumps(PICKLED))
+    if consolidated:
+        found = {"kind": "inline", "must_understand": False, "metadata": {"ids": {**PICKLED, "node_type": "array"}}}
+        edit(plain / "zarr.json", lambda document: document.update(consolidated_metadata=found))
+    with pytest.raises(StoreError, match="ids"):
+        dasrel.open_matrix(plain).ids  # noqa: B018
+    with contextlib.suppress(StoreError):
+        audit_store(plain, verify=True)
+    assert not marker.exists()
+
+
+class Unpickling(numcodecs.abc.Codec):
+    """A codec of another package that loads pickles."""
+
+    codec_id = "unpickling"
+
+    def encode(self, buf: Any) -> Any:
+        return pickle.dumps(buf)
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        return pickle.loads(bytes(buf))
+
+
+@pytest.mark.parametrize("codec", ["pickle", "unpickling"])
+@pytest.mark.parametrize("part", ["compressor", "filters"])
+def test_pickled_sources_are_not_loaded(plain: Path, tmp_path: Path, unsafe: Any, part: str, codec: str) -> None:
+    numcodecs.register_codec(Unpickling)
+    data, marker = unsafe
+    source = tmp_path / "source.zarr"
+    source.mkdir()
+    numbers = {**PICKLED, "shape": [N, N], "chunks": [N, N], "dtype": "<f8", "fill_value": 0, "filters": None}
+    numbers["compressor"] = None
+    one = {"id": codec}
+    (source / ".zarray").write_text(json.dumps({**numbers, part: [one] if part == "filters" else one}))
+    (source / "0.0").write_bytes(data)
+    # Zarr itself opens no array of numbers that has the codec `pickle`.
+    message = r"is encoded with unpickling, which dasrel does not decode" if codec == "unpickling" else "Zarr"
+    with pytest.raises(InputError, match=message):
+        stored(tmp_path / "new.zarr", source)
+    with pytest.raises(InputError, match=message):
+        append(plain, source)
+    assert not marker.exists()
+    assert not (tmp_path / "new.zarr").exists()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_usual_codecs_of_sources_are_read(tmp_path: Path, zarr_format: Any) -> None:
+    if zarr_format == 2:
+        options: dict[str, Any] = {"filters": [numcodecs.Shuffle(8)], "compressors": numcodecs.LZ4()}
+    else:
+        options = {"shards": (40, 40), "compressors": zarr.codecs.GzipCodec()}
+    array = zarr.create_array(
+        tmp_path / "a.zarr", shape=VALUES.shape, chunks=(20, 20), dtype="<f8", zarr_format=zarr_format, **options
+    )
+    array[:] = VALUES
+    np.testing.assert_allclose(whole(stored(tmp_path / "s.zarr", tmp_path / "a.zarr", dtype="float64")), VALUES)

@@ -226,7 +226,7 @@ def test_a_store_is_finished_only_when_every_tile_is_there(tmp_path):
         writer.finish()
     for k in (0, 1):
         tile = np.array([[0, 3], [3, 0]])
-        writer.files.write(k, k, tile, TileStatistics(minimum=3, maximum=3, total=3, pairs=1, diagonal_minimum=0))
+        writer.files.write(k, k, tile, TileStatistics(3, 3, 3, 1, diagonal_minimum=0, diagonal_maximum=0))
     matrix = writer.finish(checksum="mine")
     assert matrix.manifest["provenance"]["checksum"] == "mine"
     assert matrix.audit["mean"] == pytest.approx(10 / 6)

@@ -312,3 +312,20 @@ def test_features_are_appended_to_features(tmp_path: Path) -> None:
     assert redone(tmp_path / "w.toml") == {"matrix", "y", "z", "all"}
     assert np.allclose(np.load(tmp_path / "w" / "all.npy"), squareform(pdist(points())), rtol=1e-6, atol=1e-6)
     assert redone(tmp_path / "w.toml") == set()
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "array"])
+def test_a_path_that_is_no_store_is_refused(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "none.zarr"
+    if what == "folder":
+        place.mkdir()
+        (place / "notes").write_text("nothing")
+    elif what == "file":
+        place.write_text("nothing")
+    else:
+        dasrel.import_matrix(np.ones((4, 4)) - np.eye(4), tmp_path / "s.zarr", kind="distance")
+        dasrel.export_matrix(tmp_path / "s.zarr", place, format="zarr")
+    (tmp_path / "w.toml").write_text("[store.s]\npath = 'none.zarr'\n[tree.t]\nstore = 's'\n")
+    first, second = run_workflow(read_workflow(tmp_path / "w.toml")).steps
+    assert (first["status"], second["status"]) == ("failed", "waiting")
+    assert first["why"] == f"path {place} is not a dasrel store; `dasrel import` makes one"
