@@ -22,12 +22,13 @@ from scipy.spatial.distance import cdist
 import dasrel
 from dasrel.cli import app
 from dasrel.engine.readahead import tile_cache
-from dasrel.engine.scan import reduction, scan
+from dasrel.engine.scan import scan
 from dasrel.errors import InputError, StoreError
 from dasrel.io.append import append
 from dasrel.store.audit import audit_lines, audit_store
 from dasrel.store.matrix import sealed
 from tests.helpers.matrices import distances, uniform_points
+from tests.helpers.scans import reduction
 from tests.helpers.stores import stored, whole, written_before
 
 N, TILE = 70, 20  # 4 tiles a side, the last one padded
