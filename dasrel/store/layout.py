@@ -15,6 +15,9 @@ import numpy as np
 from dasrel.errors import StoreError
 from dasrel.util import Array
 
+FORMAT_VERSION = 1
+IMPORT_AGAIN = "import the source again, or restore the store from a copy"
+"""What to do about a damaged store."""
 TileIndex = tuple[int, int]
 """A tile (i, j): rows of strip i against columns of strip j. Tiles with i <= j are stored."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
-from dasrel.store.tile_files import FORMAT_VERSION, IMPORT_AGAIN
+from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
 from dasrel.util.text import shown, some
 from dasrel.vocabulary import KINDS, is_similarity
 

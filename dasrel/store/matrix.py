@@ -23,9 +23,8 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.options import Policy
-from dasrel.store.layout import Layout, Reader, TileIndex, unchanged
+from dasrel.store.layout import IMPORT_AGAIN, Layout, Reader, TileIndex, unchanged
 from dasrel.store.tile_files import (
-    IMPORT_AGAIN,
     RecordedChecksums,
     StoreLike,
     TileFiles,

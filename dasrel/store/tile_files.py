@@ -51,8 +51,6 @@ StoreLike = str | os.PathLike[str] | Any
 """A local path, a URL that Zarr opens, or a Zarr store object."""
 
 
-FORMAT_VERSION = 1
-IMPORT_AGAIN = "import the source again, or restore the store from a copy"
 PROGRESS_LENGTH = RECORD_LENGTH + 1
 """Numbers of a finished tile in `progress`: its record and its checksum, which earlier versions did not have."""
 
