@@ -28,7 +28,7 @@ from dasrel.options import SURVIVING, option, time_limit_option
 from dasrel.util import limits, progress
 from dasrel.util.archives import read_state, write_state
 from dasrel.util.files import exclusive_lock, remove_temporary_files, temporary_path
-from dasrel.util.text import count_text, is_url, shown, size_text
+from dasrel.util.text import count_text, is_url, redacted, shown, size_text
 
 FORMAT = 1
 KEPT = 2
@@ -65,7 +65,8 @@ class Checkpoint:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise InputError(f"every is {shown(self.every)}: give a whole number of scans, at least 1")
         if is_url(self.path):
-            raise InputError(f"checkpoints are written to a folder of this machine, not to {shown(self.path)!r}")
+            where = shown(redacted(str(self.path)))
+            raise InputError(f"checkpoints are written to a folder of this machine, not to {where!r}")
         if self.time_limit is not None:
             limits.duration_seconds(self.time_limit)
 

@@ -24,7 +24,6 @@ which they are compared at the first read. For compressed tiles `checksums` has 
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import re
@@ -44,7 +43,7 @@ from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import crc32c, replacing
+from dasrel.util.files import crc32c, open_regular, replacing
 from dasrel.util.text import count_text, redacted, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
@@ -415,15 +414,6 @@ def check_files(store: StoreLike, name: str) -> None:
     if local is not None:
         for folder, _, files in os.walk(local / name):
             check_regular(*(os.path.join(folder, file) for file in files))
-
-
-def open_regular(path: str, flags: int = 0) -> int:
-    """Open a file for reading and return its descriptor; raise OSError, without waiting, if it is no regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
-    return descriptor
 
 
 def _values(store: Any, mode: Literal["r", "r+"] = "r") -> Any:

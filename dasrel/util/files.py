@@ -24,6 +24,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +51,15 @@ def crc32c(data: bytes | memoryview | Array, start: int = 0) -> int:
         data = data.reshape(-1).view(np.uint8)
         data.flags.writeable = False  # the library takes read-only bytes only
     return int(google_crc32c.extend(start, data))
+
+
+def open_regular(path: str, flags: int = 0) -> int:
+    """Open a file for reading and return its descriptor; raise OSError, without waiting, if it is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
 
 
 def file_crc32c(path: PathLike, *, chunk: int = 1 << 20) -> int:
