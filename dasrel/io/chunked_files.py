@@ -214,8 +214,6 @@ def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
     """Open a Zarr array of either format version: a path, a URL, a `zarr.Array`, or a group with one square array."""
     import zarr
 
-    from dasrel.store.manifest import check_codecs
-
     node: Any = source
     if isinstance(source, str | os.PathLike):
         if os.path.isdir(source) and not any(os.path.isfile(os.path.join(source, name)) for name in ZARR_FILES):
@@ -239,7 +237,6 @@ def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
         raise InputError(f"{path_text(source)} is one Zarr array, not a group", remedy="leave {Reading.dataset} out")
     where = path_text(source) if isinstance(source, str | os.PathLike) else "the Zarr array"
     provenance = {"source": str(source) if isinstance(source, str | os.PathLike) else f"Zarr array {node.store_path}"}
-    check_codecs(node, where)
     check_numbers(node.dtype, where)
     n = square_side(node.shape, where)
     chunks = regular_chunks(node.shards or node.chunks, node.shape, where)

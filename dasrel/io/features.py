@@ -21,7 +21,7 @@ import zarr
 
 from dasrel.errors import InputError
 from dasrel.io.numpy_files import FlatFile, check_archive, npy_header
-from dasrel.io.reader_errors import reader_errors
+from dasrel.io.reader_errors import check_unpacked, reader_errors
 from dasrel.io.streams import Stream
 from dasrel.io.zarr_values import ZarrValues
 from dasrel.kernels.checks import EXAMPLES
@@ -304,7 +304,9 @@ def _read_parquet(path: Path) -> tuple[Any, Names | None, Names | None]:
 
     where = path_text(path)
     with reader_errors(path, "Parquet"):
-        table = parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        check_unpacked(8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path)
+        table = file.read()
     repeated = [shown(name) for name, count in Counter(table.column_names).items() if count > 1]
     if repeated:
         raise InputError(f"{where} has several columns named {some(repeated)}; rename or drop the repeats")
@@ -395,15 +397,11 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
     if isinstance(source, str | os.PathLike):
         where = path_text(source)
         if os.path.isdir(source) or "://" in str(source):
-            from dasrel.store.manifest import check_codecs
-
             try:
-                opened = zarr.open_array(os.fspath(source), mode="r")
-                array = ZarrValues(opened, where)
+                array = zarr.open_array(os.fspath(source), mode="r")
             except Exception as error:  # the storage behind a URL raises its own errors
                 raise InputError(f"{where} is not a Zarr array of rows: {shown(error, limit=200)}") from None
-            check_codecs(opened, where)
-            return Rows(array, None, None, {"source": str(source)})
+            return Rows(ZarrValues(array, where), None, None, {"source": str(source)})
         if not os.path.isfile(source):
             raise InputError(f"no rows at {where}: there is no such file or folder")
     elif hasattr(source, "columns") and hasattr(source, "index") and hasattr(source, "to_numpy"):  # a data frame

@@ -200,6 +200,8 @@ def open_source(source: Any, *, kind: str, reading: Reading, policy: Policy) -> 
     path = Path(source)
     if "\0" in str(path):
         raise InputError(f"{path_text(path)} is no path: it has a NUL character; give another name")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path_text(path)} is a pipe or a device; write its content to a file first")
     try:
         with reader_errors(path):
             name = detect(path, reading)

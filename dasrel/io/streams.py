@@ -210,6 +210,8 @@ class _ReadErrors:
             raise InputError(f"{name}: damaged compressed file ({error}); copy or download it again") from error
         if isinstance(error, (NotImplementedError, RuntimeError)):
             raise InputError(f"{name}: cannot be unpacked ({error}); unpack it first") from error
+        if isinstance(error, ValueError) and "\0" in str(self.path):
+            raise InputError(f"{name} is no path: it has a NUL character; give another name") from error
         if isinstance(error, OSError):
             raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.io.reader_errors import HOLES, reader_errors
+from dasrel.store.manifest import check_codecs
 from dasrel.util import Array
 
 
@@ -21,6 +22,7 @@ class ZarrValues:
     holes = HOLES
 
     def __init__(self, array: Any, where: str) -> None:
+        check_codecs(array, where)
         self.where = where
         self.shape, self.chunks = array.shape, array.shards or array.chunks
         dtype = np.dtype(array.dtype)

@@ -561,7 +561,16 @@ def _appended(
 
 def _located(text: str, folder: Path) -> str:
     """Return a URL unchanged, and a path relative to the folder of the workflow file."""
-    return text if "://" in text else str(folder / Path(text).expanduser())
+    if "://" in text:
+        return text
+    if "\0" in text:
+        raise InputError(f"{shown(text, limit=200)} is no path: it has a NUL character; give another name")
+    try:
+        return str(folder / Path(text).expanduser())
+    except RuntimeError:
+        raise InputError(
+            f"{shown(text, limit=200)}: there is no user of this name; write the path of the folder in full"
+        ) from None
 
 
 def _ordered(steps: Mapping[str, Step], where: str) -> dict[str, Step]:

@@ -2,7 +2,9 @@
 
 import gzip
 import io
+import json
 import os
+import pickle
 import struct
 import zipfile
 
@@ -257,6 +259,48 @@ def test_a_zarr_array_that_claims_too_much(tmp_path):
     zarr.create_array(tmp_path / "a.zarr", shape=(2**40, 2**40), chunks=(64, 64), dtype="f4")
     with pytest.raises(InputError, match="in chunks of 64 x 64: too many chunks"):
         import_matrix(tmp_path / "a.zarr", tmp_path / "s.zarr", kind="distance")
+
+
+@pytest.mark.parametrize("place", ["filters", "compressor"])
+def test_no_code_of_a_zarr_source_is_run(tmp_path, place):
+    class Payload:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    zarr.create_array(tmp_path / "a.zarr", data=D, chunks=(9, 9), zarr_format=2, compressors=None)
+    about = json.loads((tmp_path / "a.zarr" / ".zarray").read_text())
+    codec = {"id": "pickle", "protocol": 5}
+    about[place] = [codec] if place == "filters" else codec
+    (tmp_path / "a.zarr" / ".zarray").write_text(json.dumps(about))
+    (tmp_path / "a.zarr" / ".zmetadata").unlink(missing_ok=True)
+    (tmp_path / "a.zarr" / "0.0").write_bytes(pickle.dumps(Payload()))
+    import_matrix(D, tmp_path / "old.zarr", kind="distance")
+    for call in (
+        lambda: import_matrix(tmp_path / "a.zarr", tmp_path / "s.zarr", kind="distance"),
+        lambda: append(tmp_path / "old.zarr", tmp_path / "a.zarr"),
+    ):
+        with pytest.raises(InputError, match=r"a\.zarr .*pickle"):
+            call()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_known_codecs_are_decoded(tmp_path):
+    codecs = zarr.codecs
+    for k, more in enumerate((
+        {"compressors": codecs.BloscCodec(cname="lz4")},
+        {"compressors": [codecs.GzipCodec(), codecs.Crc32cCodec()]},
+        {"shards": (6, 6)},
+        {"zarr_format": 2, "compressors": None},
+        {"zarr_format": 2},
+    )):  # fmt: skip
+        zarr.create_array(tmp_path / f"{k}.zarr", data=D + 1 - np.eye(9), chunks=(3, 3), **more)
+        assert import_matrix(tmp_path / f"{k}.zarr", tmp_path / f"s{k}.zarr", kind="distance").n_objects == 9
+
+
+def test_a_pipe_is_no_source(tmp_path):
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(InputError, match=r"a\.npy is a pipe or a device; write its content to a file first"):
+        import_matrix(tmp_path / "a.npy", tmp_path / "s.zarr", kind="distance")
 
 
 def test_folders_that_are_no_source(tmp_path):

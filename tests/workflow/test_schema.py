@@ -57,6 +57,21 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, messa
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("~no-such-user/a.npy", "~no-such-user/a.npy: there is no user of this name; write the path of the folder"),
+        ("a\\u0000b.npy", r"a\x00b.npy is no path: it has a NUL character"),
+    ],
+)
+def test_paths_that_are_none(tmp_path: Path, source: str, message: str) -> None:
+    (tmp_path / "w.toml").write_text(f'[import]\nsource = "{source}"\nkind = "distance"\n')
+    with pytest.raises(InputError) as error:
+        read_workflow(tmp_path / "w.toml")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_all_faults_are_told_the_first_few_by_name(tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text("[demo]\n" + "".join(f"[tree.t{k}]\nx = 1\n" for k in range(5)))
     with pytest.raises(InputError, match=r"\[tree.t0\] x: .*\[tree.t2\] x: .* and 2 more"):
