@@ -21,7 +21,19 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     # While Python takes itself apart it would restore the default, which ends the process with another exit code.
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
-    from dasrel.cli.app import run
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # it is closed: no file that is opened later may take its place
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    try:
+        from dasrel.cli.app import run
+    except (MemoryError, ImportError, OSError) as error:
+        why = str(error) or "out of memory"
+        print(f"dasrel: the program cannot be loaded: {why}; is a limit too low (ulimit -v)?", file=sys.stderr)
+        sys.exit(1)
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error

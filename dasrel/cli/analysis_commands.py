@@ -29,6 +29,7 @@ from dasrel.options import (
     TreeOptions,
     ValidityOptions,
 )
+from dasrel.util.results import check_not_input
 from dasrel.util.text import count_text, shown, size_text, some, time_text
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def cluster_command(
     """Cluster the objects of a STORE: all runs together, one scan per iteration."""
     from dasrel.clustering.job import prepare_job
 
+    check_not_input(out, store, options.warm_start)
     requested = runs.as_dict()
     if options.warm_start is not None:
         requested["warm_start"] = options.warm_start
@@ -148,6 +150,7 @@ def predict_command(
     dry_run: DryRun = False,
 ) -> None:
     """Assign new objects to the clusters of a MODEL, from their values to its objects."""
+    check_not_input(out, model, rows, reading.ids)
     if dry_run:
         from dasrel.clustering.output import estimate_predict
 
@@ -345,6 +348,7 @@ def spectrum_command(
     from dasrel.util.results import check_file
 
     if picture is not None:
+        check_not_input(picture, store)
         check_file(picture, force=force or console.resume)  # it may have been drawn before a kill
     if dry_run:
         console.cost(prepare_spectrum(store, options).cost(picture))
@@ -402,6 +406,7 @@ def euclideanize_command(
     from dasrel.util.results import check_file
 
     target = default_file(store, options.method) if out is None else out
+    check_not_input(target, store)
     given = asdict(options)
     found = finished_file(target, store, given) if console.resume else None
     if found is None:
@@ -463,6 +468,7 @@ def tree_command(
     runtime: Runtime,
 ) -> None:
     """Write the minimum spanning tree, single linkage and VAT order of a STORE, in one scan."""
+    check_not_input(out, store)
     if dry_run:
         from dasrel.report.matrix_image import estimate_tree
 
@@ -508,6 +514,7 @@ def image_command(
     runtime: Runtime,
 ) -> None:
     """Draw a STORE of any size as an image, in its own, VAT, iVAT, cluster or eigenvector order."""
+    check_not_input(out, store, options.result)
     from dasrel.report.matrix_image import prepare_image
 
     if dry_run:

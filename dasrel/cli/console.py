@@ -15,7 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
@@ -24,7 +24,7 @@ import typer
 from dasrel import __version__
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime, connect
-from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped
+from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped, StoreError
 from dasrel.options import RENAMED
 from dasrel.util import PathLike, limits, progress
 from dasrel.util.files import disk_error_text, remove_leftovers
@@ -128,11 +128,19 @@ class Console:
         if self.meter.complete:
             values = {**values, "nothing_to_do": True}
             lines = [*lines, ("nothing to do", f"{shown(self.meter.complete, limit=400)} was complete already")]
-        if self.json:
-            print(json.dumps(json_ready(redacted(values)), allow_nan=False))
-        elif not self.quiet:
-            _print_lines([(name, redacted(text)) for name, text in lines])
-        sys.stdout.flush()
+        try:
+            if self.json:
+                print(json.dumps(json_ready(redacted(values)), allow_nan=False))
+            elif not self.quiet:
+                _print_lines([(name, redacted(text)) for name, text in lines])
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            discard_output()
+            raise StoreError(
+                f"the result cannot be printed ({error.strerror}); files are written nevertheless"
+            ) from None
 
 
 def _print_lines(lines: list[tuple[str, str]]) -> None:
@@ -155,14 +163,14 @@ def _print_lines(lines: list[tuple[str, str]]) -> None:
 
 def complain(text: str) -> None:
     """Print one line on stderr, with control characters escaped."""
-    print(f"dasrel: {shown(redacted(text), limit=4000)}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # stderr may be full or closed, and that must not end the work
+        print(f"dasrel: {shown(redacted(text), limit=4000)}", file=sys.stderr, flush=True)
 
 
 def report(error: BaseException, *, json: bool, trace: bool, signalled: bool = False) -> int:
     """Print an error in one line and return the exit code. `signalled`: SIGTERM was received before."""
     if isinstance(error, BrokenPipeError):
-        # The reader has closed the pipe: discard the buffer, so that Python does not report it again on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()  # the reader has closed the pipe
         return 1
     if trace:
         for line in redacted("".join(traceback.format_exception(error))).splitlines():
@@ -205,6 +213,8 @@ def error_line(error: BaseException) -> str:
         return text
     if isinstance(error, MemoryError):
         return "out of memory; lower --memory or use smaller tiles (--tile)"
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "no thread can be started: raise the limits of processes and of address space (ulimit -u, ulimit -v)"
     return f"unexpected {type(error).__name__}: {error} (a defect of dasrel; -vv shows where)"
 
 
@@ -232,8 +242,13 @@ def print_object(values: dict[str, Any]) -> None:
     """Print one JSON object on stdout, for a command that ends early."""
     try:
         print(json.dumps(redacted(values)), flush=True)
-    except BrokenPipeError as error:
-        report(error, json=False, trace=False)
+    except OSError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Discard what could not be written to stdout, so that Python does not report it again on exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def rate(event: Progress) -> str:
@@ -322,7 +337,8 @@ class Drawing:
             self._last = now if self._last is None else self._last  # the clock starts with the first event
             if now - self._last >= self._every:
                 self._last = now
-                print(line(event), file=self._stream, flush=True)
+                with suppress(OSError):
+                    print(line(event), file=self._stream, flush=True)
 
     def _draw(self, event: Progress) -> None:
         if self._bar is None:

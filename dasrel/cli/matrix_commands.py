@@ -40,6 +40,7 @@ from dasrel.options import (
     Writing,
 )
 from dasrel.util import limits
+from dasrel.util.results import check_not_input
 from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import KINDS, explain_kinds
 
@@ -78,6 +79,7 @@ def import_command(
     runtime: Runtime,
 ) -> None:
     """Check a matrix and write it into a STORE, whatever its size."""
+    check_not_input(store, source, reading.ids)
     from dasrel.io.importing import import_matrix, prepare_import
     from dasrel.store.audit import audit_lines, audit_store
 
@@ -108,6 +110,7 @@ def pairwise_command(
     runtime: Runtime,
 ) -> None:
     """Compute the dissimilarities of all pairs of rows of FEATURES into a STORE."""
+    check_not_input(store, features, reading.ids)
     from dasrel.io.pairwise import pairwise, prepare_pairwise
     from dasrel.store.audit import audit_lines, audit_store
 
@@ -136,6 +139,7 @@ def export_command(
     dry_run: DryRun = False,
 ) -> None:
     """Write a STORE in a format of other tools."""
+    check_not_input(out, store, options.relation)
     from dasrel.geometry.euclidean import named_relation
     from dasrel.io.export import as_numbers, export_matrix, prepare_export
 

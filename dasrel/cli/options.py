@@ -30,6 +30,7 @@ from dasrel.options import (
     made,
     option_fields,
 )
+from dasrel.util.limits import memory_limit
 from dasrel.vocabulary import KINDS
 
 OUTPUT = "Output"
@@ -96,6 +97,14 @@ def numbers_by_name(texts: list[str]) -> dict[str, float]:
     return numbers
 
 
+def check_memory(text: Any) -> None:
+    """Raise a usage error if --memory is no amount of memory."""
+    try:
+        memory_limit(text)
+    except InputError as error:
+        raise typer.BadParameter(error.text(as_option), param_hint="--memory") from None
+
+
 # ----------------------------------------------------------------------------------- groups that only commands have
 
 
@@ -140,6 +149,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         with Console(**{one.name: given.pop(one.name) for one in output}) as console:
             console.resume = given.get("resume") is True
+            check_memory(given.get("memory"))
             for name, group in groups.items():
                 values = {one.name: given.pop(one.name) for one in _parameters(group)}
                 try:

@@ -6,6 +6,7 @@ A run is a rule with its parameters and its initial memberships. All of it is ch
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -22,6 +23,10 @@ from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INITS, PARAMETERS, RULES
 
 LARGEST_FUZZIFIER = 1000.0
+MOST_RUNS = 100_000
+"""Runs that `grid` makes: the memory of their descriptions alone is about 100 MB."""
+LARGEST_EXPONENT = 700.0
+"""exp(-700) is still a normal number in float64."""
 _PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
 
 
@@ -93,6 +98,12 @@ class Run:
         _check_integer("restart", self.restart, 0)
         if self.fuzzifier is not None:
             _check_above("fuzzifier", self.fuzzifier, 1.0)
+            most = LARGEST_EXPONENT / math.log(max(self.n_clusters, 2))
+            if self.fuzzifier > most:
+                raise InputError(
+                    f"fuzzifier is {self.fuzzifier:g}: memberships of 1/{max(self.n_clusters, 2)} to this power are 0"
+                    f" for a computer; give at most {most:.3g}"
+                )
             if self.fuzzifier > LARGEST_FUZZIFIER:
                 raise InputError(
                     f"fuzzifier is {shown(self.fuzzifier)}: powers of memberships become 0, and clusters equal; give"
@@ -165,6 +176,9 @@ def grid(
         lists.append(list(value) if several else [value])
         if not lists[-1]:
             raise InputError(f"{name} is an empty list: give at least one value")
+    count = n_init * math.prod(map(len, lists))
+    if count > MOST_RUNS:
+        raise InputError(f"{count:,} runs are requested, and at most {MOST_RUNS:,} can be made at once: lower n_init")
     return [
         Run(**dict(zip(names, values, strict=True)), random_state=random_state, restart=restart)
         for values in itertools.product(*lists)

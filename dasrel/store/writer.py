@@ -476,6 +476,8 @@ def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
         return
     place = Path(lasting(local))
     where = shown(place, limit=400)
+    if not place.name:
+        raise StoreError(f"{where} cannot be a store: give the name of a folder to be made")
     if writing.force and not writing.resume and place.exists():
         full, retry = f"the old {where} is as it was", "free some space and run again"
     else:

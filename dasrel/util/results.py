@@ -80,6 +80,18 @@ def check_out(out: PathLike, *, force: bool) -> None:
         raise InputError(f"{where} is no folder of results (it has no result.json), so force does not replace it")
 
 
+def check_not_input(out: PathLike, *inputs: object) -> None:
+    """Raise if an output is one of the inputs, also by another name, or a folder that an input lies in."""
+    for one in inputs:
+        if not isinstance(one, (str, os.PathLike)) or is_url(one) or is_url(out) or not os.path.exists(one):
+            continue
+        given, target = Path(os.path.realpath(one)), Path(os.path.realpath(out))
+        if target in (given, *given.parents) or (os.path.exists(out) and os.path.samefile(one, out)):
+            raise InputError(
+                f"{shown(out, limit=200)} would replace what is read, {shown(one, limit=200)}; choose another name"
+            )
+
+
 def check_file(path: PathLike, *, force: bool) -> None:
     """Raise if the file exists and may not be replaced; call before any work."""
     if is_url(path):

@@ -359,12 +359,20 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the workflow {where}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except InputError:
+        raise
+    except RecursionError:
+        raise InputError(f"{where} is not a workflow: its values are nested too deeply") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise InputError(f"{where} is not TOML: {shown(error, limit=200)}") from None
     folder = path.resolve().parent
     given = content.pop("out", path.stem)
     runtime = content.pop("runtime", {})
-    faults = [] if isinstance(given, str) and given else [f"out: {shown(repr(given))} is no folder; give its name"]
+    faults = (
+        []
+        if isinstance(given, str) and given and "\0" not in given
+        else [f"out: {shown(repr(given))} is no folder; give its name"]
+    )
     place, memory = _runtime(runtime, folder, faults)
     steps, more = _steps(content, memory)
     faults += more
@@ -576,17 +584,21 @@ def _located(text: str, folder: Path) -> str:
 def _ordered(steps: Mapping[str, Step], where: str) -> dict[str, Step]:
     """Return the steps, each after those that it uses, otherwise in the order of the file."""
     ordered: dict[str, Step] = {}
-
-    def place(name: str, waiting: tuple[str, ...]) -> None:
-        if name in waiting:
-            raise InputError(f"{where}: the steps {' -> '.join([*waiting, name])} wait for each other")
-        if name not in ordered:
-            for other in steps[name].uses.values():
-                place(other, (*waiting, name))
-            ordered[name] = steps[name]
-
-    for name in sorted(steps, key=lambda name: not steps[name].is_matrix):
-        place(name, ())
+    for first in sorted(steps, key=lambda name: not steps[name].is_matrix):
+        waiting = {first: iter(steps[first].uses.values())}  # chains of steps may be long: no recursion
+        while waiting:
+            name = next(reversed(waiting))
+            other = next(waiting[name], None)
+            if other is None:
+                ordered.setdefault(name, steps[name])
+                del waiting[name]
+            elif other in waiting:
+                chain_of = [*waiting, other][list(waiting).index(other) :]
+                raise InputError(
+                    f"{where}: the steps {some(chain_of, show=12).replace(', ', ' -> ')} wait for each other"
+                )
+            elif other not in ordered:
+                waiting[other] = iter(steps[other].uses.values())
     return ordered
 
 

@@ -268,12 +268,6 @@ def test_bad_values_exit_1(
             "cluster d.zarr out --rule fcm1 --clusters 2 --seed -2",
             "'--seed': Input should be greater than or equal to 0",
         ),
-        (
-            "cluster d.zarr out --rule fcm1 --clusters 2 --n-init 0",
-            "'--n-init': Input should be greater than or",
-        ),
-        ("cluster d.zarr out --rule fcm1 --clusters 2 --max-iter 0", "'--max-iter': Input should be greater than or"),
-        ("cluster d.zarr out --rule fcm1 --clusters 2 --tol -1", "'--tol': Input should be greater than or equal to 0"),
         ("cluster d.zarr out --rule fcm1 --cluster 2", "No such option: --cluster (Possible options: --clusters)"),
         ("spectrum d.zarr --cluster local:workers=2", "No such option: --cluster"),
         ("cluster d.zarr", "OUT"),
