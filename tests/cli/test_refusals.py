@@ -64,7 +64,7 @@ def test_the_root_is_no_store(folder: Path, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("option", "code"),
-    [("--n-init 0", 1), ("--max-iter 0", 1), ("--tol -1", 1), ("--n-init x", 2), ("--memory lots", 2),
+    [("--n-init 0", 1), ("--seed -2", 1), ("--max-iter 0", 1), ("--tol -1", 1), ("--n-init x", 2), ("--memory lots", 2),
      ("--memory -5GB", 2), ("--no-such 1", 2), ("--fuzzifier 1e308", 1), ("--n-init 1000000000", 1)],
 )  # fmt: skip
 def test_exit_codes(option: str, code: int, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
