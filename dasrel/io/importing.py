@@ -196,7 +196,8 @@ def open_source(source: Any, *, kind: str, reading: Reading, policy: Policy) -> 
     if not isinstance(source, str | os.PathLike):
         return "array", open_array(source, reading, kind)
     if "://" in str(source):
-        return "zarr", chunked_files.open_zarr(str(source), reading, kind)
+        with reader_errors(source, "Zarr"):
+            return "zarr", chunked_files.open_zarr(str(source), reading, kind)
     path = Path(source)
     if "\0" in str(path):
         raise InputError(f"{path_text(path)} is no path: it has a NUL character; give another name")
