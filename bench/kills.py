@@ -89,8 +89,8 @@ CASES = {
     "euclideanize": f"euclideanize base.zarr --method ultrametric --out e.npz {KEPT}",
     "tree": "tree base.zarr tree",
     "workflow": "run w.toml",
-    "import on workers": "import d.npy s.zarr --kind distance --tile 32 SCHEDULER",
-    "append on workers": "append base.zarr rows.npy SCHEDULER",
+    "import on workers": "import HERE/d.npy s.zarr --kind distance --tile 32 SCHEDULER",
+    "append on workers": "append base.zarr HERE/rows.npy SCHEDULER",
     "cluster on workers": f"cluster base.zarr out {RUNS} {KEPT} SCHEDULER",
 }
 OPERATIONS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree")
@@ -276,7 +276,9 @@ class Bench:
         shutil.copytree(self.home / "given", self.trial)
 
     def words(self, name: str, *more: str) -> list[str]:
-        return [*CASES[name].replace("SCHEDULER", f"--scheduler {self.scheduler}").split(), *more, "--quiet"]
+        # Workers have another current folder: what they read has an absolute path.
+        line = CASES[name].replace("SCHEDULER", f"--scheduler {self.scheduler}").replace("HERE", str(self.trial))
+        return [*line.split(), *more, "--quiet"]
 
     def finish(self, words: list[str]) -> None:
         """Run a command to its end, which must be a good one."""
