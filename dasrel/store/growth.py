@@ -244,6 +244,9 @@ def append_transaction(
                 remedy="run the command that wrote it again with {resume=True}, then append",
             )
         old = Matrix(store, manifest, group)
+        if local_path(store) is not None:
+            for i, j in old.layout.tiles():  # an append to a store with a missing tile would make it look sound
+                old.files.check_file(i, j, verify=False)
         under_way = AppendTransaction(old, group, checked_names(names, old), about)
         resumed = under_way.begin(locked=locked, resume=resume, force=force)
         try:

@@ -182,6 +182,13 @@ def test_an_unfinished_store_of_an_earlier_version_is_completed_without_checksum
     np.testing.assert_array_equal(whole(dasrel.open_matrix(path)), VALUES)
 
 
+def test_nothing_is_appended_to_a_store_with_a_missing_tile(store: Path) -> None:
+    (store / "values" / "c" / "0" / "1").unlink()
+    with pytest.raises(StoreError, match=r"tile .*/values/c/0/1 cannot be read"):
+        grow(store)
+    assert dasrel.open_matrix(store).n_objects == N
+
+
 @pytest.mark.parametrize("name", ["records", "checksums"])
 def test_damaged_records_are_refused(plain: Path, name: str) -> None:
     group = zarr.open_group(plain, mode="r+")
