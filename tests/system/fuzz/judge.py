@@ -45,7 +45,7 @@ def fault_of(outcome: Outcome) -> str | None:
     err = outcome.err
     if "Traceback (most recent call last)" in err:
         return "traceback"
-    if "unexpected" in err.lower() or "defect of dasrel" in err:
+    if "dasrel: unexpected " in err or "defect of dasrel" in err:
         return "unexpected"
     if "out of memory" in err:
         return "out of memory"

@@ -319,7 +319,7 @@ def zarr_array(path: Path, dataset: str | None) -> list[Candidate]:
         values = np.array(item[...], dtype=np.float64)
         counts = [math.ceil(size / side) for size, side in zip(item.shape, item.chunks, strict=True)]
         for place in itertools.product(*map(range, counts)):
-            if not (path / name / item.metadata.encode_chunk_key(place)).exists():
+            if not (path / name / item.metadata.encode_chunk_key(place)).is_file():
                 spans = tuple(slice(k * side, (k + 1) * side) for k, side in zip(place, item.chunks, strict=True))
                 values[spans] = np.nan
         found.append(Candidate(square(values)))

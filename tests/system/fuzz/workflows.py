@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-from tests.helpers.workflows import contents
 from tests.system.fuzz.base import WORKFLOW
 from tests.system.fuzz.damage import Rng, chance, damaged_bytes, pick
 from tests.system.fuzz.judge import Case, Outcome
@@ -71,6 +70,15 @@ def workflow(rng: Rng, folder: Path, base: Path) -> Case:
     return Case([["run", str(folder / "w.toml"), how]])
 
 
+def results(out: Path) -> dict[str, bytes]:
+    """The numbers and tables that a workflow has written; other files name times and identities."""
+    return {
+        str(file.relative_to(out)): file.read_bytes()
+        for file in sorted(out.rglob("*"))
+        if file.is_file() and (file.suffix in (".npy", ".csv") or "values/c" in str(file))
+    }
+
+
 def workflow_state(rng: Rng, folder: Path, base: Path) -> Case:
     """A finished workflow of which a file was damaged or lost: it says so, or makes the same again."""
     flow = folder / "flow"
@@ -92,7 +100,7 @@ def workflow_state(rng: Rng, folder: Path, base: Path) -> Case:
     def check(done: list[Outcome]) -> str | None:
         if done[-1].code:
             return None
-        if contents(flow / "w") == contents(base / "flow" / "w"):
+        if results(flow / "w") == results(base / "flow" / "w"):
             return None
         return "silently wrong: a workflow that was repaired has other outputs"
 
