@@ -45,8 +45,11 @@ def open_hdf5(path: Path, reading: Reading, kind: str) -> Opened:
     with reader_errors(path, "HDF5"), h5py.File(path, "r") as file:
         found: list[str] = []
         file.visititems(lambda name, item: found.append(name) if is_matrix(item) else None)
-        if reading.dataset is None and ("matrix" in found or "matrix:0" in found):
-            name = "matrix" if "matrix" in found else "matrix:0"
+        usual = next((one for one in ("matrix", "matrix:0") if one in file), None)
+        if reading.dataset is None and usual is not None:
+            if usual not in found:  # another dataset, such as `order`, would be taken for the matrix
+                raise InputError(f"{path_text(path)}, dataset {usual}, is no square or condensed array of numbers")
+            name = usual
         else:
             name = choose(found, reading.dataset, str(path))
         what = f"{path_text(path)}, dataset {shown(name)},"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import zipfile
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from dasrel.io.array_files import (
     square_side,
     triangle_memory,
 )
-from dasrel.io.numpy_files import FlatFile, archive_header, check_archive, check_numbers, npy_header
+from dasrel.io.numpy_files import FlatFile, archive_header, check_archive, check_numbers, npy_header, npy_layout
 from dasrel.io.reader_errors import reader_errors
 from dasrel.io.triplets import spool_entries, triplet_memory
 from dasrel.options import Reading
@@ -55,7 +54,7 @@ def open_npz(path: Path, reading: Reading, kind: str) -> Opened:
             return _open_sparse(path, kind)
         name = reading.dataset
         if name is None or name not in names:
-            name = choose(_matrices(archive, names), reading.dataset, str(path))
+            name = choose(_matrices(archive, path, names), reading.dataset, str(path))
         return _open_array(path, archive, name, kind)
 
 
@@ -147,14 +146,18 @@ def _values(path: Path, name: str, folder: Path) -> FlatFile:
     return FlatFile(str(unpacked), dtype, 0, count)
 
 
-def _matrices(archive: zipfile.ZipFile, names: list[str]) -> list[str]:
-    """Return the arrays of an archive that may be the matrix: the only one, or those of a suitable shape."""
+def _matrices(archive: zipfile.ZipFile, path: Path, names: list[str]) -> list[str]:
+    """Return the arrays of an archive that may be the matrix: the only one, or those of a suitable shape.
+
+    A damaged one raises: it may be the matrix, and another would be taken for it.
+    """
     if len(names) == 1:
         return names
     found = []
     for name in names:
-        with contextlib.suppress(InputError), reader_errors(name), archive.open(f"{name}.npy") as member:
-            shape, _, dtype, _ = npy_header(member, name)  # type: ignore[arg-type]
+        what = f"{path}, array {name}"
+        with reader_errors(what), archive.open(f"{name}.npy") as member:
+            shape, _, dtype = npy_layout(member, what)  # type: ignore[arg-type]
             if is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
                 found.append(name)
     return found

@@ -85,6 +85,14 @@ def npy_header(file: BinaryIO, what: str, *, numbers: bool = True) -> tuple[tupl
 
     Without `numbers`, text is as good.
     """
+    shape, fortran, dtype = npy_layout(file, what)
+    if numbers or dtype.hasobject:
+        check_numbers(dtype, path_text(what))
+    return shape, fortran, dtype, file.tell()
+
+
+def npy_layout(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and type of an array, whatever it holds."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -94,9 +102,7 @@ def npy_header(file: BinaryIO, what: str, *, numbers: bool = True) -> tuple[tupl
     except (ValueError, EOFError, OSError, TypeError, SyntaxError, RecursionError, OverflowError) as error:
         described = shown(error, limit=120) or type(error).__name__
         raise InputError(f"{path_text(what)} is no whole .npy file ({described}); write or copy it again") from None
-    if numbers or dtype.hasobject:
-        check_numbers(dtype, path_text(what))
-    return shape, fortran, dtype, file.tell()
+    return shape, fortran, dtype
 
 
 def check_archive(path: Path) -> None:

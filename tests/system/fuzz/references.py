@@ -79,12 +79,16 @@ def npz(path: Path, dataset: str | None, kind: str) -> list[Candidate]:
             return [Candidate(entries(n, rows, columns, data, kind, mean=False))]
         if dataset is not None:
             return [Candidate(square(found[dataset]))]
-        several = []
+        several, damaged = [], False
         for name in found.files:
-            values = found[name]
-            if values.dtype.kind in "fiub" and values.ndim in (1, 2):
-                several.append(values)
-        return [Candidate(square(values)) for values in several]
+            try:
+                several.append(found[name])
+            except Exception:
+                damaged = True
+        fitting = [values for values in several if values.dtype.kind in "fiub" and values.ndim in (1, 2)]
+        if damaged:  # what cannot be read may have been the matrix, and only the matrix is square
+            fitting = [values for values in fitting if values.ndim == 2]
+        return [Candidate(square(values)) for values in fitting]
 
 
 # ---------------------------------------------------------------------------------------------------------------- text
@@ -290,6 +294,8 @@ def hdf5(path: Path, dataset: str | None) -> list[Candidate]:
             if data.ndim not in (1, 2) or data.dtype.kind not in "fiub":
                 continue
             values = np.asarray(data[...], dtype=np.float64)
+            if data.chunks is not None:
+                values = np.where(chunks_there(data), values, np.nan)
             if data.is_virtual:
                 for source in data.virtual_sources():
                     if source.file_name != "." and not (path.parent / source.file_name).exists():
@@ -299,6 +305,15 @@ def hdf5(path: Path, dataset: str | None) -> list[Candidate]:
                 ids = [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in file["order"][:]]  # type: ignore[index]
             found.append(Candidate(square(values), ids))
     return found
+
+
+def chunks_there(data: Any) -> Any:
+    """Where the values of an HDF5 dataset lie in chunks that were written."""
+    there = np.zeros(data.shape, bool)
+    for k in range(data.id.get_num_chunks()):
+        offset = data.id.get_chunk_info(k).chunk_offset
+        there[tuple(slice(at, at + side) for at, side in zip(offset, data.chunks, strict=True))] = True
+    return there
 
 
 def zarr_array(path: Path, dataset: str | None) -> list[Candidate]:

@@ -106,4 +106,4 @@ def workflow_state(rng: Rng, folder: Path, base: Path) -> Case:
 
     if chance(rng, 0.4):
         return Case([[*line, pick(rng, ("--status", "--dry-run"))]])
-    return Case([[*line, "--check"]], check)
+    return Case([[*line, "--check", "--quiet"]], check)
