@@ -95,6 +95,8 @@ def npy_layout(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dty
     """Return shape, Fortran order and type of an array, whatever it holds."""
     try:
         version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0), (3, 0)):
+            raise ValueError(f"format version {version}")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
         if not all(type(size) is int and size >= 0 for size in shape):

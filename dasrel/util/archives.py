@@ -117,6 +117,8 @@ def _opened(path: PathLike) -> BinaryIO:
 def _read_array(file: Any, size: int) -> Array:
     """Read a .npy file of `size` bytes; a header that claims another size is refused before memory is taken."""
     version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"format version {version}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(file)
     if dtype.hasobject:

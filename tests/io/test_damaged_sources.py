@@ -7,6 +7,7 @@ import os
 import pickle
 import struct
 import zipfile
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -362,3 +363,32 @@ def test_appended_rows_with_a_lost_chunk(tmp_path):
     os.unlink(tmp_path / "rows.zarr" / "c" / "1" / "0")
     with pytest.raises(InputError, match=r"missing values \(NaN\)|in one direction only"):
         append(tmp_path / "old.zarr", tmp_path / "rows.zarr")
+
+
+def test_a_damaged_array_of_an_archive_is_not_passed_over_for_another(tmp_path: Path) -> None:
+    """The other one, a number, could be a condensed matrix of two objects."""
+    path = tmp_path / "m.npz"
+    np.savez(path, m=np.array([[0.0, 1.0], [1.0, 0.0]]), other=np.array([0.5]))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"\x93NUMPY", b"\x93NUMPX", 1))
+    with pytest.raises(InputError, match="array m cannot be read"):
+        import_matrix(path, tmp_path / "s.zarr", kind="distance")
+
+
+def test_a_dataset_matrix_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    with h5py.File(path, "w") as file:
+        file["matrix"] = h5py.Empty("f8")
+        file["order"] = np.array([0.5])
+    with pytest.raises(InputError, match="matrix, is no square"):
+        import_matrix(path, tmp_path / "s.zarr", kind="distance")
+
+
+def test_an_unknown_version_of_npy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.npy"
+    np.save(path, np.array([[0.0, 1.0], [1.0, 0.0]]))
+    data = bytearray(path.read_bytes())
+    data[6] = 34
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="format version"):
+        import_matrix(path, tmp_path / "s.zarr", kind="distance")

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-HOLD = ("raw", "tsv", "pairs", "checkpoint")
+HOLD = (
+    "npy", "npz", "raw", "csv", "tsv", "gz", "phylip", "mtx", "pairs", "parquet", "qza", "zarr", "store", "model",
+    "relation", "checkpoint", "tree", "rows", "state",
+)  # fmt: skip
 """The kinds of which every case is refused or right."""
 
 
