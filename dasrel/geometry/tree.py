@@ -233,7 +233,7 @@ def parents(ranks: Array, before: Array, after: Array) -> NDArray[np.int64]:
 def tree_fault(edges: Array, weights: Array, largest: Array, kind: Any) -> str:
     """Return what is wrong with the arrays of a tree; an empty string if nothing is."""
     n = len(edges) + 1 if edges.ndim == 2 else 0
-    if n < 2 or edges.shape[1] != 2 or weights.shape != (n - 1,) or largest.shape != (3,) or kind not in KINDS:
+    if n < 2 or edges.shape[1] != 2 or weights.shape != (n - 1,) or largest.shape != (3,) or kind not in list(KINDS):
         return f"shapes {edges.shape}, {weights.shape} and {largest.shape}, kind {shown(kind)}"
     if edges.dtype.kind != "i" or weights.dtype.kind != "f" or largest.dtype.kind != "f":
         return f"types {edges.dtype}, {weights.dtype} and {largest.dtype}"
