@@ -90,7 +90,24 @@ def _order(item: Any, what: str) -> list[str]:
     if shape is None or len(shape) != 1:
         found = "a group" if hasattr(item, "keys") else "empty" if shape is None else f"of shape {shape}"
         raise InputError(f"{what} has no usable names: order is {found}; it must be a list of one name per object")
+    _check_lengths(item, what)
     return [as_text(x) for x in item[:]]
+
+
+def _check_lengths(item: Any, what: str) -> None:
+    """Raise if texts claim more bytes than the file has: the HDF5 library would allocate them before it finds out.
+
+    A text of variable length is stored as its length and where it is, 16 bytes; compressed ones are not checked.
+    """
+    offset = item.id.get_offset()
+    if item.dtype.kind != "O" or offset is None:
+        return
+    size = os.path.getsize(item.file.filename)
+    with open(item.file.filename, "rb") as file:
+        file.seek(offset)
+        rows = np.frombuffer(file.read(16 * min(item.shape[0], size // 16)), dtype="<u4").reshape(-1, 4)
+    if int(rows[:, 0].sum(dtype=np.uint64)) > size:
+        raise InputError(f"{what} has no usable names: order claims more bytes than the file has; is it damaged?")
 
 
 def _is_whole(data: Any, what: str) -> bool:

@@ -105,6 +105,18 @@ def hdf5(fill):
     return out.getvalue()
 
 
+def long_names():
+    """Names that claim 4 GB each in their references."""
+    out = io.BytesIO()
+    with h5py.File(out, "w") as file:
+        file["matrix"] = np.zeros((9, 9))
+        file["order"] = ["a name that is long enough to be found"] * 9
+        at = file["order"].id.get_offset()
+    data = bytearray(out.getvalue())
+    data[at : at + 4] = b"\xff\xff\xff\xff"
+    return bytes(data)
+
+
 def ordered(make):
     def fill(file):
         file["matrix"] = D
@@ -185,6 +197,7 @@ FILES = {
     "group.h5": (ordered(lambda file: file.create_group("order")), "no usable names: order is a group"),
     "scalar.h5": (ordered(lambda file: file.__setitem__("order", b"abc")), r"order is of shape \(\)"),
     "table.h5": (ordered(lambda file: file.__setitem__("order", np.zeros((9, 2)))), r"order is of shape \(9, 2\)"),
+    "long.h5": (long_names(), "order claims more bytes than the file has"),
     "void.h5": (ordered(lambda file: file.__setitem__("order", h5py.Empty("f"))), "order is empty"),
     "few.h5": (ordered(lambda file: file.__setitem__("order", [b"a", b"b"])), "2 ids for 9 objects"),
     "empty.h5": (hdf5(lambda file: file.__setitem__("matrix", h5py.Empty("f"))), "no square or condensed array"),
