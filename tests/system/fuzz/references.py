@@ -293,6 +293,8 @@ def hdf5(path: Path, dataset: str | None) -> list[Candidate]:
             data: Any = file[name]
             if data.ndim not in (1, 2) or data.dtype.kind not in "fiub":
                 continue
+            if data.ndim == 1 and math.isqrt(8 * data.size + 1) ** 2 != 8 * data.size + 1:
+                continue  # no condensed matrix has so many values; `order` may have
             values = np.asarray(data[...], dtype=np.float64)
             if data.chunks is not None:
                 values = np.where(chunks_there(data), values, np.nan)
