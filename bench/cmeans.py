@@ -105,7 +105,7 @@ def numpy_rfcm(D: Any, U: Any, m: float, steps: int) -> Any:
 
 
 def against_numpy(matrix: Matrix, n: int) -> None:
-    runs = grid("fcm1", GROUPS, n_init=10, max_iter=ITERATIONS, tol=0)
+    runs = grid("fcm1", GROUPS, fuzzifier=2.0, init="random", accelerate=False, n_init=10, max_iter=ITERATIONS, tol=0)
     quiet(matrix, runs[:1])  # checksums, and the page cache
     ours = share = float("inf")
     for _ in range(3):
@@ -183,7 +183,7 @@ def roofline(matrix: Matrix, n: int) -> None:
     """
     size = matrix.layout.total_bytes
     for columns in (5, 50, 150):
-        runs = grid("fcm1", 5, n_init=columns // 5, max_iter=11, tol=0)
+        runs = grid("fcm1", 5, fuzzifier=2.0, init="random", accelerate=False, n_init=columns // 5, max_iter=11, tol=0)
         flops = 2.0 * n * n * columns
         for cache in ("cold", "warm"):
             # rates are measured next to what they are compared with, before and after
@@ -215,7 +215,7 @@ def restarts(matrix: Matrix, n: int) -> None:
     sample = 5
     for cache, goal in (("warm", 3.5), ("cold", 8.0)):
         cold = cache == "cold"
-        runs = grid("fcm1", 3, n_init=50, max_iter=6, tol=0)
+        runs = grid("fcm1", 3, fuzzifier=2.0, init="random", accelerate=False, n_init=50, max_iter=6, tol=0)
         together = min(timed(matrix, runs, cold=cold)[0] for _ in range(2))
         alone = min(sum(timed(matrix, [run], cold=cold)[0] for run in runs[:sample]) for _ in range(2)) * 50 / sample
         line(
@@ -244,9 +244,11 @@ def peer_labels(name: str, path: str) -> Any:
     """Cluster by one method; loading the matrix is part of it."""
     matrix = open_matrix(path)
     if name == "dasrel fcm2":
-        return quiet(matrix, grid("fcm2", GROUPS, n_init=10)).best.labels
+        return quiet(matrix, grid("fcm2", GROUPS, init="random", accelerate=False, n_init=10)).best.labels
     if name == "dasrel fcm1":
-        return quiet(matrix, grid("fcm1", GROUPS, fuzzifier=1.5, n_init=10)).best.labels
+        return quiet(
+            matrix, grid("fcm1", GROUPS, fuzzifier=1.5, init="random", accelerate=False, n_init=10)
+        ).best.labels
     if name == "kmedoids fasterpam":
         import kmedoids
 

@@ -98,7 +98,16 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
         matrix = make_store(Path(folder) / "small.zarr", given.n)
-        runs = grid("fcm1", given.clusters, n_init=given.runs, max_iter=ITERATIONS, tol=0)
+        runs = grid(
+            "fcm1",
+            given.clusters,
+            fuzzifier=2.0,
+            init="random",
+            accelerate=False,
+            n_init=given.runs,
+            max_iter=ITERATIONS,
+            tol=0,
+        )
         measure("store", relation(matrix), runs, given.times)
         measure("array", relation(dense(matrix, "float32"), kind="squared-distance"), runs, given.times)
 

@@ -395,21 +395,46 @@ APPENDING = Selection(
 _run = partial(option, panel=RUNNING)
 
 
+def whole_numbers(text: str) -> list[int] | None:
+    """Return the whole numbers of a range such as 2-10 or 2:10, both ends included; None for any other text.
+
+    >>> whole_numbers("2-5"), whole_numbers("7")
+    ([2, 3, 4, 5], None)
+    """
+    found = re.fullmatch(r"(\d{1,9})\s*[-:]\s*(\d{1,9})", text.strip(), flags=re.ASCII)
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2])
+    if first > last:
+        raise InputError(f"{text!r} is an empty range: give the smaller number first, such as {last}-{first}")
+    if last - first >= MOST_IN_RANGE:
+        raise InputError(f"{text!r} has {last - first + 1:,} numbers: give at most {MOST_IN_RANGE:,}")
+    return list(range(first, last + 1))
+
+
+MOST_IN_RANGE = 1_000
+"""Numbers that a range such as 2-10 may stand for."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """Which runs of the clustering to make: one of each combination of the listed values."""
 
-    rule: list[RuleName] = _run(MISSING, f"One or more of {', '.join(RULES)}.")
-    n_clusters: list[int] = _run(MISSING, "Number of clusters.", name="clusters", metavar="C", least=1)
-    fuzzifier: list[float] | None = _run(
-        None, "Fuzzifier m of fcm1 and pcm1, above 1; 2 if not given.", metavar="M", above=1
+    n_clusters: list[int] = _run(
+        MISSING, "Number of clusters; 2-10 tries them all and recommends one.", name="clusters", metavar="C", least=1
+    )
+    rule: list[RuleName] = _run(["fcm2"], f"One or more of {', '.join(RULES)}.")
+    fuzzifier: list[Literal["auto"] | float] | None = _run(
+        None, "Fuzzifier m, above 1: of fcm1, auto if not given, and of pcm1, 2 if not given.", metavar="M", above=1
     )
     entropy_weight: list[Literal["auto"] | float] | None = _run(
         None, "lambda of fcm2, and of the fcm2 runs that initialise pcm; auto if not given.", above=0
     )
-    spread_scale: list[float] | None = _run(None, "Factor on the cluster widths of pcm; 1 if not given.", above=0)
+    spread_scale: list[Literal["auto"] | float] | None = _run(
+        None, "Factor on the cluster widths of pcm; auto if not given.", above=0
+    )
     n_init: int = _run(10, "Runs of each combination, from different starting points.", metavar="N", least=1)
-    init: list[str] = _run(["random"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")
+    init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")
     random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
     max_iter: int = _run(300, "Maximum number of iterations.", least=1)
     tol: float = _run(1e-5, "Converged when no membership changes by more than this.", least=0)
@@ -424,7 +449,7 @@ class RunOptions:
         f"First make the matrix Euclidean: {', '.join(METHODS)}, or a file (.npz) of `dasrel euclideanize`.",
         metavar="METHOD|FILE",
     )
-    accelerate: bool = _run(False, "Accelerate the iteration: fewer scans, other intermediate results.")
+    accelerate: bool = _run(True, "Accelerate the iteration: fewer scans, other intermediate results.")
 
     def __post_init__(self) -> None:
         for name, takers in TAKES.items():
@@ -445,6 +470,9 @@ class ClusterOptions:
     """How to make the runs of a clustering."""
 
     warm_start: str | None = _run(None, "Start from this result, which may have fewer objects.", metavar="RESULT")
+    choose: IndexName = _run("fuzzy_silhouette", f"Validity index that recommends a setting: {', '.join(INDICES)}.")
+    border: float = _run(0.9, "Objects whose largest membership is below this are on a border.", least=0, most=1)
+    picture: bool = _run(True, "Draw the partition, and the validity indices of several settings.")
     memory: int | str | None = _run(None, MEMORY, typed=str)
     strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.")
 

@@ -17,21 +17,43 @@ KINDS = {
 """The four kinds of matrix, with a description."""
 
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "fcm1": {"fuzzifier": 2.0},
+    "fcm1": {"fuzzifier": "auto"},
     "fcm2": {"entropy_weight": "auto"},
-    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
-    "pcm2": {"entropy_weight": "auto", "spread_scale": 1.0, "eta": "mean", "eta_refit": False},
+    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "spread_scale": "auto", "eta": "mean", "eta_refit": False},
+    "pcm2": {"entropy_weight": "auto", "spread_scale": "auto", "eta": "mean", "eta_refit": False},
     "hard": {},
 }
 """The rules, with the parameters of each and their defaults."""
 RULES = tuple(PARAMETERS)
+OTHER_RULES = {
+    "kmeans": "hard", "k-means": "hard", "hcm": "hard", "fcm": "fcm1", "rfcm": "fcm1",
+    "nerfcm": "fcm1 with on_negative heal", "irfcm": "fcm1 with a method of euclideanize", "pcm": "pcm1 or pcm2",
+}  # fmt: skip
+"""What other programs and the papers call the rules, and what to say here."""
 TAKES = {
     name: tuple(rule for rule in RULES if name in PARAMETERS[rule])
     for name in ("fuzzifier", "entropy_weight", "spread_scale")
 }
 """The parameters that commands and workflow files give to rules, with the rules that take each."""
-INITS = ("random", "rows", "k-means++")
+INITS = ("sample", "k-means++", "random", "rows")
 """The named initialisations of a run; memberships and models are given as arrays or files."""
+
+INDICES = {
+    "silhouette": True,
+    "fuzzy_silhouette": True,
+    "xie_beni": False,
+    "kwon": False,
+    "pbm": True,
+    "davies_bouldin": False,
+    "calinski_harabasz": True,
+    "partition_coefficient": True,
+    "modified_partition_coefficient": True,
+    "partition_entropy": False,
+    "within_between": False,
+    "pearson_gamma": True,
+    "dunn": True,
+}
+"""The validity indices of partitions, and whether a larger value is better."""
 
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 """The methods that make a matrix Euclidean."""

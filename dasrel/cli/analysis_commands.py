@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasrel.cli.console import Console, as_option, complain
+from dasrel.cli.console import Console, as_option, complain, spectrum_lines
 from dasrel.cli.options import DryRun, Force, OldStore, comma_list, command, option
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.runtime import Runtime
@@ -35,6 +35,7 @@ from dasrel.util.text import count_text, shown, size_text, some, time_text
 if TYPE_CHECKING:
     from dasrel.clustering.job import ClusterJob
     from dasrel.clustering.planning import ClusteringPlan, OnWorkers
+    from dasrel.clustering.result import Clustering
     from dasrel.util.limits import Range
 
 
@@ -58,13 +59,14 @@ def cluster_command(
     requested = runs.as_dict()
     if options.warm_start is not None:
         requested["warm_start"] = options.warm_start
+    requested |= {"choose": options.choose, "border": options.border}
     if dry_run:
         show_plan(console, prepare_job(store, requested, out, memory=options.memory, force=force))
         return
     checkpoint = checkpoint and replace(checkpoint, force=force)
     job = prepare_job(store, requested, out, memory=options.memory, force=force, resume=console.resume)
     with nullcontext() if job.finished else console.at(runtime):
-        result = job.run(checkpoint=checkpoint)
+        result = job.run(checkpoint=checkpoint, draw=pictures if options.picture else None)
     console.finish(checkpoint, out, "euclideanize", "cluster")
     console.result(result, result_lines(result))
     if options.strict and not result["converged"]:
@@ -74,13 +76,28 @@ def cluster_command(
         raise typer.Exit(NOT_CONVERGED)
 
 
+def pictures(found: Clustering, folder: Path, choose: str) -> None:
+    """Draw a clustering into its folder; matplotlib is imported only here, after the work."""
+    from dasrel.report.figures import clustering_pictures
+
+    clustering_pictures(found, folder, choose)
+
+
 def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that print a clustering result."""
     settings = result["settings"]
-    lines = [
-        ("results", shown(result["out"], limit=400)),
+    sample, recommended = result["sample"], result["recommended"]
+    began = ""
+    if sample is not None:
+        began = f", the best of {sample['runs']:,} on a sample of {count_text(sample['objects'], 'object')}"
+    unsound = [one for one in settings if one["flat"] or one["coincident_clusters"] or one["empty"]]
+    lines = [("results", shown(result["out"], limit=400))]
+    if len(unsound) == len(settings):
+        advice = "try fewer clusters, or smaller values of --entropy-weight, --fuzzifier or --spread-scale"
+        lines.append(("caution", f"clusters coincide or are empty: {advice}"))
+    lines += [
         ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
-        ("runs", f"{result['runs']:,}, of which {result['runs_converged']:,} converged"),
+        ("runs", f"{result['runs']:,}{began}; {result['runs_converged']:,} converged"),
         ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s"),
     ]
     changed = result.get("euclideanized")
@@ -103,24 +120,46 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     if len(settings) > 1:
         for one in settings:
             suffix = "" if one["converged"] else ", not converged"
+            suffix += ", clusters coincide or are empty" if one in unsound else ""
             sizes = " ".join(f"{size:,}" for size in one["sizes"])
-            lines.append((one["folder"], f"objective {one['objective']:.6g}, sizes {sizes}{suffix}"))
+            quality = one["validity"] or {}
+            indices = [name for name in ("fuzzy_silhouette", "silhouette", "xie_beni") if quality.get(name) is not None]
+            texts = [f"{name.replace('_', ' ')} {quality[name]:.3f}" for name in indices]
+            lines.append((one["folder"], f"{', '.join(texts)}, sizes {sizes}{suffix}"))
+        if recommended is not None:
+            lines.append(("recommended", f"{recommended['folder']}: {recommended['reason']}"))
         return lines
     one = settings[0]
+    border = result["requested"]["border"]
+    chosen = [
+        (ladder["parameter"].replace("_", " "), f"{ladder['chosen']:.6g}: {ladder['reason']}")
+        for ladder in one["ladders"]
+    ]
     weight = one["entropy_weight_used"]
     used = {"fuzzifier": one.get("fuzzifier"), "entropy weight": weight if one["rule"] == "fcm2" else None}
     numbers = "".join(f", {name} {value:.6g}" for name, value in used.items() if value is not None)
     return [
         *lines,
         ("rule", f"{one['rule']}, {count_text(one['n_clusters'], 'cluster')}{numbers}"),
+        *chosen,
         (
             "converged",
             f"{'yes' if one['converged'] else 'no'}, after {count_text(one['n_iter'], 'iteration')} (run {one['run']})",
         ),
         ("objective", f"{one['objective']:.8g}"),
+        *_silhouette_line(one, recommended),
         ("sizes", " ".join(f"{size:,}" for size in one["sizes"])),
         ("medoids", " ".join(shown(name) for name in one["medoids"])),
+        ("border", f"{count_text(one['border'], 'object')} with a largest membership below {border:g}"),
     ]
+
+
+def _silhouette_line(one: dict[str, Any], recommended: dict[str, Any] | None) -> list[tuple[str, str]]:
+    quality = one["validity"] or {}
+    if quality.get("silhouette") is None:
+        return []
+    doubt = "" if recommended is None or recommended["is_good"] else ": low, perhaps there are no clusters"
+    return [("silhouette", f"{quality['silhouette']:.3f}{doubt}")]
 
 
 @command
@@ -249,7 +288,9 @@ def _workers(text: str) -> list[int]:
 
 def show_plan(console: Console, job: ClusterJob, *, workers: dict[str, Any] | None = None, probe: float = 2.0) -> None:
     """Print the estimated cost of a clustering."""
-    plan, out = job.cost(workers=workers, probe_seconds=probe), job.out
+    from dasrel.clustering.planning import plan_job
+
+    plan, out = plan_job(job, workers=workers, probe_seconds=probe), job.out
     values = {"dry_run": True, "out": None if out is None else str(out), **plan.as_dict(), "seconds": console.seconds}
     lines = plan_lines(plan)
     if out is not None:
@@ -266,7 +307,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         if plan.bundles == 1
         else f", in {count_text(plan.bundles, 'bundle')}: memory does not allow them all at once"
     )
-    parts = [("iterations", plan.n_iter), ("entropy weight", plan.first_scans)]
+    parts = [("iterations", plan.n_iter), ("for automatic values", plan.first_scans)]
     parts += [("euclideanize", plan.euclideanize_scans)]
     listed = [f"{name} {range_text(part)}" for name, part in parts if part.most]
     of = f": {'; '.join(listed)}" if len(listed) > 1 else ""
@@ -361,30 +402,6 @@ def spectrum_command(
     values_found = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
     console.result({**values_found, "seconds": console.seconds}, spectrum_lines(values_found))
     console.finish(checkpoint, picture, "spectrum")
-
-
-def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines that print a spectrum."""
-    answer = {True: "yes", False: "no", None: "unknown: too few scans"}[found["is_euclidean"]]
-    if found["is_euclidean"] is False:
-        answer += (
-            f"; at least {found['n_negative']:,} negative eigenvalues; adding a constant of {found['spread']:.6g} makes"
-            " it Euclidean"
-        )
-    lines = [
-        ("objects", f"{found['n_objects']:,}"),
-        ("Euclidean", answer),
-        ("lowest", _numbers(found["lowest"], found["lowest_residuals"])),
-        ("highest", _numbers(found["highest"], found["highest_residuals"])),
-        ("entropy threshold", f"{found['entropy_threshold']:.6g} (above it all clusters of fcm2 are equal)"),
-        ("scans", f"{found['scans']}, {found['stopped']}"),
-    ]
-    return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
-
-
-def _numbers(values: Any, residuals: Any) -> str:
-    first = f"{values[0]:.6g} +- {residuals[0]:.1g}"
-    return "  ".join([first, *(f"{value:.4g}" for value in values[1:])])
 
 
 @command

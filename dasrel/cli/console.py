@@ -370,3 +370,27 @@ def _bar(stream: TextIO) -> Any:
         redirect_stdout=False,
         refresh_per_second=5,
     )
+
+
+def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines that print a spectrum."""
+    answer = {True: "yes", False: "no", None: "unknown: too few scans"}[found["is_euclidean"]]
+    if found["is_euclidean"] is False:
+        answer += (
+            f"; at least {found['n_negative']:,} negative eigenvalues; adding a constant of {found['spread']:.6g} makes"
+            " it Euclidean"
+        )
+    lines = [
+        ("objects", f"{found['n_objects']:,}"),
+        ("Euclidean", answer),
+        ("lowest", _numbers(found["lowest"], found["lowest_residuals"])),
+        ("highest", _numbers(found["highest"], found["highest_residuals"])),
+        ("entropy threshold", f"{found['entropy_threshold']:.6g} (above it all clusters of fcm2 are equal)"),
+        ("scans", f"{found['scans']}, {found['stopped']}"),
+    ]
+    return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
+
+
+def _numbers(values: Any, residuals: Any) -> str:
+    first = f"{values[0]:.6g} +- {residuals[0]:.1g}"
+    return "  ".join([first, *(f"{value:.4g}" for value in values[1:])])

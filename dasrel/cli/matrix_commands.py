@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dasrel.cli.analysis_commands import spectrum_lines
-from dasrel.cli.console import Console, complain
+from dasrel.cli.console import Console, complain, spectrum_lines
 from dasrel.cli.options import (
     DryRun,
     Force,

@@ -29,9 +29,10 @@ from dasrel.options import (
     Selection,
     made,
     option_fields,
+    whole_numbers,
 )
 from dasrel.util.limits import memory_limit
-from dasrel.vocabulary import KINDS
+from dasrel.vocabulary import KINDS, OTHER_RULES, RULES
 
 OUTPUT = "Output"
 
@@ -60,8 +61,8 @@ OldStore = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folde
 def comma_list(text: str, kind: Any = str) -> list[Any]:
     """Read values with commas between them: text, numbers, or one of the choices of a Literal.
 
-    >>> comma_list("2,3", int), comma_list("auto, 0.5", Literal["auto"] | float)
-    ([2, 3], ['auto', 0.5])
+    >>> comma_list("2,5-7", int), comma_list("auto, 0.5", Literal["auto"] | float)
+    ([2, 5, 6, 7], ['auto', 0.5])
     """
     members = get_args(kind) if not isinstance(kind, type) and get_origin(kind) is not Literal else (kind,)
     words = [word for one in members for word in get_args(one)]
@@ -71,13 +72,20 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
         try:
             if not part:
                 raise ValueError
+            if number is int and whole_numbers(part) is not None:
+                values += whole_numbers(part) or []
+                continue
             values.append(part if number is None or part in words else number(part))
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
         except ValueError:
             wanted = {None: "words", int: "whole numbers", float: "numbers"}[number]
             also = f" or {', '.join(words)}" if number and words else ""
             raise typer.BadParameter(f"{text!r}: give {wanted}{also} with commas between them") from None
         if number is None and words and part not in words:
-            raise typer.BadParameter(f"{part!r} is not one of {', '.join(words)}")
+            here = OTHER_RULES.get(part.lower()) if words == list(RULES) else None
+            other = f": it is called {here} here" if here else ""
+            raise typer.BadParameter(f"{part!r} is not one of {', '.join(words)}{other}")
     return values
 
 
@@ -202,7 +210,7 @@ def _parameter(one: OptionField) -> inspect.Parameter:
     if kind in (int, float):
         bounds = {"min": one.option.least, "max": one.option.most}
         more |= {name: bound for name, bound in bounds.items() if bound is not None}
-    flag = option(_flag(one), one.option.help, one.option.panel, **more)
+    flag = option(_flags(one), one.option.help, one.option.panel, **more)
     kind = kind | None if default is None else kind
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]
@@ -211,6 +219,12 @@ def _parameter(one: OptionField) -> inspect.Parameter:
 
 def _flag(one: OptionField) -> str:
     return f"--{one.name.replace('_', '-')}"
+
+
+def _flags(one: OptionField) -> str:
+    """Return the option's declaration: what is on by default can be switched off."""
+    flag = _flag(one)
+    return f"{flag}/--no-{flag[2:]}" if one.type is bool and one.default is True else flag
 
 
 def _made(group: Any, values: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ A bundle is any mixture of runs that take part in the same scans:
                         all runs, if any needs it)
 
 All runs are in one bundle unless memory forbids it. The iterations of pcm1 and pcm2 include those of the fcm2 run that
-they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see `fit.first_starts`.
+they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see `first_starts`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 from dasrel.clustering import rules
 from dasrel.clustering.model import Model
 from dasrel.clustering.rules import Rule, Weights
-from dasrel.clustering.runs import Run, RunResult
+from dasrel.clustering.runs import Run, RunResult, Start
 from dasrel.engine.relation import LeftProducts, Relation, product_shape
 from dasrel.engine.scan import Plan, brought_here, needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import WorkerMemory
@@ -99,6 +99,11 @@ class FinishedRun:
     half: Float
     """v_i'D v_i / 2, (c,)."""
 
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        """By which runs of a setting are compared: sound ones first, then the lowest score, then the earlier run."""
+        return not self.result.is_sound, self.result.score, self.index
+
     def packed(self) -> dict[str, Any]:
         """Return the arrays and numbers for a checkpoint; the run is known by its index."""
         numbers = self.result.packed()
@@ -110,15 +115,6 @@ class FinishedRun:
     def unpacked(stored: dict[str, Any], result: RunResult) -> FinishedRun:
         """Return the finished run from what `packed` returned, and its result."""
         return FinishedRun(stored["place"], result, *(stored[name] for name in ("U", "d", "V", "half")))
-
-
-class Start(NamedTuple):
-    """The first centres of a run."""
-
-    V: Float
-    """Weights of the objects, (1, c, n)."""
-    U: Float | None = None
-    """The memberships (1, c, n) that the weights were made from; None where there are none."""
 
 
 class Update(NamedTuple):
@@ -240,7 +236,8 @@ class RunState:
             if self.first:
                 self._begin_possibilistic(U, d, score, converged, mean_distance)
                 return None
-            return self._finished(U, d, half, objective, score, converged, int(W.empty.sum()))
+            present = np.bincount(U[0].argmax(axis=0), minlength=len(U[0]))
+            return self._finished(U, d, half, objective, score, converged, int((present == 0).sum()))
         if reseed and own is not None:
             U, W = self._reseed(U, W, own, small)
         self._move(U, W, objective, plain=reseed)
@@ -554,14 +551,6 @@ def split_by_memory(
         there = all(not most or task * threads + beside <= most for most, threads in workers.values())
         return there and needed(columns, held) <= limit
 
-    if any(run.entropy_weight == "auto" for run in runs):
-        first = needed(LANCZOS_BLOCK, eigenvalue_memory(n))
-        if first > limit:
-            raise MemoryLimitError(
-                f"the automatic entropy weight needs {size_text(first)} for {count_text(n, 'object')} and the limit is"
-                f" {size_text(limit)}",
-                remedy="raise {memory}, or say {entropy_weight=NUMBER}",
-            )
     bundles: list[IndexedRuns] = [[]]
     columns, held = 0, kept + update
     most_held = held
@@ -593,6 +582,19 @@ def split_by_memory(
 def eigenvalue_memory(n: int) -> int:
     """Return the bytes of the basis in the search for entropy_weight="auto"."""
     return 8 * n * LANCZOS_BLOCK * (2 * LANCZOS_SCANS + 8)
+
+
+def check_eigenvalue_memory(relation: Relation, *, memory: int | str | None = None) -> None:
+    """Raise if the search for entropy_weight="auto" does not fit into memory."""
+    limit, n = limits.memory_limit(memory), relation.n_objects
+    (fixed, task), _, _ = _scan_memory(relation)(LANCZOS_BLOCK)
+    needed = eigenvalue_memory(n) + fixed + (0 if parallel.active_client() is not None else task)
+    if needed > limit:
+        raise MemoryLimitError(
+            f"the automatic entropy weight needs {size_text(needed)} for {count_text(n, 'object')} and the limit is"
+            f" {size_text(limit)}",
+            remedy="raise {memory}, or say {entropy_weight=NUMBER}",
+        )
 
 
 def _scan_memory(relation: Relation) -> Callable[[int], tuple[tuple[int, int], tuple[int, int], int]]:

@@ -43,9 +43,10 @@ _PARAMETERS = f"""
         Number of runs with different random initialisations. They share all scans, and the one with the lowest
         objective is kept. From given memberships or a model there is one run.
     init
-        Initialisation: "random" memberships, "rows" of the matrix, "k-means++" on its rows, an (n, c) array of
-        memberships, or a model (`Model`, or the path of its .npz file), possibly of fewer objects of this matrix,
-        identified by their ids; clusters then keep the model's numbers.
+        Initialisation: "sample", the best of all runs on some of the objects (k-means++), "k-means++" on all objects,
+        "random" memberships, "rows" of the matrix, an (n, c) array of memberships, or a model (`Model`, or the path of
+        its .npz file), possibly of fewer objects of this matrix, identified by their ids; clusters then keep the
+        model's numbers.
     max_iter
         Most iterations of a run. An iteration is one scan for all runs together.
     tol
@@ -61,7 +62,7 @@ _PARAMETERS = f"""
         Make the matrix Euclidean first: "spread", "ultrametric" (iRFCM), "power", "exponential" or "log", a
         `Euclideanized`, or the path of its file; None leaves it as it is. See `dasrel.euclideanize`.
     accelerate
-        Extrapolate (SQUAREM): fewer iterations, other intermediate values.
+        Extrapolate (SQUAREM): fewer iterations, other intermediate values; False reproduces the papers step by step.
     kind
         What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
     memory
@@ -100,14 +101,14 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     n_clusters: int = field(default=8, kw_only=False)
     n_init: int = 10
-    init: Any = "random"
+    init: Any = "sample"
     max_iter: int = 300
     tol: float = 1e-5
     random_state: Any = None
     on_negative: Literal["error", "heal"] = "error"
     spread: float = 0.0
     euclideanize: Any = None
-    accelerate: bool = False
+    accelerate: bool = True
     kind: str | None = None
     memory: int | str | None = None
     checkpoint: Checkpoint | None = None
@@ -130,8 +131,8 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         y
             Not used.
 
-        Cost: as many scans as the slowest of `n_init` runs has iterations, and at most 10 before them where
-        entropy_weight is "auto"; see `dasrel.cluster`. Before that, an array is read once to check it, and
+        Cost: as many scans as the slowest run has iterations, and some before and after them where a parameter is
+        "auto" or init="sample"; see `dasrel.cluster`. Before that, an array is read once to check it, and
         `euclideanize` takes scans of its own.
         """
         init, n_init = self._initial()
@@ -244,10 +245,11 @@ def _is_plain(X: Any) -> bool:
 class FuzzyCMeans(_CMeans):
     """Relational fuzzy c-means (fcm1, RFCM): memberships u = 1 / sum_j (d_i / d_j)^(1/(m-1)).
 
-    `fuzzifier` is m, a number above 1: near 1 clusters are hard, far above they coincide.
+    `fuzzifier` is m, a number above 1: near 1 clusters are hard, far above they coincide. "auto" is the largest of some
+    values whose silhouette is within 1 % of the best.
     """
 
-    fuzzifier: float = 2.0
+    fuzzifier: float | Literal["auto"] = "auto"
     _rule = "fcm1"
     _own = ("fuzzifier",)
 
@@ -256,8 +258,8 @@ class FuzzyCMeans(_CMeans):
 class EntropyFuzzyCMeans(_CMeans):
     """Fuzzy c-means with an entropy term (fcm2): memberships are the softmax of -d / lambda.
 
-    `entropy_weight` is lambda, a number above 0 on the scale of squared dissimilarities; "auto" is half of the value
-    at which all clusters coincide.
+    `entropy_weight` is lambda, a number above 0 on the scale of squared dissimilarities; "auto" is the largest of some
+    values whose silhouette is within 1 % of the best.
     """
 
     entropy_weight: float | Literal["auto"] = "auto"
@@ -270,12 +272,12 @@ class PossibilisticCMeans(_CMeans):
     """Possibilistic c-means (pcm1): memberships u = 1 / (1 + (d / eta)^(1/(m-1))), which need not have sum 1.
 
     `fuzzifier` is m, above 1. The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same
-    `init`, times `spread_scale`.
+    `init`, times `spread_scale`; "auto" is the largest of some values at which clusters do not coincide.
     """
 
     fuzzifier: float = 2.0
     entropy_weight: float | Literal["auto"] = "auto"
-    spread_scale: float = 1.0
+    spread_scale: float | Literal["auto"] = "auto"
     _rule = "pcm1"
     _own = ("fuzzifier", "entropy_weight", "spread_scale")
 
@@ -285,11 +287,11 @@ class EntropyPossibilisticCMeans(_CMeans):
     """Possibilistic c-means with an entropy term (pcm2): memberships u = exp(-d / eta), which need not have sum 1.
 
     The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
-    `spread_scale`.
+    `spread_scale`; "auto" is the largest of some values at which clusters do not coincide.
     """
 
     entropy_weight: float | Literal["auto"] = "auto"
-    spread_scale: float = 1.0
+    spread_scale: float | Literal["auto"] = "auto"
     _rule = "pcm2"
     _own = ("entropy_weight", "spread_scale")
 

@@ -10,44 +10,39 @@ so that they differ only in their initial memberships. The lowest objective wins
 
 Objectives of different settings are not comparable: a grid has one best run per setting.
 
-`BundleResults` holds the results of finished runs, the best of each setting and the running bundle; a checkpoint saves
-it, and a resumed clustering continues from it to the same bits.
+A parameter that is "auto" stands for a ladder of values, from which one is chosen; see `ladder`.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from itertools import compress
+from operator import not_
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dasrel.clustering import rules
-from dasrel.clustering.bundle import (
-    LANCZOS_BLOCK,
-    LANCZOS_SCANS,
-    Bundle,
-    BundleStats,
-    FinishedRun,
-    IndexedRuns,
-    RunState,
-    Start,
-    run_bundle,
-    split_by_memory,
-    starting_spread,
-    unspread,
+from dasrel.clustering.bundle import FinishedRun, check_eigenvalue_memory, starting_spread
+from dasrel.clustering.ladder import (
+    automatic_parameter,
+    begins_with_fcm2,
+    choose,
+    first_run,
+    needs_threshold,
+    rungs,
 )
 from dasrel.clustering.model import Model
 from dasrel.clustering.result import Clustering
-from dasrel.clustering.runs import Partition, Run, RunResult, checked_runs, stored_run
+from dasrel.clustering.runs import Ladder, Partition, Run, RunResult, Start, checked_runs, stored_run
+from dasrel.clustering.sample import centres_on_all, run_on_sample, sample_size
+from dasrel.clustering.stage import BundleResults, run_stage, top_eigenvalue
+from dasrel.clustering.validity import Grouping, Validity, joined, judged
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, relation as as_relation
-from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
-from dasrel.geometry.lanczos import Operator, Search, lanczos
-from dasrel.util import Float
+from dasrel.errors import DasrelWarning, InputError
+from dasrel.util import progress
 from dasrel.util.text import count_text, some
 
 
@@ -57,6 +52,7 @@ def cluster(
     *,
     kind: str | None = None,
     keep_all: bool = False,
+    judge: bool = False,
     memory: int | str | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Clustering:
@@ -72,16 +68,21 @@ def cluster(
         What the numbers of an array are.
     keep_all
         Whether the memberships of all runs are returned, not only those of the best run of every setting.
+    judge
+        Whether to compute the validity indices of the best run of every setting (`Clustering.quality`).
     memory
         Memory that may be used on this machine, such as "2GiB"; by default half of the machine's. Runs that do not
         fit into one bundle are split into several, with a warning.
     checkpoint
         Saves the state between scans, to be resumed to the same bits.
 
-    Cost: as many scans as the slowest run has iterations, and at most 10 before for entropy_weight="auto"; about
-    44 n c bytes per run (float32) and 24 n c bytes per result that is kept.
+    Cost: as many scans as the slowest run has iterations. Before them, at most 10 for entropy_weight="auto" and 2 for
+    init="sample"; after them, 1 to judge the values of "auto" and the settings. pcm1 and pcm2 with a parameter that is
+    "auto" begin when their fcm2 runs have ended. About 44 n c bytes per run (float32) and 24 n c bytes per result that
+    is kept.
     """
-    return prepare_clustering(matrix, runs, kind=kind, keep_all=keep_all, memory=memory).run(checkpoint)
+    prepared = prepare_clustering(matrix, runs, kind=kind, keep_all=keep_all, judge=judge, memory=memory)
+    return prepared.run(checkpoint)
 
 
 def prepare_clustering(
@@ -90,6 +91,7 @@ def prepare_clustering(
     *,
     kind: str | None = None,
     keep_all: bool = False,
+    judge: bool = False,
     memory: int | str | None = None,
 ) -> PreparedClustering:
     """Check the arguments of `cluster` against the matrix. Cost: no tile is read."""
@@ -97,7 +99,7 @@ def prepare_clustering(
     relation = given_relation(matrix, kind)
     source = relation.matrix
     return PreparedClustering(
-        relation, checked_runs(listed, relation.n_objects, source.ids, source.diagonal), keep_all, memory
+        relation, checked_runs(listed, relation.n_objects, source.ids, source.diagonal), keep_all, judge, memory
     )
 
 
@@ -117,6 +119,7 @@ class PreparedClustering:
     relation: Relation
     runs: list[Run]
     keep_all: bool
+    judge: bool
     memory: int | str | None
 
     def run(self, checkpoint: Checkpoint | None) -> Clustering:
@@ -127,48 +130,197 @@ class PreparedClustering:
                 "the rule hard runs without the spread: its objective is the same, but a spread freezes its steps"
             )
             runs = [replace(run, spread=0.0) if run.rule == "hard" else run for run in runs]
-        bundles, scan_memory = split_by_memory(relation, runs, keep_all=self.keep_all, memory=self.memory)
+        needs_eigenvalue = any(map(needs_threshold, runs))
+        if needs_eigenvalue:
+            check_eigenvalue_memory(relation, memory=self.memory)
 
         def about() -> dict[str, Any]:
-            identity = relation.identity()
-            return {"relation": identity, "keep_all": self.keep_all, "run": [stored_run(run) for run in runs]}
+            known = {"relation": relation.identity(), "keep_all": self.keep_all, "run": [stored_run(r) for r in runs]}
+            # "auto" was a single value in checkpoints of earlier versions: those cannot be resumed
+            return {**known, "automatic": "ladder"} if needs_eigenvalue else known
 
         with checkpoint_writer(checkpoint, "cluster", about) as keep:
-            bundles = _resumed_bundles(bundles, keep.state("bundles"))
-            if len(bundles) > 1:
-                notes.add(
-                    f"{count_text(len(runs), 'run')} do not fit into memory at once and were split into"
-                    f" {count_text(len(bundles), 'bundle')}, each with its own scans",
-                    remedy="raise {memory} to make fewer scans",
-                )
-            first = entropy_weights(relation, runs, scan_memory, keep)
-            if first["without_value"]:
+            first: dict[str, Any] = {"eigenvalue": None, "scans": 0}
+            if needs_eigenvalue:
+                first = top_eigenvalue(relation, self.memory, keep)
+            if needs_eigenvalue and not first["eigenvalue"] > 0:
                 notes.add("all objects are equal, so that the automatic entropy weight has no value: 1 was used")
-            weights = {int(index): value for index, value in first["weights"].items()}
-            indices = [[index for index, _ in bundle] for bundle in bundles]
-            done = BundleResults.unpacked(keep.state("bundles"), runs, self.keep_all)
-            while done.bundle < len(bundles):
-                bundle = done.running or first_bundle(relation, bundles[done.bundle], weights)
-
-                def step(running: Bundle | None) -> None:
-                    keep.step("bundles", lambda: {**done.packed(running), "bundles": indices})
-
-                run_bundle(relation, bundle, deliver=done.add, on_step=step, stats=done.stats, memory=scan_memory)
-                done.bundle, done.running = done.bundle + 1, None
-                if done.bundle < len(bundles):
-                    step(None)
+            stages = _Stages(self, first["eigenvalue"], keep, notes)
+            winners = stages.run(runs)
+            quality = stages.judge_winners(winners, required=self.judge)
             scans, seconds = keep.scans, keep.seconds
 
-        results = tuple(result for result in done.table if result is not None)
-        _check_results(results, first["eigenvalue"], relation.n_objects, notes)
-        settings = dict.fromkeys(run.setting for run in runs)
+        results = tuple(row for done in stages.done for row in done.results())
+        _check_results(
+            results, [winner.finished.result for winner in winners], first["eigenvalue"], relation.n_objects, notes
+        )
         return Clustering(
-            tuple(_partition(relation, done.best[setting]) for setting in settings),
-            tuple(_partition(relation, done.kept[index]) for index in sorted(done.kept)),
-            results, scans=scans, first_scans=first["scans"], bundles=len(bundles), columns=tuple(done.stats.columns),
-            seconds=seconds, update_seconds=done.stats.update_seconds, largest_eigenvalue=first["eigenvalue"],
-            warnings=notes.issue(), relation=relation,
+            tuple(_partition(relation, winner.finished) for winner in winners),
+            tuple(_partition(relation, one) for done in stages.done for _, one in sorted(done.kept.items())),
+            results, scans=scans, first_scans=first["scans"], bundles=sum(done.bundles for done in stages.done),
+            columns=tuple(width for done in stages.done for width in done.stats.columns), seconds=seconds,
+            update_seconds=sum(done.stats.update_seconds for done in stages.done),
+            largest_eigenvalue=first["eigenvalue"], warnings=notes.issue(),
+            requested=tuple(winner.run for winner in winners),
+            ladders=tuple(winner.ladders for winner in winners), sample=stages.sample, quality=quality,
+            relation=relation,
         )  # fmt: skip
+
+
+class _Winner(NamedTuple):
+    """The best run of a requested setting."""
+
+    run: Run
+    """As it was requested."""
+    finished: FinishedRun
+    ladders: tuple[Ladder, ...]
+    """What "auto" tried, one for each automatic parameter."""
+
+
+class _Stages:
+    """The stages of a clustering: first the runs that wait for no other, then pcm1 and pcm2 from their fcm2 runs."""
+
+    def __init__(
+        self, job: PreparedClustering, eigenvalue: float | None, keep: CheckpointWriter, notes: _Warnings
+    ) -> None:
+        self.relation, self.keep_all, self.memory = job.relation, job.keep_all, job.memory
+        self.eigenvalue = eigenvalue
+        self.keep, self.notes = keep, notes
+        self.sample: dict[str, Any] | None = None
+        self.done: list[BundleResults] = []
+        self._judged: dict[int, Validity] = {}
+
+    def run(self, runs: Sequence[Run]) -> list[_Winner]:
+        """Return the winner of each setting, in the order in which settings were requested."""
+        requested = {run.setting: run for run in reversed(runs)}
+        requested = {setting: requested[setting] for setting in dict.fromkeys(run.setting for run in runs)}
+        ladders = {_key(value): first_run(run).setting for run in runs for value in self._values(first_run(run))}
+        values = {_key(value): value for run in runs for value in self._values(first_run(run))}
+        listed, starts = self._started(list(values.values()), list(ladders.values()))
+        finished = self.keep.result("stage")
+        if finished is None:
+            done = self._stage("bundles", listed, starts)
+            silhouettes = self._silhouettes([first_run(run) for run in requested.values()], done)
+        else:
+            done = BundleResults.unpacked(finished["state"], listed, self.keep_all)
+            silhouettes = {listed[k].setting: value for k, value in finished["silhouettes"]}
+        winners = {s: self._winner(run, first_run(run), done, silhouettes) for s, run in requested.items()}
+        self.done.append(done)
+        later = {s: _after_fcm2(winner) for s, winner in winners.items() if begins_with_fcm2(winner.run)}
+        if later:
+            if finished is None:
+                done.forget_others([winner.finished for winner in winners.values()])
+                at = {run.setting: k for k, run in enumerate(listed)}
+                pairs = [[at[setting], value] for setting, value in silhouettes.items()]
+                self.keep.finish("stage", {"state": done.packed(), "silhouettes": pairs})
+            done = self._stage("second", [value for run in later.values() for value in self._values(run)], {})
+            before = {v.setting: winners[s] for s, run in later.items() for v in self._values(run)}
+            done.change_results(lambda one: _after(one, before[one.run.setting]))
+            silhouettes = self._silhouettes(list(later.values()), done)
+            for s, run in later.items():
+                winner = self._winner(requested[s], run, done, silhouettes)
+                winners[s] = winner._replace(ladders=(*winners[s].ladders, *winner.ladders))
+            self.done.append(done)
+        return list(winners.values())
+
+    def judge_winners(self, winners: Sequence[_Winner], *, required: bool) -> Validity | None:
+        """Return the validity indices of the winners, if they are required or known from the choice of their values.
+
+        Cost: no scan where all are known, else one.
+        """
+        known = [self._judged.get(id(winner.finished.U)) for winner in winners]
+        if all(one is not None for one in known):
+            return joined([one for one in known if one is not None])
+        if not required:
+            return None
+        return judged(self.relation, [_grouping(winner.finished) for winner in winners], memory=self.memory)
+
+    def _values(self, run: Run) -> list[Run]:
+        """Return the runs of a ladder, or the run itself."""
+        spread = starting_spread(self.relation, run)
+        top = 0.0 if self.eigenvalue is None else 2 * (self.eigenvalue + spread / 2) / self.relation.n_objects
+        return rungs(run, top)
+
+    def _started(self, runs: list[Run], ladders: list[Any]) -> tuple[list[Run], dict[int, Start]]:
+        """Replace runs that start from a sample by the best of them with their first centres."""
+        relation, n = self.relation, self.relation.n_objects
+        is_sampled = [isinstance(run.init, str) and run.init == "sample" for run in runs]
+        others = list(compress(runs, map(not_, is_sampled)))
+        sampled = list(compress(runs, is_sampled))
+        if not sampled:
+            return runs, {}
+        size = sample_size(n, max(run.n_clusters for run in sampled))
+        found = self.keep.result("sample")
+        if found is None:
+            found = run_on_sample(relation, sampled, list(compress(ladders, is_sampled)), size, memory=self.memory)
+            self.keep.finish("sample", found)
+        self.sample = {"objects": size, "runs": len(sampled), "finalists": len(found["index"])}
+        listed = [*others, *(sampled[k] for k in found["index"])]
+        centres = (centres_on_all(V, found["positions"], n) for V in found["V"])
+        return listed, {len(others) + k: start for k, start in enumerate(centres)}
+
+    def _stage(self, phase: str, runs: Sequence[Run], starts: Mapping[int, Start]) -> BundleResults:
+        return run_stage(
+            self.relation, runs, phase=phase, keep=self.keep, starts=starts, keep_all=self.keep_all,
+            memory=self.memory, warn=self.notes.add,
+        )  # fmt: skip
+
+    def _silhouettes(self, runs: Sequence[Run], done: BundleResults) -> dict[Any, float]:
+        """Return the mean silhouette of the best run of every value of a ladder, by its setting.
+
+        Cost: one scan if there is a ladder of several values, for all of them.
+        """
+        ladders = [self._best_of_values(run, done) for run in runs]
+        several = {setting: one for ladder in ladders if len(ladder) > 1 for setting, one in ladder.items()}
+        if not several:
+            return {}
+        progress.current().say("silhouettes")
+        found = judged(self.relation, [_grouping(one) for one in several.values()], memory=self.memory)
+        for k, one in enumerate(several.values()):
+            self._judged[id(one.U)] = found.take([k])
+        values = np.nan_to_num(found["silhouette"], nan=-1.0).tolist()  # a single cluster has none
+        return dict(zip(several, values, strict=True))
+
+    def _best_of_values(self, run: Run, done: BundleResults) -> dict[Any, FinishedRun]:
+        """Return the best run of each value of a ladder that was run on all objects, by its setting."""
+        settings = [value.setting for value in self._values(run)]
+        return {setting: done.best[setting] for setting in settings if setting in done.best}
+
+    def _winner(self, requested: Run, run: Run, done: BundleResults, silhouettes: Mapping[Any, float]) -> _Winner:
+        values = [value.setting for value in self._values(run) if value.setting in done.settings()]
+        parameter = automatic_parameter(run)
+        if parameter is None:
+            return _Winner(requested, done.best[values[0]], ())
+        ladder = choose(parameter, [done.best_result(v) for v in values], [silhouettes.get(v, 0.0) for v in values])
+        return _Winner(requested, done.best[ladder.results[ladder.chosen].run.setting], (ladder,))
+
+
+def _key(run: Run) -> tuple[Any, ...]:
+    """Return what tells runs apart that are made together: pcm1, pcm2 and fcm2 may want the same fcm2 run."""
+    init = run.init if isinstance(run.init, str) else id(run.init)
+    how = (run.max_iter, run.tol, run.stop, run.norm, run.accelerate)
+    return (*run.setting, *how, init, run.random_state, run.restart)
+
+
+def _after_fcm2(winner: _Winner) -> Run:
+    """Return the run of pcm1 or pcm2 that begins at the fcm2 run chosen for it."""
+    first = winner.finished
+    return replace(winner.run, init=first.U.T, entropy_weight=first.result.entropy_weight)
+
+
+def _after(result: RunResult, before: _Winner) -> RunResult:
+    """Return the result of pcm1 or pcm2 as of the run requested, with the iterations and the score of its fcm2 run."""
+    first = before.finished.result
+    score = result.score if result.run.eta == "overall" else first.score
+    return replace(
+        result, run=replace(result.run, init=before.run.init), n_iter=result.n_iter + first.n_iter, score=score,
+        converged=result.converged and first.converged, entropy_weight=first.entropy_weight,
+    )  # fmt: skip
+
+
+def _grouping(finished: FinishedRun) -> Grouping:
+    run = finished.result.run
+    return Grouping.of_memberships(f"run {finished.index}", finished.U, run.theta)
 
 
 class _Warnings:
@@ -186,302 +338,57 @@ class _Warnings:
         return tuple(map(str, self._notes))
 
 
-def _check_results(results: Sequence[RunResult], eigenvalue: float | None, n: int, notes: _Warnings) -> None:
-    """Add a warning for each way in which runs ended badly."""
-    total = len(results)
+def _check_results(
+    results: Sequence[RunResult], best: Sequence[RunResult], eigenvalue: float | None, n: int, notes: _Warnings
+) -> None:
+    """Add a warning for each way in which runs ended badly.
+
+    Of a ladder only the runs of the value that was chosen count; the others were meant to be tried. Coincident and
+    empty clusters count where the best run has them.
+    """
+    chosen = {result.run.setting: result for result in best}
+    total = sum(result.run.setting in chosen for result in results)
 
     def tell(which: list[int], text: str, remedy: str | None = None) -> None:
         if which:
             notes.add(f"{len(which)} of {count_text(total, 'run')} {text}", where=f"runs {some(which)}", remedy=remedy)
 
     def those(test: Any) -> list[int]:
-        return [k for k, r in enumerate(results) if test(r)]
+        return [k for k, r in enumerate(results) if r.run.setting in chosen and test(r)]
+
+    def bad(test: Any) -> list[int]:
+        return those(lambda r: test(r) and test(chosen[r.run.setting]))
 
     tell(those(lambda r: not r.converged), "did not converge", "raise {max_iter} or {tol}")
     if eigenvalue is not None:
         above = those(lambda r: r.run.rule == "fcm2" and r.entropy_weight > 2 * (eigenvalue + r.beta / 2) / n)
         tell(above, "have an entropy weight above the value at which U = 1/c attracts, 2 lambda_max / n")
-    fuzzy = those(lambda r: r.flat and not r.run.is_possibilistic)
+    fuzzy = bad(lambda r: r.flat and not r.run.is_possibilistic)
     tell(fuzzy, "ended with U = 1/c, which says nothing", "lower {fuzzifier} or {entropy_weight}")
-    pairs = those(lambda r: r.coincident_clusters and r.run.is_possibilistic)
+    pairs = bad(lambda r: r.coincident_clusters and r.run.is_possibilistic)
     tell(pairs, "ended with coincident clusters", "lower {spread_scale} or {n_clusters}")
-    pairs = those(lambda r: r.coincident_clusters and not r.flat and not r.run.is_possibilistic)
+    pairs = bad(lambda r: r.coincident_clusters and not r.flat and not r.run.is_possibilistic)
     tell(pairs, "ended with coincident clusters", "lower {fuzzifier}, {entropy_weight} or {n_clusters}")
     healed = those(lambda r: r.negative_distances and r.run.on_negative == "heal" and r.run.rule != "hard")
     tell(healed, "met negative distances and were healed by a spread of their own (beta in the table)")
     left = those(lambda r: r.negative_distances and (r.run.on_negative != "heal" or r.run.rule == "hard"))
     tell(left, "met negative distances: the relation is not Euclidean, and the objective may rise")
-    rises = those(lambda r: r.rises)
+    rises = those(lambda r: r.rises and r.run.on_negative != "heal")
     tell(rises, "saw the objective rise: the relation is not Euclidean", "say {on_negative=heal} or {spread=BETA}")
-    tell(those(lambda r: r.empty), "ended with empty clusters: there are fewer different objects than clusters")
+    rises = those(lambda r: r.rises and r.run.on_negative == "heal")
+    tell(rises, "saw the objective rise although they were healed", "say {spread=BETA}, or Euclideanise the matrix")
+    empty = bad(lambda r: r.empty and not (r.flat or r.coincident_clusters))
+    tell(empty, "ended with clusters without objects", "lower {n_clusters}")
 
 
 def _partition(relation: Relation, finished: FinishedRun) -> Partition:
     result, source = finished.result, relation.matrix
     run, diagonal = result.run, source.diagonal
+    fuzzifier = None if run.fuzzifier is None else float(run.fuzzifier)
     model = Model(
         rule=run.rule, V=finished.V, half=finished.half, kind=source.kind, ids=np.array(source.ids, dtype=object),
-        beta=result.beta, fuzzifier=run.fuzzifier, entropy_weight=result.entropy_weight if run.rule == "fcm2" else None,
+        beta=result.beta, fuzzifier=fuzzifier, entropy_weight=result.entropy_weight if run.rule == "fcm2" else None,
         eta=None if result.eta is None else np.array(result.eta), steps=relation.view.steps,
         diagonal=None if diagonal is None else np.asarray(diagonal), has_terms=bool(relation.terms),
     )  # fmt: skip
     return Partition(result, finished.U.T, finished.d.T, model)
-
-
-class BundleResults:
-    """Results of finished runs, and the bundle that is running."""
-
-    def __init__(self, runs: Sequence[Run], keep_all: bool) -> None:
-        self.table: list[RunResult | None] = [None] * len(runs)
-        self.best: dict[tuple[Any, ...], FinishedRun] = {}
-        """By setting."""
-        self.kept: dict[int, FinishedRun] = {}
-        """By index, if all are kept."""
-        self.stats = BundleStats()
-        self.bundle = 0
-        """Index of the running bundle."""
-        self.running: Bundle | None = None
-        """Its state in the checkpoint that was resumed."""
-        self._keep_all = keep_all
-
-    def add(self, finished: FinishedRun) -> None:
-        """Add a run; its arrays are kept if it is the best of its setting, or if all are kept."""
-        result, setting = finished.result, finished.result.run.setting
-        self.table[finished.index] = result
-        best = self.best.get(setting)
-        better = best is None or (result.score, finished.index) < (best.result.score, best.index)
-        if better or self._keep_all:
-            finished = replace(finished, d=finished.d.copy())  # it was a slice of the product of all runs
-        if better:
-            self.best[setting] = finished
-        if self._keep_all:
-            self.kept[finished.index] = finished
-
-    def packed(self, running: Bundle | None) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
-        rows = [(index, row) for index, row in enumerate(self.table) if row is not None]
-        held = {finished.index: finished for finished in (*self.best.values(), *self.kept.values())}
-        return {
-            "rows": [[index, row.packed()] for index, row in rows],
-            "outcomes": [finished.packed() for finished in held.values()],
-            "best": [finished.index for finished in self.best.values()],
-            "columns": self.stats.columns,
-            "seconds": [self.stats.scan_seconds, self.stats.update_seconds],
-            "bundle": self.bundle,
-            "under_way": None if running is None else running.packed(),
-        }
-
-    @staticmethod
-    def unpacked(state: dict[str, Any] | None, runs: Sequence[Run], keep_all: bool) -> BundleResults:
-        """Return the results from what `packed` returned; empty ones without a state."""
-        done = BundleResults(runs, keep_all)
-        if state is None:
-            return done
-        rows = {index: RunResult.unpacked(row, runs[index]) for index, row in state["rows"]}
-        done.table = [rows.get(index) for index in range(len(runs))]
-        held = {one["place"]: FinishedRun.unpacked(one, rows[one["place"]]) for one in state["outcomes"]}
-        done.best = {runs[index].setting: held[index] for index in state["best"]}
-        done.kept = held if keep_all else {}
-        done.stats = BundleStats(state["columns"], *state["seconds"])
-        done.bundle = state["bundle"]
-        done.running = None if state["under_way"] is None else Bundle.unpacked(state["under_way"], runs)
-        return done
-
-
-def _resumed_bundles(bundles: list[IndexedRuns], state: dict[str, Any] | None) -> list[IndexedRuns]:
-    """Return the bundles of the checkpoint, even if memory would now allow wider ones: their states are saved."""
-    if state is None:
-        return bundles
-    begun: list[list[int]] = state["bundles"]
-    if len(begun) < len(bundles):
-        raise MemoryLimitError(
-            f"the checkpoint has {count_text(len(begun), 'bundle')} and memory allows only smaller ones here,"
-            f" {len(bundles)}",
-            remedy="raise {memory}",
-        )
-    runs = dict(one for bundle in bundles for one in bundle)
-    return [[(index, runs[index]) for index in bundle] for bundle in begun]
-
-
-# ---------------------------------------------------------------------------------- entropy weights and initial centres
-
-
-def entropy_weights(relation: Relation, runs: Sequence[Run], memory: int, keep: CheckpointWriter) -> dict[str, Any]:
-    """Return lambda of every run that needs one, by index: as given, or lambda_c / 2 = lambda_max(K) / n with spread.
-
-    Cost: no scan, or those of `largest_gram_eigenvalue`.
-    """
-    if keep.result("first") is not None:
-        return cast(dict[str, Any], keep.result("first"))
-    weights: dict[str, float] = {}
-    automatic = []
-    for index, run in enumerate(runs):
-        begins_with_fcm2 = run.rule == "fcm2" or (run.is_possibilistic and isinstance(run.init, str))
-        if begins_with_fcm2 and run.entropy_weight == "auto":
-            automatic.append(index)
-        elif begins_with_fcm2 and run.entropy_weight is not None:
-            weights[str(index)] = float(run.entropy_weight)
-    eigenvalue, without_value = None, False
-    if automatic:
-        base = unspread(relation)
-        gram = _replayable(lambda V: base.gram(V, memory=memory), keep)
-        eigenvalue = largest_gram_eigenvalue(gram, base.n_objects, memory=memory)
-        for index in automatic:
-            value = (eigenvalue + starting_spread(relation, runs[index]) / 2) / relation.n_objects
-            without_value = without_value or not value > 0
-            weights[str(index)] = value if value > 0 else 1.0
-    found = {"weights": weights, "eigenvalue": eigenvalue, "without_value": without_value, "scans": keep.scans}
-    keep.finish("first", found)
-    return found
-
-
-def largest_gram_eigenvalue(gram: Operator, n: int, *, rtol: float = 1e-3, memory: int | str | None = None) -> float:
-    """Return the largest eigenvalue of W(D) = -1/2 P D P, from below, by block Lanczos; `gram` is X -> W(D) X.
-
-    A spread beta adds beta/2 to it.
-
-    Cost: one scan per step, until the residual is below `rtol` of the eigenvalue, at most `LANCZOS_SCANS`; a basis of
-    2 x 4 x 10 columns.
-    """
-    if n == 1:
-        return 0.0
-    search = Search(
-        lowest=0, highest=1, tol=rtol, block=min(LANCZOS_BLOCK, n - 1), max_scans=LANCZOS_SCANS, memory=memory
-    )
-    return float(lanczos(gram, n, search=search).highest.values[0])
-
-
-def _replayable(gram: Operator, keep: CheckpointWriter) -> Operator:
-    """Return the operator with its products saved in checkpoints: a resumed search gets those again, in order."""
-    products: list[Float] = keep.state("first") or []
-    used = itertools.count()
-
-    def multiply(V: Float) -> Float:
-        k = next(used)
-        if k == len(products):
-            products.append(gram(V))
-            keep.step("first", lambda: products)
-        return products[k]
-
-    return multiply
-
-
-def first_bundle(relation: Relation, runs: IndexedRuns, entropy_weights: dict[int, float]) -> Bundle:
-    """Return runs at their initial centres.
-
-    Parameters
-    ----------
-    runs
-        (index, run): index is the position in the list of all runs.
-    entropy_weights
-        By index, for fcm2 and for the rules that begin with it.
-
-    Cost: that of `first_starts`.
-    """
-    betas = [starting_spread(relation, run) for _, run in runs]
-    starts = first_starts(unspread(relation), [run for _, run in runs], betas)
-    return Bundle(
-        [
-            RunState(run, index, start, beta, entropy_weights.get(index))
-            for (index, run), start, beta in zip(runs, starts, betas, strict=True)
-        ]
-    )
-
-
-def generator(run: Run) -> np.random.Generator:
-    """Return the random generator of a run."""
-    return np.random.default_rng(np.random.SeedSequence((run.random_state, run.restart)))
-
-
-def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Start]:
-    """Return the first centres of every run of a bundle.
-
-    pcm1 and pcm2 with a named `init` get those of the fcm2 run that they begin with. Random numbers are drawn object by
-    object from (random_state, restart) of a run: they depend neither on the tiles nor on the other runs of the bundle.
-
-    Parameters
-    ----------
-    relation
-        Without its spread.
-    betas
-        The spread of each run.
-
-    Cost: no scan for "random", memberships and models. All "rows" runs together read the tiles of the strips that hold
-    the rows, at most the bytes of a scan; all "k-means++" runs together read as much once for each cluster but the
-    last, of the run with the most clusters. These reads are not counted as scans.
-    """
-    n = relation.n_objects
-    starts: list[Start | None] = [None] * len(runs)
-    for k, run in enumerate(runs):
-        if isinstance(run.init, Model):
-            starts[k] = Start(np.array(run.init.V, dtype=np.float64)[None])
-        elif not isinstance(run.init, str):
-            starts[k] = from_memberships(np.asarray(run.init, dtype=np.float64).T[None], run.theta)
-        elif run.init == "random":
-            # exponential numbers over their sum: uniform over all memberships with sum 1
-            drawn = generator(run).standard_exponential((n, run.n_clusters))
-            U = np.ascontiguousarray(drawn.T)[None]
-            U /= U.sum(axis=1, keepdims=True)
-            starts[k] = from_memberships(U, 1.0 if run.is_possibilistic else run.theta)
-    rows = [k for k, run in enumerate(runs) if isinstance(run.init, str) and run.init == "rows"]
-    if rows:
-        drawn_rows = _from_rows(relation, [runs[k] for k in rows], [betas[k] for k in rows])
-        for k, V in zip(rows, drawn_rows, strict=True):
-            starts[k] = Start(V)
-    apart = [k for k, run in enumerate(runs) if isinstance(run.init, str) and run.init == "k-means++"]
-    if apart:
-        chosen = _far_apart(relation, [runs[k] for k in apart], [betas[k] for k in apart])
-        for k, objects in zip(apart, chosen, strict=True):
-            V = np.zeros((1, len(objects), n))
-            V[0, np.arange(len(objects)), objects] = 1.0
-            starts[k] = Start(V)
-    return [start for start in starts if start is not None]
-
-
-def from_memberships(U: Float, theta: float) -> Start:
-    """Return the centres of memberships (1, c, n)."""
-    U = np.ascontiguousarray(U)
-    return Start(rules.weights(U, theta).V, U)
-
-
-def _from_rows(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Float]:
-    """Return c different random rows of D for each run, each divided by its sum (K14)."""
-    picked = [generator(run).choice(relation.n_objects, size=run.n_clusters, replace=False) for run in runs]
-    rows = relation.rows(np.concatenate(picked).tolist())
-    result, at = [], 0
-    for objects, beta in zip(picked, betas, strict=True):
-        V = _spread(rows[at : at + len(objects)], objects, beta)
-        at += len(objects)
-        total = V.sum(axis=1)
-        lonely = total <= 0  # an object at distance zero from all others is a centre itself
-        V[lonely, objects[lonely]] = total[lonely] = 1.0
-        result.append((V / total[:, None])[None])
-    return result
-
-
-def _far_apart(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[NDArray[np.intp]]:
-    """Return objects drawn one after another, each with probability proportional to its distance from those before."""
-    n = relation.n_objects
-    draws = [generator(run).random(run.n_clusters) for run in runs]
-    chosen = [[int(draw[0] * n)] for draw in draws]
-    nearest: list[Float | None] = [None] * len(runs)
-    for j in range(1, max(run.n_clusters for run in runs)):
-        moving = [r for r, run in enumerate(runs) if run.n_clusters > j]
-        rows = relation.rows([chosen[r][-1] for r in moving])
-        for row, r in zip(rows, moving, strict=True):
-            d = _spread(row[None], np.array(chosen[r][-1:]), betas[r])[0]
-            before = nearest[r]
-            near = d if before is None else np.minimum(before, d)
-            near[chosen[r]] = 0.0
-            nearest[r] = near
-            odds = near if near.max() > 0 else np.isin(np.arange(n), chosen[r], invert=True).astype(np.float64)
-            sums = np.cumsum(odds / odds.max())
-            chosen[r].append(int(np.searchsorted(sums, draws[r][j] * sums[-1], side="right").clip(0, n - 1)))
-    return [np.array(objects, dtype=np.intp) for objects in chosen]
-
-
-def _spread(rows: Float, objects: NDArray[np.intp], beta: float) -> Float:
-    """Return rows of D plus a spread; negative values, as of similarities that are no kernel, become zero."""
-    spread = np.maximum(rows + beta, 0.0)
-    spread[np.arange(len(objects)), objects] = 0.0
-    return spread

@@ -1,6 +1,7 @@
 """A clustering job from options: runs, warm start, renumbered clusters, result folder.
 
-`dasrel cluster` and the cluster step of a workflow prepare a job from their options, and run it or estimate its cost.
+`dasrel cluster` and the cluster step of a workflow prepare a job from their options, and run it; `planning.plan_job`
+estimates its cost.
 
 A warm start continues an earlier result. Its objects are identified by their ids; the matrix may have grown since.
 Clusters keep their numbers: they are numbered so that the memberships of these objects agree with the earlier ones as
@@ -10,10 +11,11 @@ far as possible, an assignment problem of c x c. The result lists the objects th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +24,18 @@ from dasrel.clustering import rules
 from dasrel.clustering.bundle import unspread
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
-from dasrel.clustering.output import load_memberships, load_model, write_clustering
+from dasrel.clustering.output import Draw, load_memberships, load_model, write_clustering
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
-from dasrel.errors import InputError, StoreError
+from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Float, progress
 from dasrel.util.archives import load_array
 from dasrel.util.results import check_out, finished_result
 from dasrel.util.text import count_text, redacted, shown
 from dasrel.vocabulary import INITS, TAKES
-
-if TYPE_CHECKING:
-    from dasrel.clustering.planning import ClusteringPlan
 
 
 def cluster_into(
@@ -47,6 +46,7 @@ def cluster_into(
     memory: int | str | None = None,
     checkpoint: Checkpoint | None = None,
     about: dict[str, Any] | None = None,
+    draw: Draw | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Cluster a store, write the result folder, and return the contents of its result.json.
@@ -57,10 +57,13 @@ def cluster_into(
         As for `prepare_job`.
     about
         Added to what result.json says of store, out and options.
+    draw
+        Draws pictures of the clustering into the folder.
 
     Cost: that of `cluster` and, where a method is named, of `euclideanize`.
     """
-    return prepare_job(store, options, out, memory=memory, force=force).run(checkpoint=checkpoint, about=about)
+    job = prepare_job(store, options, out, memory=memory, force=force)
+    return job.run(checkpoint=checkpoint, about=about, draw=draw)
 
 
 def prepare_job(
@@ -78,7 +81,8 @@ def prepare_job(
     ----------
     options
         As for `make_runs`, and `euclideanize`: a method, a file, or None. With `warm_start`, an earlier result of the
-        store or of a smaller one, there is one run, which continues it; clusters keep their numbers.
+        store or of a smaller one, there is one run, which continues it; clusters keep their numbers. `choose` and
+        `border` as for `save_clustering`.
     out
         The result folder; not needed for the cost.
     resume
@@ -86,6 +90,7 @@ def prepare_job(
 
     Cost: reads the given models and memberships.
     """
+    options = {"choose": "fuzzy_silhouette", "border": 0.9, **options}
     previous = None if options.get("warm_start") is None else load_previous(options["warm_start"])
     runs = make_runs(options) if previous is None else [_warm_run(options, previous)]
     finished = None
@@ -116,7 +121,13 @@ class ClusterJob:
     finished: dict[str, Any] | None = None
     """The content of result.json where the same job has written its result already."""
 
-    def run(self, *, checkpoint: Checkpoint | None = None, about: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        *,
+        checkpoint: Checkpoint | None = None,
+        about: dict[str, Any] | None = None,
+        draw: Draw | None = None,
+    ) -> dict[str, Any]:
         """Cluster, write the result folder, and return the contents of its result.json; see `cluster_into`."""
         assert self.out is not None
         if self.finished is not None:
@@ -127,7 +138,8 @@ class ClusterJob:
             matrix: Any = self.store if changed is None else changed.relation
             if previous is not None and changed is None:
                 matrix = relation(self.store)  # opened once, so that moves are found in the matrix that was clustered
-            found = cluster(matrix, self.runs, memory=memory, checkpoint=checkpoint)
+            runs = _within(self.runs, relation(self.store).n_objects if changed is None else matrix.n_objects)
+            found = cluster(matrix, runs, judge=True, memory=memory, checkpoint=checkpoint)
             header = {
                 **_header(self.store, self.out, self.options),
                 "euclideanized": None if changed is None else changed.report(),
@@ -138,16 +150,20 @@ class ClusterJob:
                 header["warm_start"] = {"from": previous.path, **moves.report()}
                 tables = {"moved.csv": moves.table()}
             header |= about or {}
-            return write_clustering(found, Path(self.out), about=header, tables=tables, force=self.force)
+            return write_clustering(
+                found, Path(self.out), about=header, tables=tables, choose=self.options["choose"],
+                border=self.options["border"], draw=draw, force=self.force,
+            )  # fmt: skip
 
-    def cost(self, *, workers: Mapping[str, Any] | None = None, probe_seconds: float = 2.0) -> ClusteringPlan:
-        """Estimate the cost; see `planning.plan_clustering`."""
-        from dasrel.clustering.planning import plan_clustering
 
-        return plan_clustering(
-            self.store, self.runs, euclideanize=self.options["euclideanize"], memory=self.memory, workers=workers,
-            probe_seconds=probe_seconds,
-        )  # fmt: skip
+def _within(runs: list[Run], n_objects: int) -> list[Run]:
+    """Return the runs with no more clusters than objects, and warn of others; all if there is none."""
+    fitting = [run for run in runs if run.n_clusters <= n_objects]
+    if not fitting or len(fitting) == len(runs):
+        return runs
+    problem = f"there are {count_text(n_objects, 'object')}: numbers of clusters above that are left out"
+    warnings.warn(DasrelWarning(problem), stacklevel=4)
+    return fitting
 
 
 def euclideanized(matrix: Any, method: Any, *, memory: int | str | None, checkpoint: Checkpoint | None) -> Any:
@@ -195,7 +211,7 @@ def _given_init(init: str) -> Any:
 
 def _warm_run(options: dict[str, Any], previous: Previous) -> Run:
     """Return the one run that continues an earlier result, with its parameters where no others are given."""
-    if options["init"] != ["random"]:
+    if options["init"] != ["sample"]:
         raise InputError("a warm start is where the run begins: leave init out")
     model = previous.model
     parameters = {"fuzzifier": model.fuzzifier, "entropy_weight": model.entropy_weight}

@@ -2,11 +2,13 @@
 
 A result folder holds plain files that any program can read; it is complete or absent. With one setting all files are in
 the folder itself. With several, `result.json` and `runs.csv` are about all of them, and each setting has a folder named
-after it, such as `fcm1-clusters3-fuzzifier1.5`.
+after it, such as `fcm1-clusters3-fuzzifier1.5`; `best` has the files of the recommended one.
 
     result.json       options, results, scans, times, versions, warnings
     runs.csv          one line for every run
-    labels.csv        id, label, membership: the cluster of largest membership of each object
+    validity.csv      validity indices, one line for every setting
+    labels.csv        id, label, membership: the cluster of largest membership of each object; the second cluster; the
+                      object's silhouette; whether it is on a border
     memberships.npy   n x c
     model.npz         the centres, for `dasrel predict` and for warm starts
     moved.csv         after a warm start: id, label and membership, before and now, of objects that moved
@@ -16,7 +18,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +30,17 @@ from dasrel import __version__
 from dasrel.clustering.model import Model
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import Partition, Run
+from dasrel.clustering.validity import DEFAULT
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, Float, PathLike
 from dasrel.util.archives import load_array
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.results import check_file, check_out, result_folder, write_csv
 from dasrel.util.text import count_text, redacted, shown
+from dasrel.vocabulary import INDICES
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+Draw = Callable[[Clustering, Path, str], None]
 _NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
 """Parameters that are part of a folder's name where settings differ in them, besides rule and number of clusters."""
 
@@ -44,6 +51,8 @@ def save_clustering(
     *,
     about: dict[str, Any] | None = None,
     tables: Mapping[str, Table] | None = None,
+    choose: str = "fuzzy_silhouette",
+    border: float = 0.9,
     force: bool = False,
 ) -> dict[str, Any]:
     """Write the result of `dasrel.cluster` into a folder, and return the contents of its result.json.
@@ -54,13 +63,18 @@ def save_clustering(
         Added to the beginning of result.json, such as the store and the options.
     tables
         More CSV files for the folder, by name: a header, and lines.
+    choose
+        The validity index that recommends one of several settings.
+    border
+        Objects whose largest membership is below this are on a border.
     force
         Replace an earlier result. A folder that holds anything else is never replaced.
 
-    Cost: no scan; writes about 8 n (2 c + 2) bytes for each setting.
+    Cost: one scan if there are several settings and they were not judged yet; writes about 8 n (2 c + 2) bytes for
+    each setting.
     """
     check_out(out, force=force)
-    return write_clustering(found, Path(out), about=about, tables=tables, force=force)
+    return write_clustering(found, Path(out), about=about, tables=tables, choose=choose, border=border, force=force)
 
 
 def write_clustering(
@@ -69,15 +83,32 @@ def write_clustering(
     *,
     about: dict[str, Any] | None = None,
     tables: Mapping[str, Table] | None = None,
+    choose: str = "fuzzy_silhouette",
+    border: float = 0.9,
+    draw: Draw | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write a result folder that `check_out` has allowed; see `save_clustering`."""
-    names = folder_names([partition.result.run for partition in found.partitions])
-    result = {**redacted(about or {}), **_summary(found, names)}
+    """Write a result folder that `check_out` has allowed; see `save_clustering`.
+
+    `draw` draws pictures into the folder, given the clustering, the folder and the index that recommends a setting.
+    """
+    if len(found.partitions) > 1 and (found.quality is None or choose not in found.quality.values):
+        found = replace(found, quality=found.validity(indices=[*DEFAULT, choose]))
+    names = folder_names(found.requested)
+    result = {**redacted(about or {}), **_summary(found, names, choose, border)}
     with result_folder(target, result, force=force) as temporary:
-        for name, partition in zip(names, found.partitions, strict=True):
+        for k, (name, partition) in enumerate(zip(names, found.partitions, strict=True)):
             (temporary / name).mkdir(exist_ok=True)
-            _save_partition(partition, temporary / name)
+            silhouettes = found.quality.silhouettes[k] if found.quality and found.quality.silhouettes else None
+            _save_partition(partition, temporary / name, silhouettes, border)
+        if len(names) > 1:
+            _link_files(temporary / names[found.recommended(choose)], temporary / "best")
+        if found.quality is not None:
+            judged = found.quality.table()
+            cells = ([name, *list(line.values())[1:]] for name, line in zip(names, judged, strict=True))
+            write_csv(temporary / "validity.csv", list(judged[0]), cells)
+        if draw is not None:
+            draw(found, temporary, choose)
         rows = found.table()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         write_csv(temporary / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
@@ -114,16 +145,49 @@ def folder_names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _summary(found: Clustering, names: Sequence[str]) -> dict[str, Any]:
+def _link_files(folder: Path, target: Path) -> None:
+    """Make a folder with the same files as another, without copying where the disk has hard links."""
+    target.mkdir()
+    for file in sorted(folder.iterdir()):
+        try:
+            os.link(file, target / file.name)
+        except OSError:
+            shutil.copy2(file, target / file.name)
+
+
+GOOD = 0.25
+"""The silhouette below which there are perhaps no clusters (Kaufman and Rousseeuw 1990)."""
+
+
+def _recommended(found: Clustering, names: Sequence[str], index: str) -> dict[str, Any] | None:
+    """Return the setting to take by a validity index, and why; None where nothing was judged."""
+    if found.quality is None:
+        return None
+    k = found.recommended(index)
+    value, run = float(found.quality[index][k]), found.partitions[k].result.run
+    name = index.replace("_", " ")
+    best = "largest" if INDICES[index] else "smallest"
+    reason = f"the {best} {name} of {count_text(len(names), 'setting')}" if len(names) > 1 else "the only setting"
+    good = not ("silhouette" in found.quality.values and found.quality["silhouette"][k] < GOOD)
+    if not good:
+        reason += f"; its silhouette is below {GOOD}: perhaps there are no clusters"
+    return {
+        "folder": names[k], "rule": run.rule, "n_clusters": run.n_clusters, "index": index,
+        "value": value if np.isfinite(value) else None, "reason": reason, "is_good": good,
+    }  # fmt: skip
+
+
+def _summary(found: Clustering, names: Sequence[str], choose: str, border: float) -> dict[str, Any]:
     settings = []
-    for name, partition in zip(names, found.partitions, strict=True):
+    for k, (name, partition) in enumerate(zip(names, found.partitions, strict=True)):
         best, ids = partition.result, partition.model.ids
+        quality = None if found.quality is None else found.quality.take([k]).table()[0]
         settings.append(
             {
                 "folder": name,
                 **best.run.parameters(),
                 "entropy_weight_used": best.entropy_weight,
-                "run": next(k for k, one in enumerate(found.runs) if one is best),
+                "run": next(at for at, one in enumerate(found.runs) if one is best),
                 "converged": best.converged,
                 "n_iter": best.n_iter,
                 "objective": best.objective,
@@ -135,6 +199,10 @@ def _summary(found: Clustering, names: Sequence[str]) -> dict[str, Any]:
                 "flat": best.flat,
                 "coincident_clusters": best.coincident_clusters,
                 "negative_distances": best.negative_distances,
+                "empty": best.empty,
+                "border": len(partition.border(border)),
+                "validity": None if quality is None else dict(list(quality.items())[2:]),
+                "ladders": [ladder.report() for ladder in found.ladders[k]],
             }
         )
     model = found.partitions[0].model
@@ -149,17 +217,25 @@ def _summary(found: Clustering, names: Sequence[str]) -> dict[str, Any]:
         "bundles": found.bundles,
         "seconds": round(found.seconds, 3),
         "update_seconds": round(found.update_seconds, 3),
+        "sample": found.sample,
+        "recommended": _recommended(found, names, choose if len(names) > 1 else "silhouette"),
         "settings": settings,
         "warnings": list(found.warnings),
         "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
     }
 
 
-def _save_partition(partition: Partition, folder: Path) -> None:
+def _save_partition(partition: Partition, folder: Path, silhouettes: Array | None, border: float) -> None:
     U = partition.memberships
-    labels = partition.labels
-    lines = zip(partition.model.ids, labels.tolist(), U[np.arange(len(U)), labels].tolist(), strict=True)
-    write_csv(folder / "labels.csv", ["id", "label", "membership"], lines)
+    labels, objects = partition.labels, np.arange(len(U))
+    largest = U[objects, labels]
+    others = U.copy()
+    others[objects, labels] = -np.inf
+    second = others.argmax(axis=1).tolist() if U.shape[1] > 1 else [""] * len(U)
+    silhouette = [""] * len(U) if silhouettes is None else silhouettes.tolist()
+    on_border = ["true" if one else "false" for one in (largest < border).tolist()]
+    lines = zip(partition.model.ids, labels.tolist(), largest.tolist(), second, silhouette, on_border, strict=True)
+    write_csv(folder / "labels.csv", ["id", "label", "membership", "second_label", "silhouette", "border"], lines)
     np.save(folder / "memberships.npy", np.ascontiguousarray(U))
     partition.model.save(folder / "model.npz")
 
@@ -171,7 +247,7 @@ def load_model(path: PathLike) -> Model:
     """Read a model from its file, or from the result folder that holds it."""
     folder = Path(path)
     if folder.is_dir() and not (folder / "model.npz").is_file():
-        inside = sorted(one.parent.name for one in folder.glob("*/model.npz"))
+        inside = sorted(one.parent.name for one in folder.glob("*/model.npz"))  # "best" comes first
         hint = f"; choose one of its settings, such as {shown(folder / inside[0], limit=200)}" if inside else ""
         raise StoreError(f"no model in {shown(folder, limit=200)}{hint}")
     return Model.load(folder / "model.npz" if folder.is_dir() else folder)

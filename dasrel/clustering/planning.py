@@ -29,13 +29,17 @@ from dasrel.clustering.bundle import (
     LANCZOS_BLOCK,
     LANCZOS_SCANS,
     IndexedRuns,
+    check_eigenvalue_memory,
     eigenvalue_memory,
     split_by_memory,
     update,
 )
 from dasrel.clustering.fit import given_relation, prepare_clustering
+from dasrel.clustering.job import ClusterJob
+from dasrel.clustering.ladder import automatic_parameter, needs_threshold
 from dasrel.clustering.rules import Rule
 from dasrel.clustering.runs import Run
+from dasrel.clustering.sample import planned_runs
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import Relation, product_consumer, product_shape
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
@@ -126,7 +130,7 @@ class ClusteringPlan:
     scans: Range
     n_iter: Range
     first_scans: Range
-    """Before the first iteration, for entropy_weight="auto"."""
+    """Besides iterations: for entropy_weight="auto", for a sample, for the choice among values of "auto"."""
     euclideanize_scans: Range
     start_reads: int
     """Most bytes read for init "rows" and "k-means++", in multiples of a scan; they are not counted as scans."""
@@ -179,19 +183,27 @@ def plan_clustering(
     fleet = _fleet(workers or {})
     relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)
     prepared = prepare_clustering(relation, runs, memory=memory)
-    listed, source = prepared.runs, relation.matrix
+    requested, source = prepared.runs, relation.matrix
+    listed = planned_runs(requested)
 
     limit = limits.memory_limit(memory)
+    if any(map(needs_threshold, requested)):
+        check_eigenvalue_memory(relation, memory=limit)
     bundles, scan_memory = split_by_memory(relation, listed, memory=limit, has_terms=has_terms)
     columns = _columns(bundles)
-    here, task = _memory_here(relation, listed, max(columns), limit - scan_memory, limit)
+    here, task = _memory_here(relation, requested, max(columns), limit - scan_memory, limit)
 
     iterations = _iterations(bundles)
-    automatic = any(run.entropy_weight == "auto" for run in listed)
-    first = Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS) if automatic else Range(0, 0, 0)
+    first = Range(0, 0, 0)
+    if any(map(needs_threshold, requested)):
+        first += Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS)
+    if any(isinstance(run.init, str) and run.init == "sample" for run in requested):
+        first += Range(1, 2, 2)
+    if any(automatic_parameter(run) for run in requested):
+        first += Range(1, 1, 2)  # the silhouettes by which values are chosen
     before = first + changing
     scans = iterations + before
-    starts = _start_reads(listed)
+    starts = _start_reads(requested)
 
     speed = measure(relation, listed, max(columns), seconds=probe_seconds)
     cache = tile_cache(source)
@@ -215,11 +227,22 @@ def plan_clustering(
         store=location(source.store) if isinstance(source, Matrix) else None,
         n_objects=relation.n_objects, kind=source.kind, dtype=str(source.dtype), tile=source.layout.tile,
         tiles=len(source.layout.tiles()), tasks=len(Plan(source.layout).groups()), bytes_per_scan=total,
-        runs=len(listed), n_settings=len({run.setting for run in listed}), columns=max(columns), bundles=len(bundles),
+        runs=len(requested), n_settings=len({run.setting for run in requested}), columns=max(columns),
+        bundles=len(bundles),
         scans=scans, n_iter=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
         memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=cached == 1, first_scan_seconds=reading,
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
         workers=tuple(map(on_workers, fleet.counts)),
+    )  # fmt: skip
+
+
+def plan_job(
+    job: ClusterJob, *, workers: Mapping[str, Any] | None = None, probe_seconds: float = 2.0
+) -> ClusteringPlan:
+    """Estimate the cost of a job from options; see `plan_clustering`."""
+    return plan_clustering(
+        job.store, job.runs, euclideanize=job.options["euclideanize"], memory=job.memory, workers=workers,
+        probe_seconds=probe_seconds,
     )  # fmt: skip
 
 
@@ -262,7 +285,7 @@ def _memory_here(relation: Relation, runs: Sequence[Run], columns: int, held: in
     source: Any = relation.matrix
     fixed, task = needed_memory(source, [product_shape(source, [(relation.view, columns)])])
     peak = held + _with_tasks(fixed, task, limit - held)
-    if any(run.entropy_weight == "auto" for run in runs):
+    if any(map(needs_threshold, runs)):
         basis = eigenvalue_memory(relation.n_objects)
         first = needed_memory(source, [product_shape(source, [(relation.view, LANCZOS_BLOCK)])])
         peak = max(peak, basis + _with_tasks(*first, limit - basis))

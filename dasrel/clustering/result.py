@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dasrel.clustering.runs import Partition, RunResult
+from dasrel.clustering.runs import Ladder, Partition, Run, RunResult
 from dasrel.clustering.validity import Grouping, Validity, judged
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.util.text import count_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +34,36 @@ class Clustering:
     largest_eigenvalue: float | None
     """lambda_max of -1/2 P D P without spread, where it was needed."""
     warnings: tuple[str, ...]
+    requested: tuple[Run, ...]
+    """The run of each partition as it was requested: with "auto" where the partition's has a number."""
+    ladders: tuple[tuple[Ladder, ...], ...]
+    """The values that "auto" tried for each partition, and why one was chosen."""
+    sample: dict[str, Any] | None
+    """Objects of the sample that runs started from, runs on it, and those of them that went on to all objects."""
+    quality: Validity | None
+    """Validity indices of the partitions, with `judge` or where "auto" chose all of them; else None."""
     relation: Relation | None = field(default=None, repr=False)
     """What was clustered; None where the result was read from a file."""
 
     @property
     def best(self) -> Partition:
-        """The best run of the only setting; objectives of several settings cannot be compared."""
-        if len(self.partitions) > 1:
-            raise InputError(
-                f"there are {count_text(len(self.partitions), 'setting')} and their objectives cannot be compared:"
-                " choose from partitions, or compare them by a validity index"
-            )
-        return self.partitions[0]
+        """The best partition: of several settings the one that `recommended` names by the fuzzy silhouette."""
+        return self.partitions[self.recommended()]
+
+    def recommended(self, index: str = "fuzzy_silhouette") -> int:
+        """Return the position of the partition that is best by a validity index, among the sound ones if there are any.
+
+        Objectives of several settings cannot be compared.
+
+        Cost: no scan where the indices are known (`quality`), else one.
+        """
+        if len(self.partitions) == 1:
+            return 0
+        sound = [k for k, one in enumerate(self.partitions) if one.result.is_sound] or list(range(len(self.partitions)))
+        known = self.quality is not None and index in self.quality.values
+        quality = self.quality if known else self._validity_of(self.partitions, [index], samples=False)
+        assert quality is not None
+        return sound[quality.take(sound).best(index)]
 
     def validity(
         self, *, indices: Sequence[str] | None = None, samples: bool = True, memory: int | str | None = None
@@ -58,14 +75,24 @@ class Clustering:
 
         Cost: one scan, unless memory divides the partitions.
         """
+        return self._validity_of(self.kept or self.partitions, indices, samples=samples, memory=memory)
+
+    def _validity_of(
+        self,
+        partitions: Sequence[Partition],
+        indices: Sequence[str] | None,
+        *,
+        samples: bool,
+        memory: int | str | None = None,
+    ) -> Validity:
         if self.relation is None:
             raise InputError("this result has no matrix; give it to dasrel.validity together with the partitions")
         number = {id(result): k for k, result in enumerate(self.runs)}
-        partitions = [
+        groupings = [
             Grouping.of_memberships(f"run {number[id(one.result)]}", one.memberships.T, one.result.run.theta)
-            for one in self.kept or self.partitions
+            for one in partitions
         ]
-        return judged(self.relation, partitions, indices=indices, samples=samples, memory=memory)
+        return judged(self.relation, groupings, indices=indices, samples=samples, memory=memory)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per run, plain values."""

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,22 @@ from dasrel.errors import InputError
 from dasrel.util import Float
 from dasrel.util.files import digest
 from dasrel.util.text import count_text, shown
-from dasrel.vocabulary import INITS, PARAMETERS, RULES
+from dasrel.vocabulary import INITS, OTHER_RULES, PARAMETERS, RULES
 
-LARGEST_FUZZIFIER = 1000.0
 MOST_RUNS = 100_000
 """Runs that `grid` makes: the memory of their descriptions alone is about 100 MB."""
 LARGEST_EXPONENT = 700.0
 """exp(-700) is still a normal number in float64."""
 _PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+SETTING = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
+"""The fields of a run that make objectives comparable."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One optimisation: a rule, its parameters and initial memberships. A parameter that the rule lacks is an error.
+    """A rule, its parameters and initial memberships. A parameter that the rule lacks is an error.
+
+    It is one optimisation, or one for each value of a ladder where a parameter is "auto"; see `clustering.ladder`.
 
     >>> Run("fcm2", 3).entropy_weight
     'auto'
@@ -44,13 +47,15 @@ class Run:
     rule: str
     """fcm1, fcm2, pcm1, pcm2 or hard."""
     n_clusters: int
-    fuzzifier: float | None = None
-    """m of fcm1 and pcm1, above 1; 2 by default."""
+    fuzzifier: float | Literal["auto"] | None = None
+    """m of fcm1 and pcm1, above 1. For fcm1 "auto", the default: the largest of a ladder that costs nothing; for pcm1
+    2 by default."""
     entropy_weight: float | Literal["auto"] | None = None
-    """lambda of fcm2 and of the fcm2 run that pcm1 and pcm2 start from; "auto" is half the value at which fcm2
-    collapses to U = 1/c."""
-    spread_scale: float | None = None
-    """gamma of pcm1 and pcm2: the clusters' spreads eta are multiplied by it."""
+    """lambda of fcm2 and of the fcm2 run that pcm1 and pcm2 start from; "auto", the default, is the largest of a ladder
+    that costs nothing."""
+    spread_scale: float | Literal["auto"] | None = None
+    """gamma of pcm1 and pcm2: the clusters' spreads eta are multiplied by it; "auto", the default, is the largest of a
+    ladder at which clusters do not coincide."""
     eta: Literal["mean", "cut", "overall"] | None = None
     """How pcm1 and pcm2 estimate eta: the mean of the distances weighted by memberships (F09 D.24); their mean over
     the members above `eta_cut` (L7; the weighted mean where there is none); or the mean squared distance to the grand
@@ -59,10 +64,10 @@ class Run:
     """Between 0 and 1, for eta="cut"; 0.5 by default."""
     eta_refit: bool | None = None
     """Whether eta is estimated again at every iteration; else once, at the start."""
-    init: str | Float | Model = "random"
-    """"random": memberships drawn for each object; "rows": rows of D with sum 1 (K14); "k-means++": objects far from
-    each other; memberships (n, c); or a model, of this matrix or of fewer of its objects. From a named `init`, pcm1 and
-    pcm2 first run fcm2."""
+    init: str | Float | Model = "sample"
+    """"sample": centres found on some of the objects, on small matrices "k-means++"; "k-means++": objects far from each
+    other; "random": memberships drawn for each object; "rows": rows of D with sum 1 (K14); memberships (n, c); or a
+    model, of this matrix or of fewer of its objects. From a named `init`, pcm1 and pcm2 first run fcm2."""
     random_state: int = 0
     restart: int = 0
     """Number of this restart: random numbers come from (random_state, restart)."""
@@ -78,10 +83,14 @@ class Run:
     """What is compared between iterations: U, or the weights V of the centres (K14)."""
     norm: float = np.inf
     """The p-norm of the change (F09 22); the largest change by default."""
-    accelerate: bool = False
-    """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, other intermediate values."""
+    accelerate: bool = True
+    """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, other intermediate values. False
+    reproduces the papers step by step."""
 
     def __post_init__(self) -> None:
+        called = OTHER_RULES.get(str(self.rule).lower())
+        if called is not None:
+            raise InputError(f"the rule {shown(self.rule)} is called {called} here")
         _check_choice("rule", self.rule, RULES)
         filled = dict(PARAMETERS[self.rule])
         if self.eta == "cut":
@@ -96,23 +105,18 @@ class Run:
         _check_integer("max_iter", self.max_iter, 1)
         _check_integer("random_state", self.random_state, 0)
         _check_integer("restart", self.restart, 0)
-        if self.fuzzifier is not None:
-            _check_above("fuzzifier", self.fuzzifier, 1.0)
-            most = LARGEST_EXPONENT / math.log(max(self.n_clusters, 2))
-            if self.fuzzifier > most:
-                raise InputError(
-                    f"fuzzifier is {self.fuzzifier:g}: memberships of 1/{max(self.n_clusters, 2)} to this power are 0"
-                    f" for a computer; give at most {most:.3g}"
-                )
-            if self.fuzzifier > LARGEST_FUZZIFIER:
-                raise InputError(
-                    f"fuzzifier is {shown(self.fuzzifier)}: powers of memberships become 0, and clusters equal; give"
-                    f" at most {LARGEST_FUZZIFIER:g}"
-                )
-        if self.entropy_weight is not None and self.entropy_weight != "auto":
-            _check_above("entropy_weight", self.entropy_weight, 0.0, '; or "auto"')
-        if self.spread_scale is not None:
-            _check_above("spread_scale", self.spread_scale, 0.0)
+        if self.fuzzifier == "auto" and self.rule == "pcm1":
+            raise InputError('fuzzifier is "auto", which pcm1 does not have: give a number above 1')
+        for name, limit in (("fuzzifier", 1.0), ("entropy_weight", 0.0), ("spread_scale", 0.0)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value == "auto"):
+                _check_above(name, value, limit, "" if self.rule == "pcm1" and limit else '; or "auto"')
+        most = LARGEST_EXPONENT / math.log(max(self.n_clusters, 2))
+        if isinstance(self.fuzzifier, (int, float)) and self.fuzzifier > most:
+            raise InputError(
+                f"fuzzifier is {self.fuzzifier:g}: memberships of 1/{max(self.n_clusters, 2)} to this power are 0"
+                f" for a computer; give at most {most:.3g}"
+            )
         if self.eta is not None:
             _check_choice("eta", self.eta, ("mean", "cut", "overall"))
         if self.eta_cut is not None and not 0 <= float(self.eta_cut) < 1:
@@ -136,13 +140,12 @@ class Run:
     @property
     def theta(self) -> float:
         """Exponent of the memberships."""
-        return 1.0 if self.fuzzifier is None else float(self.fuzzifier)
+        return 1.0 if self.fuzzifier is None else float(self.fuzzifier)  # "auto" is replaced before a run begins
 
     @property
     def setting(self) -> tuple[Any, ...]:
         """The values that make objectives comparable: runs of one setting differ only in their initial memberships."""
-        names = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
-        return tuple(getattr(self, name) for name in names)
+        return tuple(getattr(self, name) for name in SETTING)
 
     def parameters(self) -> dict[str, Any]:
         """Return the fields as plain values, for tables and files; a given `init` as "model" or "memberships"."""
@@ -291,13 +294,18 @@ class RunResult:
     reseeded: int
     """How often an empty cluster was given a new object."""
     empty: int
-    """Clusters that are empty at the end, because every object coincides with its centre."""
+    """Clusters in which no object has its largest membership."""
     negative_distances: int
     """Distances below zero, summed over iterations."""
     rises: int
     """Iterations in which the objective rose beyond rounding: none on a Euclidean relation."""
     rejected: int
     """Accelerated steps that were rejected."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all clusters are distinct and have objects."""
+        return not (self.flat or self.coincident_clusters or self.empty)
 
     def packed(self) -> dict[str, Any]:
         """Return the values for a checkpoint, without the run."""
@@ -324,6 +332,41 @@ class RunResult:
             values["eta_used"] = list(self.eta)
         values["membership_sums"] = list(self.membership_sums)
         return values
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The values that "auto" tried for a setting, and the choice."""
+
+    parameter: str
+    results: tuple[RunResult, ...]
+    """The best run of each value that was run on all objects, from fuzzy to crisp."""
+    silhouettes: tuple[float, ...]
+    """Mean silhouette of each."""
+    chosen: int
+    reason: str
+
+    def report(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        values = [
+            {
+                "value": getattr(result.run, self.parameter), "silhouette": silhouette, "objective": result.objective,
+                "converged": result.converged, "coincident_clusters": result.coincident_clusters,
+                "empty": result.empty,
+            }
+            for result, silhouette in zip(self.results, self.silhouettes, strict=True)
+        ]  # fmt: skip
+        chosen = getattr(self.results[self.chosen].run, self.parameter)
+        return {"parameter": self.parameter, "chosen": chosen, "reason": self.reason, "values": values}
+
+
+class Start(NamedTuple):
+    """The first centres of a run."""
+
+    V: Float
+    """Weights of the objects, (1, c, n)."""
+    U: Float | None = None
+    """The memberships (1, c, n) that the weights were made from; None where there are none."""
 
 
 @dataclass(frozen=True, eq=False)

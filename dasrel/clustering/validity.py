@@ -122,6 +122,17 @@ class Validity:
             raise InputError(f"{index} is not defined for any of the {count_text(len(values), 'partition')}")
         return int(np.nanargmax(values))
 
+    def take(self, which: Sequence[int]) -> Validity:
+        """Return the rows at these positions, as if only those partitions had been judged."""
+        return Validity(
+            tuple(self.names[k] for k in which),
+            tuple(self.n_clusters[k] for k in which),
+            {index: of[list(which)] for index, of in self.values.items()},
+            tuple(self.cluster_silhouettes[k] for k in which),
+            tuple(self.silhouettes[k] for k in which) if self.silhouettes else (),
+            self.scans,
+        )
+
     def table(self) -> list[dict[str, Any]]:
         """Return one row per partition, plain values; None where an index is not defined."""
         return [
@@ -132,6 +143,18 @@ class Validity:
             }
             for k, name in enumerate(self.names)
         ]
+
+
+def joined(parts: Sequence[Validity]) -> Validity:
+    """Return the rows of several tables with the same indices as one."""
+    return Validity(
+        tuple(name for one in parts for name in one.names),
+        tuple(count for one in parts for count in one.n_clusters),
+        {index: np.concatenate([one.values[index] for one in parts]) for index in parts[0].values},
+        tuple(of for one in parts for of in one.cluster_silhouettes),
+        tuple(of for one in parts for of in one.silhouettes),
+        max(one.scans for one in parts),
+    )
 
 
 def validity(
@@ -597,12 +620,13 @@ def _of_centres(centres: _Centres, mine: _LabelProducts) -> dict[str, float]:
     E_1 = float(np.sqrt(np.maximum(to_mean - half_of_mean, 0)).sum())
     E_c = float((centres.mass * centres.spreads).sum())
     around = float((centres.to_mean - half - half_of_mean).sum())
+    ratio = _ratio(E_1 * math.sqrt(max(most, 0)), c * E_c)
     S = centres.spreads
     worst = [max(_ratio(S[i] + S[j], math.sqrt(max(apart[i, j], 0))) for j in range(c) if j != i) for i in range(c)]
     return {
         "xie_beni": _ratio(centres.J, n * max(least, 0)),
         "kwon": _ratio(centres.J + around / c, max(least, 0)),
-        "pbm": _ratio(E_1 * math.sqrt(max(most, 0)), c * E_c) ** 2,
+        "pbm": ratio * ratio,  # ** raises where the square is infinite
         "davies_bouldin": float(np.mean(worst)),
     }
 

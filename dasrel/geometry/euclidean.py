@@ -81,7 +81,7 @@ class Spectrum:
     spread: float
     """A safe beta: D + beta off the diagonal is Euclidean. -2 (lowest - residual), or 0 if D is Euclidean."""
     entropy_threshold: float
-    """lambda_c = 2 lambda_max / n, after the spread: fcm2 with a larger entropy weight converges to U = 1/c."""
+    """lambda_c = 2 lambda_max / n of the matrix as it is: fcm2 with a larger entropy weight converges to U = 1/c."""
     n_negative: int
     """Negative eigenvalues found; there may be more, not fewer."""
     scans: int
@@ -208,7 +208,7 @@ def _described(result: LanczosResult, n: int, search: Search, count: int) -> Spe
     return Spectrum(
         n_objects=n, lowest=values[:count], lowest_residuals=residuals[:count], highest=values[::-1][:count],
         highest_residuals=residuals[::-1][:count], rounding=rounding, is_euclidean=is_euclidean, spread=spread,
-        entropy_threshold=(2 * values[-1] + spread) / n, n_negative=int((result.ritz < -rounding).sum()),
+        entropy_threshold=2 * values[-1] / n, n_negative=int((result.ritz < -rounding).sum()),
         scans=result.scans, converged=result.converged, stopped=result.stopped,
         history=tuple(tuple(row) for row in result.history.tolist()),
     )  # fmt: skip

@@ -17,8 +17,10 @@ from dasrel.report.downsample import cluster_order, induced_image, pixel_means
 from dasrel.util import Array, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text
+from dasrel.vocabulary import INDICES
 
 if TYPE_CHECKING:
+    from dasrel.clustering.result import Clustering
     from dasrel.geometry.euclidean import Spectrum
 
 PIXELS = 800
@@ -70,6 +72,7 @@ def partition_picture(
     truth_name: str = "class",
     title: str = "",
     names: Sequence[str] | None = None,
+    histogram: bool = False,
 ) -> Path:
     """Draw memberships and the dissimilarity that they induce, D(U) = 1 - U'U / max(U'U) (K14 17), as a PNG file.
 
@@ -83,6 +86,8 @@ def partition_picture(
         Name of the classes, for the legend.
     names
         One name for each cluster, by default their numbers.
+    histogram
+        Whether to draw the histogram of the objects' largest memberships too (F09 figure 11).
 
     Cost: no scan; O(c n), and an image of at most 800 rows, each the mean of neighbours.
     """
@@ -109,17 +114,75 @@ def partition_picture(
         )
     middles = [(labelled[k], float(ends[k] - sizes[k] / 2)) for k in range(clusters) if sizes[k]]
 
-    figure = Figure(figsize=(13.5, 7.6), layout="constrained")
+    figure = Figure(figsize=(13.5, 9.2 if histogram else 7.6), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(1, 3, width_ratios=[0.001 if known is None else 0.05, 0.9, 1.3])
+    grid = figure.add_gridspec(
+        2 if histogram else 1, 3, width_ratios=[0.001 if known is None else 0.05, 0.9, 1.3],
+        height_ratios=[1, 0.22] if histogram else [1],
+    )  # fmt: skip
     left, right = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[0, 2])
     if known is not None and classes is not None:
         _draw_truth(figure, figure.add_subplot(grid[0, 0]), known[order[first + counts // 2]], classes, truth_name)
     else:
         left.set_ylabel(ROWS, fontsize=11)
     _draw_memberships(figure, left, rows, labelled, ends)
+    if histogram:
+        _draw_histogram(figure.add_subplot(grid[1, 1:]), U)
     _draw_induced(figure, right, induced_image(U.T, order, PIXELS), middles, ends)
     figure.suptitle(title, fontsize=14)
+    return _save(figure, Path(path), dpi=110)
+
+
+def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
+    """Draw the best partition of a clustering, partition.png, and of several settings validity.png.
+
+    Cost: no scan; that of `partition_picture`.
+    """
+    best = found.partitions[found.recommended(choose)]
+    run = best.result.run
+    title = f"{count_text(len(best.memberships), 'object')}, {run.rule}, {count_text(run.n_clusters, 'cluster')}"
+    if not best.result.is_sound:
+        title += ": clusters coincide or are empty"
+    partition_picture(best.memberships, folder / "partition.png", title=title, histogram=True)
+    if found.quality is not None and len(found.partitions) > 1:
+        validity_picture(found, folder / "validity.png", choose)
+
+
+PANELS = ("fuzzy_silhouette", "silhouette", "xie_beni", "calinski_harabasz", "davies_bouldin", "pbm")
+"""The indices that `validity_picture` draws."""
+
+
+def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
+    """Draw validity indices against the number of clusters, one line for each rule, the recommended setting marked.
+
+    Cost: no scan if the clustering was judged.
+    """
+    quality = found.quality if found.quality is not None else found.validity(samples=False)
+    best = found.recommended(choose)
+    counts = np.array([one.result.run.n_clusters for one in found.partitions])
+    rules = [one.result.run.rule for one in found.partitions]
+    figure = Figure(figsize=(12, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    drawn = [name for name in PANELS if name in quality.values]
+    grid = figure.subplots(2, 3, squeeze=False)
+    for axes, name in zip(grid.flat, drawn, strict=False):
+        values = quality[name]
+        for colour, rule in zip(_colours(len(set(rules))), dict.fromkeys(rules), strict=True):
+            mine = [k for k in np.argsort(counts, kind="stable") if rules[k] == rule]
+            axes.plot(counts[mine], values[mine], "o-", color=colour, label=rule, markersize=4)
+        axes.plot(counts[best], values[best], "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.6)
+        axes.set_title(f"{name.replace('_', ' ')} ({'larger' if INDICES[name] else 'smaller'} is better)", fontsize=10)
+        axes.set_xticks(np.unique(counts))
+        axes.set_xlabel("clusters")
+        axes.grid(alpha=0.3)
+    for axes in list(grid.flat)[len(drawn) :]:
+        axes.set_visible(False)
+    if len(set(rules)) > 1:
+        grid.flat[0].legend()
+    figure.suptitle(
+        f"{count_text(found.partitions[best].result.run.n_clusters, 'cluster')} recommended by the"
+        f" {choose.replace('_', ' ')} (circle)", fontsize=13,
+    )  # fmt: skip
     return _save(figure, Path(path), dpi=110)
 
 
@@ -151,6 +214,13 @@ def _draw_memberships(figure: Any, axes: Any, U: Array, names: Sequence[str], en
     axes.set_title("Memberships\nof each object in each cluster", fontsize=11)
     axes.set_xlabel("cluster")
     figure.colorbar(shown, ax=axes, label="membership, 0 to 1", shrink=0.7, pad=0.02)
+
+
+def _draw_histogram(axes: Any, U: Array) -> None:
+    axes.hist(U.max(axis=1), bins=50, range=(0, 1), color="tab:blue")
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("largest membership of an object: near 1 it belongs clearly to one cluster")
+    axes.set_ylabel("objects")
 
 
 def _draw_induced(figure: Any, axes: Any, image: Array, middles: Sequence[tuple[str, float]], ends: Array) -> None:

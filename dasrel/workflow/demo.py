@@ -85,7 +85,16 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
             warnings.simplefilter("ignore", DasrelWarning)  # they are in the result, and the demo reports them
             found = cluster(
                 matrix,
-                grid("fcm2", 10, entropy_weight=WEIGHTS, n_init=STARTS, on_negative="heal", tol=1e-2, max_iter=500),
+                grid(
+                    "fcm2",
+                    10,
+                    entropy_weight=WEIGHTS,
+                    init="random",
+                    n_init=STARTS,
+                    on_negative="heal",
+                    tol=1e-2,
+                    max_iter=500,
+                ),
             )
         if out is not None:
             save_clustering(found, folder / RESULTS, about={"store": str(store)}, force=force)

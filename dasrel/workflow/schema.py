@@ -51,6 +51,7 @@ from dasrel.options import (
     Writing,
     made,
     option_fields,
+    whole_numbers,
 )
 from dasrel.util.text import did_you_mean, redacted, shown, some
 from dasrel.vocabulary import INITS, METHODS, KindName
@@ -61,6 +62,15 @@ T = TypeVar("T", bound="Table")
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
+
+
+def _numbers_listed(value: Any) -> Any:
+    """Return a list, with the numbers of ranges such as "2-10" in their place."""
+    found: list[Any] = []
+    for one in _listed(value):
+        numbers = whole_numbers(one) if isinstance(one, str) else None
+        found += [one] if numbers is None else numbers
+    return found
 
 
 def _memory(text: str) -> str:
@@ -137,7 +147,8 @@ def _key_type(one: OptionField) -> Any:
         return Union[tuple(bounded(member) for member in members)] if members else kind  # noqa: UP007
 
     if get_origin(one.type) is list:
-        return Annotated[list[bounded(get_args(one.type)[0])], BeforeValidator(_listed), Field(min_length=1)]  # type: ignore[misc]
+        listed = _numbers_listed if get_args(one.type)[0] is int else _listed
+        return Annotated[list[bounded(get_args(one.type)[0])], BeforeValidator(listed), Field(min_length=1)]  # type: ignore[misc]
     if get_origin(one.type) is dict:
         return dict[str, bounded(get_args(one.type)[1])]  # type: ignore[misc]
     if get_origin(one.type) is tuple:

@@ -178,6 +178,7 @@ def _euclideanize(job: Job) -> Summary:
 def _cluster(job: Job) -> Summary:
     from dasrel.clustering.job import cluster_into
     from dasrel.options import RunOptions
+    from dasrel.report.figures import clustering_pictures
 
     table = job.step.table
     runs = table.group(
@@ -188,6 +189,7 @@ def _cluster(job: Job) -> Summary:
     requested = runs.as_dict()
     if "warm_start" in job.places:
         requested["warm_start"] = job.places["warm_start"]
+    requested |= {"choose": table.choose, "border": table.border}
     result = cluster_into(
         job.store,
         job.file(),
@@ -195,6 +197,7 @@ def _cluster(job: Job) -> Summary:
         memory=table.memory,
         checkpoint=job.checkpoint(),
         about={"out": str(job.out / job.step.name)},
+        draw=clustering_pictures if table.picture else None,
         force=True,
     )
     return {name: result[name] for name in ("n_objects", "runs", "runs_converged", "converged")} | {

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from dasrel.cli import app
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
 from dasrel.clustering.output import folder_names, save_clustering
-from dasrel.clustering.runs import Run, grid
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
 from dasrel.options import Reading
@@ -27,6 +27,7 @@ from dasrel.workflow import demo
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances
 from tests.helpers.processes import command
+from tests.helpers.runs import Run, grid
 
 N = 45
 NAMES = ["a,b", 'say "hi"', "two\nlines", "\rreturn", "tab\there", "bell\x07", "späte Überraschung", " space ", "=1+1"]
@@ -57,6 +58,7 @@ def folder(tmp_path: Path, points: Any) -> Path:
 def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     line = (
         "cluster d.zarr out --rule fcm2 --clusters 3 --entropy-weight 2 --n-init 4 --seed 3 --tol 1e-7 --json --quiet"
+        " --init random --no-accelerate"
     )
     done = command(*line.split(), cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,8 +69,10 @@ def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
         "labels.csv",
         "memberships.npy",
         "model.npz",
+        "partition.png",
         "result.json",
         "runs.csv",
+        "validity.csv",
     ]
 
     # the oracle, from the start that the best run had, comes to the same end
@@ -97,7 +101,7 @@ def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     assert {row["rule"] for row in runs} == {"fcm2"}
     assert all(len(row["membership_sums"].split()) == 3 for row in runs)
 
-    assert result["scans"] == max(int(row["n_iter"]) for row in runs)
+    assert result["scans"] == max(int(row["n_iter"]) for row in runs) + 1  # and one for the validity indices
     assert (result["runs"], result["runs_converged"], result["converged"]) == (4, 4, True)
     assert (result["n_objects"], result["kind"], result["store"]) == (N, "distance", "d.zarr")
     assert result["versions"]["dasrel"] == dasrel.__version__
@@ -111,14 +115,19 @@ def test_people_get_lines(folder: Path, here: Callable[..., Any]) -> None:
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines["results"] == "out"
     assert lines["objects"] == "45, kind distance"
-    assert lines["runs"] == "2, of which 2 converged"
+    assert re.fullmatch(r"\d, the best of 12 on a sample of 45 objects; \d converged", lines["runs"])
     assert lines["rule"] == "fcm1, 3 clusters, fuzzifier 2"
+    assert lines["fuzzifier"].startswith("2: the largest fuzzifier whose silhouette, ")
+    assert float(lines["silhouette"]) > 0.5
     assert lines["sizes"] == "15 15 15"
     assert "\n" not in lines["medoids"]
 
 
 def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
-    line = "cluster d.zarr {} --rule pcm1,hard,fcm1 --spread-scale 0.3 --clusters 2,3 --n-init 3 --seed {} -q"
+    line = (
+        "cluster d.zarr {} --rule pcm1,hard,fcm1 --spread-scale 0.3 --clusters 2,3 --n-init 3 --seed {} -q"
+        " --init random"
+    )
     for out, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert (
             app.run(
@@ -127,7 +136,7 @@ def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
             == 0
         )
     names = sorted(str(path.relative_to(folder / "a")) for path in (folder / "a").rglob("*") if path.is_file())
-    assert len(names) == 2 + 6 * 3
+    assert len(names) == 5 + 7 * 3  # three tables, two pictures, and three files of each setting and of the best one
     for name in names:
         if not name.endswith((".json", ".npz")):  # times and zip dates differ
             assert (folder / "a" / name).read_bytes() == (folder / "b" / name).read_bytes(), name
@@ -140,6 +149,7 @@ def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
 def test_a_grid_is_one_bundle(folder: Path, here: Callable[..., Any]) -> None:
     line = (
         "cluster d.zarr out --rule fcm1,fcm2 --clusters 2,3 --fuzzifier 1.2,2 --entropy-weight 2 --n-init 3 --json -q"
+        " --init random"
     )
     done = here(*line.split(), cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -149,11 +159,15 @@ def test_a_grid_is_one_bundle(folder: Path, here: Callable[..., Any]) -> None:
         *("fcm1-clusters2-fuzzifier1.2", "fcm1-clusters2-fuzzifier2", "fcm1-clusters3-fuzzifier1.2"),
         *("fcm1-clusters3-fuzzifier2", "fcm2-clusters2", "fcm2-clusters3"),
     ]
-    assert sorted(os.listdir(folder / "out")) == sorted([*names, "result.json", "runs.csv"])
+    others = ["best", "partition.png", "result.json", "runs.csv", "validity.csv", "validity.png"]
+    assert sorted(os.listdir(folder / "out")) == sorted([*names, *others])
+    assert result["recommended"]["folder"] in names
+    chosen = folder / "out" / result["recommended"]["folder"]
+    assert (folder / "out" / "best" / "labels.csv").read_bytes() == (chosen / "labels.csv").read_bytes()
     runs = read_csv(folder / "out" / "runs.csv")
     assert len(runs) == result["runs"] == 18
     assert result["bundles"] == 1
-    assert result["scans"] == max(int(row["n_iter"]) for row in runs)
+    assert result["scans"] == max(int(row["n_iter"]) for row in runs) + 1  # and one for the validity indices
     for one in result["settings"]:
         where = folder / "out" / one["folder"]
         assert sorted(os.listdir(where)) == ["labels.csv", "memberships.npy", "model.npz"]
@@ -179,7 +193,7 @@ def test_folder_names_are_unique_and_plain() -> None:
     assert folder_names([Run("hard", 3)]) == ["."]
 
 
-def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
     calls: list[tuple[Any, ...]] = []
 
     def fake(*positional: Any, **named: Any) -> None:
@@ -188,13 +202,13 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     monkeypatch.setattr("dasrel.clustering.job.cluster", fake)
     line = (
-        f"cluster d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
+        f"cluster {folder}/d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
         " --spread-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
         " --spread 0,3 --accelerate --memory 2GiB"
     )
     assert app.run(line.split()) == 1
     ((store, runs, named),) = calls
-    assert (store, named) == ("d.zarr", {"memory": "2GiB", "checkpoint": None})
+    assert (store, named) == (str(folder / "d.zarr"), {"judge": True, "memory": "2GiB", "checkpoint": None})
     assert len(runs) == 2 * 2 * 2 * 2
     common = {
         "rule": "pcm1", "n_clusters": 4, "fuzzifier": 1.5, "spread_scale": 2.0, "random_state": 9, "max_iter": 7,
@@ -211,7 +225,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_starts_from_files(folder: Path) -> None:
     store, first, second = (str(folder / name) for name in ("d.zarr", "first", "second"))
-    words = ["--rule", "fcm1", "--clusters", "3", "--tol", "1e-6", "-q"]
+    words = ["--rule", "fcm1", "--clusters", "3", "--fuzzifier", "2", "--tol", "1e-6", "-q"]
     assert app.run(["cluster", store, first, *words]) == 0
     inits = f"{first}/model.npz,{first},{first}/memberships.npy"
     assert app.run(["cluster", store, second, *words, "--init", inits]) == 0
@@ -232,7 +246,7 @@ def test_starts_from_files(folder: Path) -> None:
         ("--clusters 3 --fuzzifier nan", "fuzzifier is nan"),
         ("--clusters 3 --rule fcm2 --entropy-weight -1", "entropy_weight is -1.0: give a finite number above 0"),
         ("--clusters 3 --spread -2", "spread is -2.0"),
-        ("--clusters 3 --init nearest", "init is 'nearest': use random, rows, k-means++"),
+        ("--clusters 3 --init nearest", "init is 'nearest': use sample, k-means++, random, rows"),
         ("--clusters 3 --init none.npz", "no model at none.npz"),
         ("--clusters 3 --init none.npy", "none.npy: No such file"),
         ("--clusters 3 --memory 1kB", "the limit is"),
@@ -253,13 +267,16 @@ def test_bad_values_exit_1(
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("cluster d.zarr out", "--rule"),
+        ("cluster d.zarr out", "--clusters"),
         ("cluster d.zarr out --rule fcm1", "--clusters"),
         ("cluster d.zarr out --rule fcm3 --clusters 2", "'fcm3' is not one of fcm1, fcm2"),
         ("cluster d.zarr out --rule fcm1 --clusters two", "'two': give whole numbers with commas"),
         ("cluster d.zarr out --rule fcm1 --clusters 2,,3", "'2,,3': give whole numbers"),
         ("cluster d.zarr out --rule fcm1 --clusters 2.5", "whole numbers"),
-        ("cluster d.zarr out --rule fcm1 --clusters 2 --fuzzifier auto", "give numbers with commas"),
+        ("cluster d.zarr out --rule fcm1 --clusters 2 --fuzzifier much", "give numbers or auto with commas"),
+        ("cluster d.zarr out --clusters 10-2", "'10-2' is an empty range: give the smaller number first, such as 2-10"),
+        ("cluster d.zarr out --clusters 1-99999", "has 99,999 numbers"),
+        ("cluster d.zarr out --rule k-means --clusters 2", "it is called hard here"),
         ("cluster d.zarr out --rule fcm2 --clusters 2 --entropy-weight much", "give numbers or auto"),
         ("cluster d.zarr out --rule hard --clusters 2 --fuzzifier 2", "fuzzifier is for fcm1 and pcm1, not hard"),
         ("cluster d.zarr out --rule fcm1 --clusters 2 --spread-scale 2", "spread_scale is for pcm1 and pcm2, not fcm1"),
@@ -313,7 +330,7 @@ def test_negative_distances_stop_or_are_healed(tmp_path: Path, here: Callable[..
 
 
 def test_strict_exits_3(folder: Path, here: Callable[..., Any]) -> None:
-    line = "cluster d.zarr {} --rule fcm1 --clusters 3 --max-iter 2 --json"
+    line = "cluster d.zarr {} --rule fcm1 --clusters 3 --max-iter 2 --init random --json"
     done = here(*line.format("a").split(), cwd=folder)
     assert done.returncode == 0
     assert json.loads(done.stdout)["converged"] is False
@@ -340,7 +357,7 @@ def test_an_existing_result_is_only_replaced_by_force(folder: Path, monkeypatch:
     assert app.run([*line, "3"]) == 1
     assert (folder / "out" / "result.json").read_bytes() == before
     assert app.run([*line, "2,3", "--force"]) == 0
-    assert sorted(os.listdir(folder / "out")) == ["fcm1-clusters2", "fcm1-clusters3", "result.json", "runs.csv"]
+    assert {"fcm1-clusters2", "fcm1-clusters3", "result.json"} < set(os.listdir(folder / "out"))
     assert app.run([*line, "3", "--force"]) == 0
     assert np.load(folder / "out" / "memberships.npy").shape == (N, 3)
     assert sorted(os.listdir(folder)) == ["d.zarr", "out"]
@@ -474,13 +491,13 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
     for arguments, told in (
         (["none.npz", "r.npy", "new.csv"], "no model at none.npz"),
         (["junk.npz", "r.npy", "new.csv"], "junk.npz is not a dasrel model"),
-        (["many", "r.npy", "new.csv"], "no model in many; choose one of its settings, such as many/fcm1-clusters2"),
+        (["many", "r.npy", "new.csv"], "no model in many; choose one of its settings, such as many/best"),
         (["d.zarr", "r.npy", "new.csv"], "no model in d.zarr"),
         (["out", "none.npy", "new.csv"], "no rows at none.npy"),
-        (["out", "junk.npy", "new.csv"], "junk.npy is not a whole .npy file"),
+        (["out", "junk.npy", "new.csv"], "junk.npy is no whole .npy file"),
         (["out", "d.zarr", "new.csv"], "d.zarr is not a Zarr array of rows"),
-        (["out", "r.npy", "r.npy"], "r.npy exists"),
-        (["out", "r.npy", "out", "--force"], "out is a folder"),
+        (["out", "r.npy", "r.npy"], "r.npy would replace what is read"),
+        (["out", "r.npy", "out", "--force"], "out would replace what is read"),
     ):
         assert app.run(["predict", *arguments]) == 1
         captured = capsys.readouterr()

@@ -34,7 +34,7 @@ COMMANDS = [
     ("audit", "pairwise points.npy e.zarr --metric minkowski --metric-option p=3 --tile 16"),
     ("part", "import d.npy p.zarr --kind distance --tile 16 --part 1/2"),
     ("audit", "audit p.zarr"),
-    ("cluster", f"cluster d.zarr out {RUNS}"),
+    ("cluster", f"cluster d.zarr out {RUNS} --choose dunn"),
     ("cluster", f"cluster d.zarr one {ONE} --euclideanize power"),
     ("cluster", f"cluster d.zarr before {FOUR} --max-iter 1"),
     ("append", "append d.zarr rows.npy --ids rows.txt"),

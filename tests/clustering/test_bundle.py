@@ -10,8 +10,8 @@ from scipy.spatial.distance import cdist
 
 from dasrel.clustering import bundle
 from dasrel.clustering.bundle import LANCZOS_SCANS
-from dasrel.clustering.fit import cluster, largest_gram_eigenvalue
-from dasrel.clustering.runs import Run, grid
+from dasrel.clustering.fit import cluster
+from dasrel.clustering.stage import largest_gram_eigenvalue
 from dasrel.engine.relation import product_consumer, relation
 from dasrel.engine.scan import needed_memory, needed_on_worker
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
@@ -19,6 +19,7 @@ from dasrel.util import progress
 from tests.helpers import oracle
 from tests.helpers.faults import quiet
 from tests.helpers.matrices import grouped_points, memberships, non_metric, squared
+from tests.helpers.runs import Run, grid
 from tests.helpers.stores import stored
 
 PARAMETERS = {
@@ -87,7 +88,9 @@ def test_stores_agree_with_the_oracle(tmp_path):
 def test_a_cluster_of_two_processes_agrees_with_the_oracle_and_with_threads_to_the_bit(client, tmp_path):
     D = squared(n=70)
     matrix = make_store(tmp_path / "m", D, tile=32)
-    runs = [run for rule in RULES for run in grid(rule, [2, 3], n_init=3, max_iter=5, **PARAMETERS[rule])]
+    weights = {rule: {"entropy_weight": 9.0} for rule in ("fcm2", "pcm1", "pcm2")}
+    given = {rule: {**weights.get(rule, {}), **PARAMETERS[rule]} for rule in RULES}
+    runs = [run for rule in RULES for run in grid(rule, [2, 3], n_init=3, max_iter=5, **given[rule])]
     assert len(set(client.run(os.getpid).values()) - {os.getpid()}) == 2
     assert_like_oracle(matrix, D, max_iter=12)
     with progress.watch() as counted:
@@ -228,11 +231,20 @@ def test_500_runs_make_the_scans_of_the_slowest():
 )
 def test_scans_are_counted_in_every_mode(how):
     with progress.watch() as counted:
-        result = quiet(cluster, squared(60), grid(how.pop("rule"), 3, n_init=5, **how), kind="squared-distance")
+        how_rule = how.pop("rule")
+        result = quiet(cluster, squared(60), grid(how_rule, 3, n_init=5, **how), kind="squared-distance")
     assert all(r.converged for r in result.runs)
-    assert counted.scans == result.scans == result.first_scans + max(r.n_iter for r in result.runs)
-    automatic = result.runs[0].run.entropy_weight == "auto"
+    assert counted.scans == result.scans
+    automatic = result.requested[0].entropy_weight == "auto"
     assert (1 <= result.first_scans <= LANCZOS_SCANS) if automatic else result.first_scans == 0
+    slowest = max(r.n_iter for r in result.runs if r.run.rule == ("fcm2" if automatic else how_rule))
+    silhouettes = 0
+    if automatic:
+        silhouettes = 1
+        if result.requested[0].is_possibilistic:  # they begin where the fcm2 run that was chosen has ended
+            before = result.partitions[0].result.n_iter - len(result.partitions[0].result.history)
+            slowest += result.partitions[0].result.n_iter - before
+    assert result.scans == result.first_scans + slowest + silhouettes
 
 
 def test_the_largest_eigenvalue_is_that_of_the_centred_matrix():
@@ -243,15 +255,16 @@ def test_the_largest_eigenvalue_is_that_of_the_centred_matrix():
         assert found <= dense * (1 + 1e-12) + 1e-12
 
 
-def test_the_automatic_entropy_weight_is_half_the_threshold_and_above_it_runs_collapse():
+def test_automatic_entropy_weights_are_halves_of_the_threshold_and_above_it_runs_collapse():
     D = squared(60)
     threshold = 2 * np.linalg.eigvalsh(oracle.centred(D))[-1] / len(D)
-    result = cluster(D, [Run("fcm2", 3), Run("fcm2", 3, spread=50)], kind="squared-distance")
-    assert result.runs[0].entropy_weight == pytest.approx(threshold / 2, rel=1e-2)
-    assert result.runs[1].entropy_weight == pytest.approx((threshold + 50 / len(D)) / 2, rel=1e-2)
+    result = quiet(cluster, D, [Run("fcm2", 3), Run("fcm2", 3, spread=50)], kind="squared-distance")
+    values = [r.entropy_weight for r in result.runs]
+    assert values[:9] == pytest.approx([threshold / 2**k for k in range(1, 10)], rel=1e-2)
+    assert values[9:] == pytest.approx([(threshold + 50 / len(D)) / 2**k for k in range(1, 10)], rel=1e-2)
     with pytest.warns(DasrelWarning) as told:
         over = cluster(D, [Run("fcm2", 3), Run("fcm2", 3, entropy_weight=1.5 * threshold)], kind="squared-distance")
-    assert [r.flat for r in over.runs] == [False, True]
+    assert [p.result.flat for p in over.partitions] == [False, True]
     assert any("above the value" in str(w.message) for w in told)
     assert any("U = 1/c" in str(w.message) for w in told)
 
@@ -457,7 +470,7 @@ BAD = [
     ({"rule": "pcm1", "eta_cut": 0.5}, "unless eta='cut'"),
     ({"spread": -1}, "not negative"),
     ({"on_negative": "clip"}, "error, heal"),
-    ({"init": "best"}, "random, rows, k-means"),
+    ({"init": "best"}, "sample, k-means\\+\\+, random, rows"),
     ({"init": np.full((60, 2), 0.5)}, r"give \(60, 3\)"),
     ({"init": np.full((60, 3), np.nan)}, "nan .180 such.: give 0 to 1"),
     ({"init": np.full((60, 3), -0.1)}, "give 0 to 1"),

@@ -14,7 +14,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import InputError, Run, StoreError, Writing
+from dasrel import InputError, StoreError, Writing
 from dasrel.clustering.job import (
     Moves,
     keep_numbers,
@@ -28,6 +28,7 @@ from dasrel.engine.relation import relation
 from dasrel.io.append import append
 from dasrel.util import progress
 from tests.helpers.processes import ran
+from tests.helpers.runs import Run
 
 OLD, ALL = 90, 110
 
@@ -244,6 +245,8 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
             "1.5",
             "--n-init",
             "1",
+            "--init",
+            "random",
             "--json",
         )
         == 0
@@ -292,7 +295,7 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
     assert ran(*f"cluster s.zarr warm --rule {rule} --clusters 3 --warm-start {rule}/model.npz".split()) == 0
     out = capsys.readouterr().out
     assert "objects changed their cluster" in out
-    assert "new        20 objects: " in out
+    assert "new         20 objects: " in out
     before, now = dasrel.Model.load(f"{rule}/model.npz"), dasrel.Model.load("warm/model.npz")
     assert now.n_objects == ALL
     if rule == "pcm2":

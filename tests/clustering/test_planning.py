@@ -22,6 +22,7 @@ from dasrel.options import Writing
 from dasrel.util import limits
 from dasrel.util.limits import Range, limit_for
 from tests.helpers.matrices import distances, grouped_points
+from tests.helpers.runs import Run, grid
 
 N, TILE = 300, 64
 
@@ -48,7 +49,7 @@ def snapshot(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def test_what_follows_from_the_store_and_the_runs(store) -> None:
-    runs = dasrel.grid(["fcm1", "hard"], [2, 3], n_init=4)
+    runs = grid(["fcm1", "hard"], [2, 3], n_init=4)
     plan = plan_clustering(store, runs, probe_seconds=0.05)
     assert (plan.n_objects, plan.kind, plan.dtype, plan.tile) == (N, "distance", "float32", TILE)
     assert plan.tiles == plan.tasks == 15  # five tiles a side
@@ -79,7 +80,7 @@ def test_what_follows_from_the_store_and_the_runs(store) -> None:
 @pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")
 def test_scans_lie_in_the_range(rule, more) -> None:
     euclidean = distances(grouped_points(120))
-    runs = dasrel.grid(rule, 3, n_init=3, **more)
+    runs = grid(rule, 3, n_init=3, **more)
     plan = plan_clustering(euclidean, runs, kind="distance", probe_seconds=0.02)
     found = dasrel.cluster(euclidean, runs, kind="distance")
     assert plan.scans.least <= found.scans <= plan.scans.most
@@ -93,7 +94,7 @@ def test_scans_lie_in_the_range(rule, more) -> None:
 
 @pytest.mark.parametrize("method", ["spread", "ultrametric", "power", "exponential", "log"])
 def test_scans_for_a_euclideanisation(tmp_path, store, method) -> None:
-    runs = dasrel.grid("fcm1", 2, max_iter=3, tol=0)
+    runs = grid("fcm1", 2, max_iter=3, tol=0)
     plan = plan_clustering(store, runs, euclideanize=method, probe_seconds=0.02)
     with watch() as counted:
         found = dasrel.euclideanize(store, method=method)
@@ -105,14 +106,14 @@ def test_scans_for_a_euclideanisation(tmp_path, store, method) -> None:
 
 
 def test_starts_that_read_rows_are_told(store) -> None:
-    runs = [dasrel.Run("fcm1", 4, init=start) for start in ("random", "rows", "k-means++")]
+    runs = [Run("fcm1", 4, init=start) for start in ("random", "rows", "k-means++")]
     assert plan_clustering(store, runs, probe_seconds=0.02).start_reads == 1 + 3
     assert plan_clustering(store, runs[:1], probe_seconds=0.02).start_reads == 0
 
 
 @pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")
 def test_bundles_are_those_of_the_run(store) -> None:
-    runs = dasrel.grid("hard", 20, n_init=40, max_iter=2, tol=0)
+    runs = grid("hard", 20, n_init=40, max_iter=2, tol=0)
     memory = 10_000_000
     plan = plan_clustering(store, runs, memory=memory, probe_seconds=0.02)
     found = dasrel.cluster(store, runs, memory=memory)
@@ -124,12 +125,12 @@ def test_bundles_are_those_of_the_run(store) -> None:
 
 
 def test_the_plan_refuses_what_the_run_refuses(store, tmp_path) -> None:
-    one = dasrel.Run("fcm1", 2)
+    one = Run("fcm1", 2)
     for runs, more, error in [
         ([], {}, InputError),
-        (dasrel.Run("hard", N + 1), {}, InputError),
-        (dasrel.Run("hard", 200), {"memory": 1_000_000}, MemoryLimitError),
-        (dasrel.Run("fcm2", 2), {"memory": 100_000}, MemoryLimitError),
+        (Run("hard", N + 1), {}, InputError),
+        (Run("hard", 200), {"memory": 1_000_000}, MemoryLimitError),
+        (Run("fcm2", 2), {"memory": 100_000}, MemoryLimitError),
     ]:
         with pytest.raises(error) as planned:
             plan_clustering(store, runs, probe_seconds=0.02, **more)
@@ -159,7 +160,7 @@ def test_the_plan_refuses_what_the_run_refuses(store, tmp_path) -> None:
 def test_the_probe_reads_tiles_and_changes_nothing(store) -> None:
     before = snapshot(store)
     with watch() as counted:
-        speed = measure(relation(store), dasrel.grid("fcm1", 3, n_init=5), 15, seconds=0.1)
+        speed = measure(relation(store), grid("fcm1", 3, n_init=5), 15, seconds=0.1)
     assert snapshot(store) == before
     assert counted.scans == 0
     assert speed.read > 0
@@ -174,13 +175,13 @@ def test_a_missing_tile_is_named_by_the_probe(tmp_path, matrix) -> None:
     dasrel.import_matrix(matrix, tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE))
     (tmp_path / "s.zarr" / "values" / "c" / "0" / "1").unlink()
     with pytest.raises(StoreError, match=r"is missing: tile \(0, 1\) of "):
-        plan_clustering(tmp_path / "s.zarr", dasrel.Run("hard", 2))
+        plan_clustering(tmp_path / "s.zarr", Run("hard", 2))
 
 
 @pytest.mark.parametrize("where", ["memory", "compressed", "array"])
 def test_other_places(tmp_path, matrix, where) -> None:
     """A store that is no local folder (as on S3), one that is compressed, and an array."""
-    run_one, more = dasrel.Run("fcm1", 2), {}
+    run_one, more = Run("fcm1", 2), {}
     if where == "memory":
         source = dasrel.import_matrix(matrix, MemoryStore(), kind="distance", writing=Writing(tile=TILE))
     elif where == "compressed":
@@ -209,7 +210,7 @@ def test_a_store_on_s3(capsys, s3, matrix) -> None:
 
 def test_more_workers_hold_more_tiles(store) -> None:
     tile_bytes = TILE * TILE * 4
-    runs = dasrel.Run("hard", 2)
+    runs = Run("hard", 2)
     here = plan_clustering(store, runs, probe_seconds=0.02)
     # A part of what a worker has is for tiles, less one task: room for 4 of the 15, so 3 workers hold 12 and 4 all.
     task = here.task_memory + tile_bytes  # the tile is mapped, which is no memory of ours here, but a worker's

@@ -15,6 +15,7 @@ from dasrel.util import progress
 from dasrel.vocabulary import INDICES
 from tests.helpers.faults import quiet
 from tests.helpers.matrices import distances, grouped_points, non_metric, squared, symmetric
+from tests.helpers.runs import grid
 from tests.helpers.stores import stored
 
 N = 120
@@ -228,7 +229,7 @@ def test_workers_and_threads_give_the_same_bits(client, tmp_path):
 
 def test_every_run_of_a_clustering_is_judged_in_one_scan(tmp_path):
     matrix = stored(tmp_path / "m", squared(90), "squared-distance", dtype="float64", tile=32)
-    result = quiet(dasrel.cluster, matrix, dasrel.grid("fcm1", [1, 2, 3, 4], fuzzifier=1.3, n_init=2), keep_all=True)
+    result = quiet(dasrel.cluster, matrix, grid("fcm1", [1, 2, 3, 4], fuzzifier=1.3, n_init=2), keep_all=True)
     with progress.watch() as counted:
         found = result.validity()
     assert counted.scans == 1
@@ -244,7 +245,7 @@ def test_every_run_of_a_clustering_is_judged_in_one_scan(tmp_path):
         assert found[name][4] == pytest.approx(value, rel=1e-6)
     same = dasrel.validity(matrix, three)
     assert same["xie_beni"][0] == pytest.approx(expected["xie_beni"], rel=1e-6)
-    best = quiet(dasrel.cluster, matrix, dasrel.grid("hard", [2, 3], n_init=3)).validity(samples=False)
+    best = quiet(dasrel.cluster, matrix, grid("hard", [2, 3], n_init=3)).validity(samples=False)
     assert len(best.names) == 2
     assert best.silhouettes == ()
 

@@ -17,7 +17,6 @@ from dasrel import kernels, watch
 from dasrel.clustering.bundle import split_by_memory
 from dasrel.clustering.estimators import FuzzyCMeans
 from dasrel.clustering.fit import cluster
-from dasrel.clustering.runs import Run, grid
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
 from dasrel.geometry import gamma_search
@@ -29,6 +28,7 @@ from dasrel.util.archives import read_state, write_state
 from dasrel.vocabulary import METHODS
 from tests.helpers.faults import Killed, killed_after, quiet, stopped_after
 from tests.helpers.matrices import grouped_points, memberships, squared
+from tests.helpers.runs import Run, grid
 from tests.helpers.stores import bits, stored
 
 # Runs are short here; that they do not converge is not the point.

@@ -21,7 +21,6 @@ from dasrel.cli import app
 from dasrel.clustering.estimators import FuzzyCMeans
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
-from dasrel.clustering.runs import Run, grid
 from dasrel.engine.relation import left_products, relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry.davidson import NEAR, DavidsonSearch, advance
@@ -33,6 +32,7 @@ from dasrel.options import Reading, Writing
 from dasrel.store.matrix import open_matrix
 from dasrel.vocabulary import METHODS
 from tests.helpers.matrices import K14, delta_of, gram, mirrored, simpson
+from tests.helpers.runs import Run, grid
 
 Array = NDArray[Any]
 

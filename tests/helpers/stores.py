@@ -60,7 +60,8 @@ def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     said = json.loads((path / "result.json").read_text())
     said = {name: value for name, value in said.items() if "seconds" not in name and name != "out"}
     found = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "result.json"}
-    assert {"runs.csv", "labels.csv", "memberships.npy", "model.npz"} == set(found)
+    tables = {"runs.csv", "labels.csv", "validity.csv"}
+    assert {*tables, "memberships.npy", "model.npz", "partition.png"} == set(found)
     return said, found
 
 

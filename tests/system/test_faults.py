@@ -15,7 +15,6 @@ import pytest
 import dasrel
 from dasrel import Writing, watch
 from dasrel.clustering import output
-from dasrel.clustering.runs import grid
 from dasrel.errors import InputError, StoreError
 from dasrel.io import text_matrix
 from dasrel.store import writer
@@ -24,6 +23,7 @@ from dasrel.util import files as util_files
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, killed, line_of, ran
+from tests.helpers.runs import grid
 from tests.helpers.stores import files, result_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:dasrel.DasrelWarning")

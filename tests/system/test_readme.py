@@ -57,7 +57,7 @@ def is_bench(command: str) -> bool:
 
 def alike(shown: str, printed: str) -> bool:
     """Equal, where `...` in the README stands for anything; progress lines of a slow machine do not count."""
-    kept = [line for line in printed.splitlines() if not re.match(r"\w+( \d+)?: [\d,]+ of [\d,]+ tiles", line)]
+    kept = [line for line in printed.splitlines() if not re.match(r"\w+( \d+)?: [\d,]+ of [\d,]+ tiles?", line)]
     pattern = ".*".join(re.escape(part) for part in shown.rstrip("\n").split("..."))
     return re.fullmatch(pattern, "\n".join(kept).rstrip("\n")) is not None
 

@@ -28,6 +28,7 @@ from dasrel.errors import DasrelError
 from dasrel.geometry.tree import Tree
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import ran
+from tests.helpers.runs import grid
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:dasrel.DasrelWarning")
 
@@ -85,7 +86,7 @@ def test_nothing_is_unpickled(tmp_path: Path, store: Path, mark: Path, capfd: py
     assert ran("tree", store, tmp_path / "tree", "--quiet") == 0
     kept = tmp_path / "kept"
     with pytest.raises(KeyboardInterrupt), dasrel.watch(interrupted):
-        dasrel.cluster(store, dasrel.grid("fcm1", 2, max_iter=6, tol=0.0), checkpoint=dasrel.Checkpoint(kept))
+        dasrel.cluster(store, grid("fcm1", 2, max_iter=6, tol=0.0), checkpoint=dasrel.Checkpoint(kept))
     newest = max(kept.glob("cluster-*.npz"))
     for older in set(kept.glob("cluster-*.npz")) - {newest}:
         older.unlink()

@@ -18,7 +18,6 @@ from scipy.spatial.distance import cdist
 import dasrel
 from dasrel import watch
 from dasrel.clustering.fit import cluster
-from dasrel.clustering.runs import grid
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import Stopped
 from dasrel.options import Writing
@@ -26,6 +25,7 @@ from dasrel.store.matrix import open_matrix
 from tests.helpers.faults import stopped_after
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, ran
+from tests.helpers.runs import grid
 from tests.helpers.stores import bits, result_files
 
 # Runs are short here; that they do not converge is not the point.

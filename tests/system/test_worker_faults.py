@@ -18,7 +18,6 @@ import pytest
 
 import dasrel
 from dasrel import Writing
-from dasrel.clustering.runs import grid
 from dasrel.engine.runtime import PATIENT, Runtime, connect, start
 from dasrel.errors import ClusterError, StoreError
 from dasrel.store.matrix import ArrayMatrix
@@ -26,6 +25,7 @@ from dasrel.util import parallel
 from tests.helpers.faults import Blocks, DeadlyTiles, Tokens, kill_a_worker, struck, worker_processes
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import dask_cluster, ran
+from tests.helpers.runs import grid
 from tests.helpers.stores import bits, files, result_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:dasrel.DasrelWarning")

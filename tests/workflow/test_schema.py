@@ -23,7 +23,7 @@ from dasrel.workflow.schema import read_workflow
         ("[cluster.k]\nclusters = '3'", "[cluster.k] clusters[0]: '3' should be a valid integer"),
         ("[cluster.k]\nclusters = [2, 0]", "[cluster.k] clusters[1]: 0 should be greater than or equal to 1"),
         ("[cluster.k]\nn_init = true", "[cluster.k] n_init: True should be a valid integer"),
-        ("[cluster.k]\nfuzzifier = 1", "[cluster.k] fuzzifier[0]: 1 should be greater than 1"),
+        ("[cluster.k]\nfuzzifier = 1", "[cluster.k] fuzzifier[0]: 1 should be 'auto' or greater than 1"),
         ("[cluster.k]\ntol = inf", "[cluster.k] tol: inf should be a finite number"),
         ("[cluster.k]\nentropy_weight = 'lots'", "'lots' should be 'auto' or a valid number"),
         ("[cluster.k]\nrule = 'fcm3'", "[cluster.k] rule[0]: 'fcm3' should be 'fcm1', 'fcm2'"),
