@@ -451,7 +451,9 @@ def run_bundle(
     with ThreadPoolExecutor(limits.thread_count(waiting=False)) as pool:
         while active:
             bundle.iteration += 1
-            progress.current().say(f"iteration {bundle.iteration}, {count_text(len(active), 'run')} active")
+            most = max(state.n_iter - state.n_iter_here + state.run.max_iter for state in active)
+            now = f"iteration {bundle.iteration} of at most {most}"
+            progress.current().say(f"{now}, {count_text(len(active), 'run')} active")
             began = time.perf_counter()
             widths = [state.run.n_clusters for state in active]
             ends = np.cumsum(widths).tolist()

@@ -40,8 +40,8 @@ from dasrel.clustering.sample import centres_on_all, run_on_sample, sample_size
 from dasrel.clustering.stage import BundleResults, run_stage, top_eigenvalue
 from dasrel.clustering.validity import Grouping, Validity, joined, judged
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
-from dasrel.engine.relation import Relation, relation as as_relation
-from dasrel.errors import DasrelWarning, InputError
+from dasrel.engine.relation import Relation, as_dissimilarity
+from dasrel.errors import DasrelWarning
 from dasrel.util import progress
 from dasrel.util.text import count_text, some
 
@@ -96,20 +96,11 @@ def prepare_clustering(
 ) -> PreparedClustering:
     """Check the arguments of `cluster` against the matrix. Cost: no tile is read."""
     listed = [runs] if isinstance(runs, Run) else list(runs)
-    relation = given_relation(matrix, kind)
+    relation = as_dissimilarity(matrix, kind)
     source = relation.matrix
     return PreparedClustering(
         relation, checked_runs(listed, relation.n_objects, source.ids, source.diagonal), keep_all, judge, memory
     )
-
-
-def given_relation(matrix: Any, kind: str | None) -> Relation:
-    """Return the relation of a matrix, of an array of this kind, or the given relation."""
-    if not isinstance(matrix, Relation):
-        return as_relation(matrix, kind=kind)
-    if kind is not None:
-        raise InputError("a relation knows its kind; leave kind out")
-    return matrix
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,14 +34,14 @@ from dasrel.clustering.bundle import (
     split_by_memory,
     update,
 )
-from dasrel.clustering.fit import given_relation, prepare_clustering
+from dasrel.clustering.fit import prepare_clustering
 from dasrel.clustering.job import ClusterJob
 from dasrel.clustering.ladder import automatic_parameter, needs_threshold
 from dasrel.clustering.rules import Rule
 from dasrel.clustering.runs import Run
 from dasrel.clustering.sample import planned_runs
 from dasrel.engine.readahead import tile_cache
-from dasrel.engine.relation import Relation, product_consumer, product_shape
+from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
@@ -259,7 +259,7 @@ def _relation_to_cluster(matrix: Any, euclideanize: Any, kind: str | None) -> tu
 
     Of a method only the shape of its relation is known before its scans: values of its parameters are arbitrary here.
     """
-    plain = given_relation(matrix, kind)
+    plain = as_dissimilarity(matrix, kind)
     if euclideanize is None:
         return plain, bool(plain.terms), Range(0, 0, 0)
     from dasrel.geometry.euclidean import as_euclidean, euclidean_scans  # half of the geometry room

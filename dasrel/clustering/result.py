@@ -10,6 +10,7 @@ from dasrel.clustering.runs import Ladder, Partition, Run, RunResult
 from dasrel.clustering.validity import Grouping, Validity, judged
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
+from dasrel.util.text import count_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,14 @@ class Clustering:
     """Validity indices of the partitions, with `judge` or where "auto" chose all of them; else None."""
     relation: Relation | None = field(default=None, repr=False)
     """What was clustered; None where the result was read from a file."""
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{one.run.rule} with {count_text(one.run.n_clusters, 'cluster')}" for one in self._some())
+        more = f" and {len(self.partitions) - 5} more" if len(self.partitions) > 5 else ""
+        return f"<Clustering: {count_text(len(self.runs), 'run')}, {count_text(self.scans, 'scan')}; {found}{more}>"
+
+    def _some(self) -> list[RunResult]:
+        return [one.result for one in self.partitions[:5]]
 
     @property
     def best(self) -> Partition:

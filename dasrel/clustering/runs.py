@@ -380,6 +380,12 @@ class Partition:
     """Squared dissimilarities to the centres, spread included, (n, c)."""
     model: Model
 
+    def __repr__(self) -> str:
+        run, n = self.result.run, len(self.memberships)
+        sizes = ", ".join(f"{size:,}" for size in self.sizes[:10]) + (", ..." if run.n_clusters > 10 else "")
+        clusters = count_text(run.n_clusters, "cluster")
+        return f"<Partition: {run.rule}, {count_text(n, 'object')} in {clusters} of {sizes}>"
+
     @property
     def labels(self) -> NDArray[np.intp]:
         """The cluster of largest membership of each object; the lowest number on a tie."""

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from dasrel.clustering import rules
 from dasrel.engine.label_products import LabelSums, Squares, diameter_consumer, label_consumer
-from dasrel.engine.relation import Relation, product_consumer, product_shape, relation as as_relation
+from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import Consumer, Plan, brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.geometry.tree import forest_consumer
@@ -207,19 +207,6 @@ def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, mem
 
 
 # ---------------------------------------------------------------------------------------------------------- arguments
-
-
-def as_dissimilarity(matrix: Any, kind: str | None) -> Relation:
-    """Return the matrix as a relation of squared dissimilarities."""
-    if isinstance(matrix, Relation) and kind is not None:
-        raise InputError("a relation knows its kind; leave kind out")
-    relation = matrix if isinstance(matrix, Relation) else as_relation(matrix, kind=kind)
-    if relation.diagonal().any():
-        raise InputError(
-            "objects have a value other than 0 to themselves in this relation, as in a Gaussian kernel: validity"
-            " indices need dissimilarities; give the matrix itself"
-        )
-    return relation
 
 
 def given_groupings(partitions: Any, n: int, fuzzifier: float) -> list[Grouping]:

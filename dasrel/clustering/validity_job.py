@@ -23,13 +23,12 @@ from dasrel.clustering.validity import (
     OF_MEMBERSHIPS,
     Grouping,
     Validity,
-    as_dissimilarity,
     division,
     given_groupings,
     judged,
     wanted_indices,
 )
-from dasrel.engine.relation import Relation
+from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import InputError
 from dasrel.options import ValidityOptions
 from dasrel.store.matrix import open_matrix

@@ -422,6 +422,20 @@ def relation(matrix: Any, *, kind: str | None = None) -> Relation:
     return result
 
 
+def as_dissimilarity(matrix: Any, kind: str | None = None) -> Relation:
+    """Return a matrix, an array of this kind, or a relation as squared dissimilarities; refuse other relations."""
+    if isinstance(matrix, Relation) and kind is not None:
+        raise InputError("a relation knows its kind; leave kind out")
+    found = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
+    if found.diagonal().any():
+        raise InputError(
+            "objects have a value other than 0 to themselves in this relation, as in a Gaussian kernel, and"
+            " dissimilarities are needed",
+            remedy="give the matrix itself; a kernel is given as an array or a store of kind kernel",
+        )
+    return found
+
+
 class LeftProducts:
     """Products U D with relations for columns U of fixed number, planned once and run for any values of the columns.
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dasrel.io.features import read_rows
 from dasrel.store.matrix import as_matrix
 from dasrel.util import progress
 from tests.helpers import oracle
+from tests.helpers.faults import quiet
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.runs import Run, grid
 
@@ -312,3 +314,17 @@ def test_a_store_s_path_an_array_and_a_relation_are_taken():
         cluster(relation(D, kind="distance"), Run("hard", 2), kind="distance")
     with pytest.raises(InputError, match=r"dasrel\.Run"):
         cluster(D, ["hard"], kind="distance")
+
+
+def test_a_kernel_seen_as_a_relation_is_refused():
+    D = distances(grouped_points(20))
+    with pytest.raises(InputError, match="as in a Gaussian kernel, and dissimilarities are needed; give the matrix"):
+        cluster(relation(D, kind="distance").gaussian(1.0), Run("hard", 2))
+
+
+def test_results_have_short_names():
+    D = distances(grouped_points(60))
+    found = quiet(cluster, D, grid("hard", range(2, 10), n_init=3), kind="distance")
+    assert len(repr(found)) < 300
+    assert repr(found).startswith("<Clustering: 24 runs, ")
+    assert re.fullmatch(r"<Partition: hard, 60 objects in 2 clusters of \d+, \d+>", repr(found.partitions[0]))
