@@ -433,6 +433,11 @@ class RunOptions:
     spread_scale: list[Literal["auto"] | float] | None = _run(
         None, "Factor on the cluster widths of pcm; auto if not given.", above=0
     )
+    eta: Literal["mean", "cut", "overall"] | None = _run(
+        None, "How the cluster widths of pcm are estimated; mean if not given."
+    )
+    eta_cut: float | None = _run(None, "With --eta cut: members above this count; 0.5 if not given.", least=0, below=1)
+    eta_refit: bool | None = _run(None, "Estimate the widths of pcm again at every iteration.")
     n_init: int = _run(10, "Runs of each combination, from different starting points.", metavar="N", least=1)
     init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")
     random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
@@ -449,6 +454,10 @@ class RunOptions:
         f"First make the matrix Euclidean: {', '.join(METHODS)}, or a file (.npz) of `dasrel euclideanize`.",
         metavar="METHOD|FILE",
     )
+    stop: Literal["memberships", "weights"] = _run(
+        "memberships", "What is compared between iterations: memberships, or weights of the centres."
+    )
+    norm: float | None = _run(None, "p-norm of the change; the largest change if not given.", metavar="P", least=1)
     accelerate: bool = _run(True, "Accelerate the iteration: fewer scans, other intermediate results.")
 
     def __post_init__(self) -> None:
@@ -458,7 +467,8 @@ class RunOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values as `dasrel.clustering.job.make_runs` takes them; numbers that are None are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in TAKES}
+        optional = {*TAKES, "norm"}
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
 
 
 NOT_CONVERGED = 3

@@ -32,8 +32,9 @@ OTHER_RULES = {
 """What other programs and the papers call the rules, and what to say here."""
 TAKES = {
     name: tuple(rule for rule in RULES if name in PARAMETERS[rule])
-    for name in ("fuzzifier", "entropy_weight", "spread_scale")
+    for name in ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_refit")
 }
+TAKES["eta_cut"] = TAKES["eta"]
 """The parameters that commands and workflow files give to rules, with the rules that take each."""
 INITS = ("sample", "k-means++", "random", "rows")
 """The named initialisations of a run; memberships and models are given as arrays or files."""

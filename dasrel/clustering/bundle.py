@@ -315,7 +315,8 @@ class RunState:
         here = self.W.V
         before, self._anchor = self._anchor, None
         self.U, self.W = U, W
-        if plain or not self.run.accelerate or not PLAIN_STEPS <= self.n_iter_here < self.run.max_iter - 1:
+        accelerate = self.run.accelerate and not self.run.eta_refit  # whose objective is another at every iteration
+        if plain or not accelerate or not PLAIN_STEPS <= self.n_iter_here < self.run.max_iter - 1:
             return
         self._anchor = here
         if before is None:

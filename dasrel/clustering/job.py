@@ -185,10 +185,10 @@ def make_runs(options: dict[str, Any]) -> list[Run]:
     ----------
     options
         Lists of `rule`, `n_clusters` and `init`, lists of the parameters that rules take where they are given, and
-        `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`.
+        `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`; perhaps `stop` and `norm`.
     """
-    names = ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate")
-    common = {name: options[name] for name in names}
+    names = ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate", "stop", "norm")
+    common = {name: options[name] for name in names if name in options}
     runs = []
     for rule in options["rule"]:
         own = {name: options[name] for name, takers in TAKES.items() if name in options and rule in takers}

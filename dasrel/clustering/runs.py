@@ -85,7 +85,7 @@ class Run:
     """The p-norm of the change (F09 22); the largest change by default."""
     accelerate: bool = True
     """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, other intermediate values. False
-    reproduces the papers step by step."""
+    reproduces the papers step by step; with `eta_refit` there is none."""
 
     def __post_init__(self) -> None:
         called = OTHER_RULES.get(str(self.rule).lower())

@@ -204,7 +204,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     line = (
         f"cluster {folder}/d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
         " --spread-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
-        " --spread 0,3 --accelerate --memory 2GiB"
+        " --spread 0,3 --accelerate --memory 2GiB --eta cut --eta-cut 0.3 --eta-refit --stop weights --norm 2"
     )
     assert app.run(line.split()) == 1
     ((store, runs, named),) = calls
@@ -212,7 +212,8 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert len(runs) == 2 * 2 * 2 * 2
     common = {
         "rule": "pcm1", "n_clusters": 4, "fuzzifier": 1.5, "spread_scale": 2.0, "random_state": 9, "max_iter": 7,
-        "tol": 0.5, "on_negative": "heal", "accelerate": True,
+        "tol": 0.5, "on_negative": "heal", "accelerate": True, "eta": "cut", "eta_cut": 0.3, "eta_refit": True,
+        "stop": "weights", "norm": 2,
     }  # fmt: skip
     for run in runs:
         assert {name: getattr(run, name) for name in common} == common
