@@ -20,13 +20,17 @@ from tests.helpers.stores import stored
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts processes: tests/system as `system`, what works on the shared cluster as `cluster`."""
+    """Mark what starts processes: tests/system as `system`, what works on the shared cluster as `cluster`.
+
+    The one that installs a fresh environment comes first: it takes minutes, during which the others run.
+    """
     system = Path(__file__).parent / "system"
     for item in items:
         if system in item.path.parents:
             item.add_marker(pytest.mark.system)
         if "workers" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
+    items.sort(key=lambda item: "fresh_environment" not in item.name)
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters
