@@ -41,7 +41,7 @@ class Run:
     'auto'
     >>> Run("fcm1", 3, fuzzifier=1)
     Traceback (most recent call last):
-    dasrel.errors.InputError: fuzzifier is 1: give a finite number above 1
+    dasrel.errors.InputError: fuzzifier is 1: give a finite number above 1; or "auto"
     """
 
     rule: str

@@ -43,7 +43,6 @@ from dasrel.engine.label_products import LabelSums, Squares, diameter_consumer, 
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import Consumer, Plan, brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.geometry.tree import forest_consumer
 from dasrel.kernels.products import View
 from dasrel.kernels.spanning_forest import Forest
 from dasrel.store.layout import TileSource
@@ -389,6 +388,8 @@ def _consumers(
     squares = Squares(relation.view.then("spread", relation.beta) if relation.beta else relation.view, relation.terms)
     consumers = [label_consumer(source, squares, labels, first, squared=_needs_squares(wanted))]
     if "dunn" in wanted:
+        from dasrel.geometry.tree import forest_consumer  # half of the geometry room, needed for this index only
+
         consumers += [diameter_consumer(source, squares, labels, first), forest_consumer(source)]
     if columns:
         consumers.append(product_shape(source, [(relation.view, columns)]))

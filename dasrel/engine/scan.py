@@ -365,6 +365,8 @@ SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling th
 UNSCHEDULED = 256 * 2**20
 """A matrix below this many bytes is scanned by threads without Dask's scheduler, which would take a noticeable part of
 the time, if all of its partial results can be held until one thread combines them."""
+HELD_BYTES = 4 * 2**20
+"""Partial results that are held so, at most: the allocator keeps the float64 sums that were freed between them."""
 
 
 def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> list[Any]:
@@ -483,7 +485,7 @@ def _scan_here(
     cache = tile_cache(source)
     ahead = ReadAhead(cache, threads) if read_ahead else None
     waiting = len(plan.groups()) * sum(consumer.part_bytes for consumer in consumers)
-    scheduled = size > UNSCHEDULED or waiting > FOLD_BYTES
+    scheduled = size > UNSCHEDULED or waiting > HELD_BYTES
     graph, wanted = build_graph(plan, ahead or cache, {}, consumers, _Count(step), inline=not scheduled)
     reading = ahead.reading(tile_order(graph, plan, scheduled=scheduled)) if ahead else nullcontext()
     with cache.scanning(), reading:
@@ -587,6 +589,8 @@ def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[in
     """Return the anonymous memory of a scan in bytes: of the caller, and of each task."""
     groups = len(Plan(source.layout).groups())
     waiting = sum(min(consumer.part_bytes * groups, FOLD_BYTES) for consumer in consumers)
+    if waiting <= HELD_BYTES:
+        waiting *= 3  # float32 parts between holes of twice their size
     fixed = waiting + sum(consumer.fixed_memory for consumer in consumers)
     task = source.files.read_memory + sum(consumer.task_memory for consumer in consumers)
     return fixed, task

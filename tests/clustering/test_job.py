@@ -337,5 +337,5 @@ def test_a_damaged_file_of_memberships(tmp_path: Path) -> None:
     points = blobs()
     dasrel.save_clustering(dasrel.cluster(stored(tmp_path / "s", points), Run("fcm1", 3)), tmp_path / "r")
     (tmp_path / "r" / "memberships.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(StoreError, match=r"memberships.npy cannot be read"):
+    with pytest.raises(StoreError, match=r"memberships.npy is no whole .npy file"):
         load_previous(tmp_path / "r")

@@ -171,7 +171,7 @@ def test_what_is_no_partition_gets_one_clear_line(store, capsys):
     with pytest.raises(InputError, match=r"no result of `dasrel cluster` with memberships in d\.zarr"):
         read_partition(store, IDS, 2.0)
     assert app.run(["cluster", store, "out", "--rule", "hard", "--clusters", "2,3", "-q"]) == 0
-    with pytest.raises(InputError, match="choose one of its settings, such as out/hard-clusters2"):
+    with pytest.raises(InputError, match="choose one of its settings, such as out/best"):
         read_partition("out", IDS, 2.0)
     with pytest.raises(InputError, match="has no label for 1 object of the store"):
         read_partition("out/hard-clusters2", [*IDS, "more"], 2.0)

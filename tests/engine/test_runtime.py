@@ -172,7 +172,19 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
 @pytest.mark.cluster
 def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
     """They have 20 MB for work; an estimate without what they take themselves paused them for ever."""
-    requested = ["--rule", "hard", "--clusters", "20", "--n-init", "500", "--max-iter", "2", "--json"]
+    requested = [
+        "--rule",
+        "hard",
+        "--clusters",
+        "20",
+        "--n-init",
+        "500",
+        "--max-iter",
+        "2",
+        "--init",
+        "random",
+        "--json",
+    ]
     out = tmp_path / "out"
     assert app.run(["cluster", store, str(out), *requested, "--dask", "local:workers=2,memory=150MB"]) == 0
     result = json.loads((out / "result.json").read_text())

@@ -89,8 +89,8 @@ store, out, what = sys.argv[1:]
 def actions(path, folder):
     relation = dasrel.Euclideanized.load(store + ".npz", path).relation if path == store else dasrel.relation(path)
     named = lambda path: euclidean.named_relation(path, store + ".npz")
-    runs = grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5)
-    auto = grid("fcm2", 2, max_iter=3)
+    runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5, init="random", accelerate=False)
+    auto = dasrel.grid("fcm2", 2, max_iter=3, init="random")
     ultrametric = EuclideanizeOptions("ultrametric", max_scans=12)
     files = [f"{folder}/{c}.npy" for c in (2, 30, 100)]
     for c, file in zip((2, 30, 100), files):

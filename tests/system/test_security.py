@@ -107,7 +107,7 @@ def test_nothing_is_unpickled(tmp_path: Path, store: Path, mark: Path, capfd: py
             assert ran(*command, "--quiet") == 1, name
             lines = capfd.readouterr().err.splitlines()
             assert len(lines) == 1, lines
-            assert "Object arrays cannot be loaded" in lines[0] or "is not a" in lines[0], lines
+            assert "which are never loaded" in lines[0] or "is not a" in lines[0], lines
             assert not mark.exists()
         file.write_bytes(pickle.dumps(Bomb(mark)))
         assert ran(*command, "--quiet") == 1
@@ -117,7 +117,7 @@ def test_nothing_is_unpickled(tmp_path: Path, store: Path, mark: Path, capfd: py
         whole = {name: members[name] for name in members.files}
     for name in whole:
         np.savez(tmp_path / "tree" / "tree.npz", **{**whole, name: np.array([Bomb(mark)], dtype=object)})
-        with pytest.raises(DasrelError, match="Object arrays"):
+        with pytest.raises(DasrelError, match="which are never loaded"):
             Tree.load(tmp_path / "tree" / "tree.npz")
 
 

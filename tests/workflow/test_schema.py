@@ -8,7 +8,7 @@ from dasrel.clustering import model
 from dasrel.errors import InputError
 from dasrel.geometry import euclidean
 from dasrel.options import STORE_FORMAT, Policy, Reading, RunOptions, Writing
-from dasrel.store import matrix
+from dasrel.store import layout
 from dasrel.workflow import status
 from dasrel.workflow.schema import read_workflow
 
@@ -124,7 +124,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_formats_are_those_that_are_written() -> None:
     """When one of them changes, steps are done again."""
-    versions = {"store": matrix.FORMAT_VERSION, "euclidean": euclidean.FORMAT.version, "model": model.MODEL_VERSION}
+    versions = {"store": layout.FORMAT_VERSION, "euclidean": euclidean.FORMAT.version, "model": model.MODEL_VERSION}
     assert {name: status.FORMATS[name] for name in versions} == versions
 
 
