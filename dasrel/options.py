@@ -436,7 +436,9 @@ class RunOptions:
     eta: Literal["mean", "cut", "overall"] | None = _run(
         None, "How the cluster widths of pcm are estimated; mean if not given."
     )
-    eta_cut: float | None = _run(None, "With --eta cut: members above this count; 0.5 if not given.", least=0, below=1)
+    eta_cut: float | None = _run(
+        None, "Membership above which members count for cut; 0.5 if not given.", least=0, below=1
+    )
     eta_refit: bool | None = _run(None, "Estimate the widths of pcm again at every iteration.")
     n_init: int = _run(10, "Runs of each combination, from different starting points.", metavar="N", least=1)
     init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")

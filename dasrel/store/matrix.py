@@ -10,8 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -146,17 +148,13 @@ class Matrix:
         if local is None and not self.without_checksums():
             return
         try:
-            now = read_manifest(self.files.store)[0]
+            now = _settled_manifest(self.files.store)
         except StoreError as error:
-            raise StoreError(
-                f"{location(self.store)} cannot be read any more: it was removed or replaced while it was read",
-                remedy="run again with a store that stays as it is",
-            ) from error
+            problem = f"{location(self.store)} cannot be read any more: it was removed or replaced while it was read"
+            raise StoreError(problem, remedy="run again with a store that stays as it is") from error
         if not _is_continued(self.manifest, now):
-            raise StoreError(
-                f"{location(self.store)} was replaced by another store while it was read",
-                remedy="run again",
-            )
+            problem = f"{location(self.store)} was replaced by another store while it was read"
+            raise StoreError(problem, remedy="run again")
         self._signature = seen
 
     def without_checksums(self) -> list[str]:
@@ -405,15 +403,22 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
         raise StoreError(f"{location(store)} is a Zarr group, but not a dasrel store; `dasrel import` makes one")
     check_manifest(manifest, location(store))
     if manifest["state"] == "complete" and manifest.get("identity") and manifest != sealed(manifest):
-        raise StoreError(
-            f"the manifest of {location(store)} is not the one that was written: it was edited or is damaged",
-            remedy=IMPORT_AGAIN,
-        )
+        problem = f"the manifest of {location(store)} is not the one that was written: it was edited or is damaged"
+        raise StoreError(problem, remedy=IMPORT_AGAIN)
     if (local := local_path(store)) is not None:
         kept = manifest.get("records", "records"), (manifest.get("checksums") or {}).get("array", "")
         check_regular(*(local / name / "zarr.json" for name in ("values", "ids", "diagonal", "progress", *kept)))
     check_arrays(group, manifest, location(store))
     return manifest, group
+
+
+def _settled_manifest(store: StoreLike) -> dict[str, Any]:
+    """Read a manifest, again for half a second if it fails: an append may be replacing its parts."""
+    for _ in range(10):
+        with suppress(StoreError):
+            return read_manifest(store)[0]
+        time.sleep(0.05)
+    return read_manifest(store)[0]
 
 
 def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
