@@ -39,23 +39,6 @@ TAKES["eta_cut"] = TAKES["eta"]
 INITS = ("sample", "k-means++", "random", "rows")
 """The named initialisations of a run; memberships and models are given as arrays or files."""
 
-INDICES = {
-    "silhouette": True,
-    "fuzzy_silhouette": True,
-    "xie_beni": False,
-    "kwon": False,
-    "pbm": True,
-    "davies_bouldin": False,
-    "calinski_harabasz": True,
-    "partition_coefficient": True,
-    "modified_partition_coefficient": True,
-    "partition_entropy": False,
-    "within_between": False,
-    "pearson_gamma": True,
-    "dunn": True,
-}
-"""The validity indices of partitions, and whether a larger value is better."""
-
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 """The methods that make a matrix Euclidean."""
 FITS = ("power", "exponential", "log")

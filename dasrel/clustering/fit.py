@@ -245,7 +245,7 @@ class _Stages:
         if found is None:
             found = run_on_sample(relation, sampled, list(compress(ladders, is_sampled)), size, memory=self.memory)
             self.keep.finish("sample", found)
-        self.sample = {"objects": size, "runs": len(sampled), "finalists": len(found["index"])}
+        self.sample = {"objects": len(found["positions"]), "runs": len(sampled), "finalists": len(found["index"])}
         listed = [*others, *(sampled[k] for k in found["index"])]
         centres = (centres_on_all(V, found["positions"], n) for V in found["V"])
         return listed, {len(others) + k: start for k, start in enumerate(centres)}

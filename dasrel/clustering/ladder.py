@@ -46,8 +46,11 @@ def begins_with_fcm2(run: Run) -> bool:
 
 def first_run(run: Run) -> Run:
     """Return the fcm2 run that is made before a run of pcm1 or pcm2 with automatic parameters; else the run itself."""
-    if not begins_with_fcm2(run):
-        return run
+    return as_fcm2(run) if begins_with_fcm2(run) else run
+
+
+def as_fcm2(run: Run) -> Run:
+    """Return the fcm2 run that a run of pcm1 or pcm2 begins with."""
     none: dict[str, Any] = dict.fromkeys(("fuzzifier", "spread_scale", "eta", "eta_cut", "eta_refit"))
     return replace(run, rule="fcm2", **none)
 

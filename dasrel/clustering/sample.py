@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.clustering.bundle import BundleContext, FinishedRun, RunState, starting_spread, unspread
-from dasrel.clustering.ladder import begins_with_fcm2, first_run, fuzziness, rungs
+from dasrel.clustering.ladder import as_fcm2, begins_with_fcm2, first_run, fuzziness, rungs
 from dasrel.clustering.runs import Run, Start
 from dasrel.clustering.starts import at_objects, far_apart
 from dasrel.engine.relation import Relation
@@ -49,8 +49,6 @@ DISTINCT = 0.01
 """Two runs of a setting are distinct if more than this share of the objects is in another cluster."""
 MOST_DISTINCT = 2
 """Distinct runs of a setting that go on, at most, and that other values of its ladder start from."""
-MOST_DISTINCT = 2
-"""Distinct runs of a setting that go on, at most, and that other values of its ladder start from."""
 
 
 def sample_size(n_objects: int, n_clusters: int) -> int:
@@ -72,7 +70,7 @@ def planned_runs(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         families.setdefault(run.setting, []).append(run)
     for family in families.values():
-        run = family[0] if begins_with_fcm2(family[0]) else first_run(family[0])
+        run = family[0]
         values = rungs(run if not begins_with_fcm2(run) else replace(run, entropy_weight=1.0), 1.0)
         first = rungs(first_run(run), 1.0)
         sampled = isinstance(run.init, str) and run.init == "sample"
@@ -306,8 +304,9 @@ def run_on_sample(
         return _iterate_all(D, states, columns)
 
     first = _scouts(runs, ladders)
-    objects = far_apart(lambda at: sample.D[list(at)], size, [coarse[k] for k in first], [betas[k] for k in first])
-    finished = iterate(first, [at_objects(one, size) for one in objects])
+    m = len(D)  # fewer than `size` where there are not so many different objects
+    objects = far_apart(lambda at: sample.D[list(at)], m, [coarse[k] for k in first], [betas[k] for k in first])
+    finished = iterate(first, [at_objects(one, m) for one in objects])
     followers = _followers(runs, ladders, finished)
     finished += iterate([k for k, _ in followers], [Start(scout.V[None]) for _, scout in followers])
     chosen = _finalists(sample, runs, ladders, finished)
@@ -342,8 +341,8 @@ def _followers(
 def _on_sample(run: Run, beta: float) -> Run:
     """Return the run as it is made on the sample: fcm2 where pcm1 or pcm2 begin with it."""
     return replace(
-        run, init="k-means++", tol=max(run.tol, TOL), max_iter=min(run.max_iter, MAX_ITER), on_negative="heal",
-        spread=beta, accelerate=False,
+        as_fcm2(run) if run.is_possibilistic else run, init="k-means++", tol=max(run.tol, TOL),
+        max_iter=min(run.max_iter, MAX_ITER), on_negative="heal", spread=beta, accelerate=False,
     )  # fmt: skip
 
 

@@ -112,3 +112,19 @@ def test_a_sample_that_does_not_fit_is_refused(monkeypatch):
     X, _ = groups()
     with pytest.raises(MemoryLimitError, match="a sample of 400 objects needs"):
         dasrel.cluster(cdist(X, X), dasrel.Run("hard", 2), kind="distance", memory=3_000_000)
+
+
+def test_few_different_objects_make_a_smaller_sample(small_samples):
+    X = np.repeat(groups(40)[0], 10, axis=0)
+    found = quiet(dasrel.cluster, cdist(X, X), dasrel.grid("fcm2", 3, n_init=3), kind="distance")
+    assert found.sample["objects"] < 60
+    assert found.best.result.is_sound
+
+
+@pytest.mark.parametrize("eta", ["mean", "cut", "overall"])
+def test_possibilistic_runs_start_from_the_fcm2_run_of_the_sample(small_samples, eta):
+    X, truth = groups()
+    given = {"entropy_weight": 20.0, "spread_scale": 0.25, "eta": eta}
+    found = quiet(dasrel.cluster, cdist(X, X), dasrel.grid("pcm2", 4, n_init=5, **given), kind="distance")
+    assert found.best.result.is_sound
+    assert adjusted_rand_score(truth, found.best.labels) > 0.9
