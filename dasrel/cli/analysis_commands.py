@@ -307,7 +307,7 @@ def plan_lines(plan: ClusteringPlan) -> list[tuple[str, str]]:
         if plan.bundles == 1
         else f", in {count_text(plan.bundles, 'bundle')}: memory does not allow them all at once"
     )
-    parts = [("iterations", plan.n_iter), ("for automatic values", plan.first_scans)]
+    parts = [("iterations", plan.n_iter), ("before them", plan.first_scans), ("validity indices", plan.judging_scans)]
     parts += [("euclideanize", plan.euclideanize_scans)]
     listed = [f"{name} {range_text(part)}" for name, part in parts if part.most]
     of = f": {'; '.join(listed)}" if len(listed) > 1 else ""

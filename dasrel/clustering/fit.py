@@ -140,6 +140,7 @@ class PreparedClustering:
             winners = stages.run(runs)
             quality = stages.judge_winners(winners, required=self.judge)
             scans, seconds = keep.scans, keep.seconds
+            first_scans = first["scans"] + stages.sample_scans
 
         results = tuple(row for done in stages.done for row in done.results())
         _check_results(
@@ -148,7 +149,7 @@ class PreparedClustering:
         return Clustering(
             tuple(_partition(relation, winner.finished) for winner in winners),
             tuple(_partition(relation, one) for done in stages.done for _, one in sorted(done.kept.items())),
-            results, scans=scans, first_scans=first["scans"], bundles=sum(done.bundles for done in stages.done),
+            results, scans=scans, first_scans=first_scans, bundles=sum(done.bundles for done in stages.done),
             columns=tuple(width for done in stages.done for width in done.stats.columns), seconds=seconds,
             update_seconds=sum(done.stats.update_seconds for done in stages.done),
             largest_eigenvalue=first["eigenvalue"], warnings=notes.issue(),
@@ -178,6 +179,7 @@ class _Stages:
         self.eigenvalue = eigenvalue
         self.keep, self.notes = keep, notes
         self.sample: dict[str, Any] | None = None
+        self.sample_scans = 0
         self.done: list[BundleResults] = []
         self._judged: dict[int, Validity] = {}
 
@@ -243,8 +245,11 @@ class _Stages:
         size = sample_size(n, max(run.n_clusters for run in sampled))
         found = self.keep.result("sample")
         if found is None:
+            before = self.keep.scans
             found = run_on_sample(relation, sampled, list(compress(ladders, is_sampled)), size, memory=self.memory)
+            found["scans"] = self.keep.scans - before
             self.keep.finish("sample", found)
+        self.sample_scans = found["scans"]
         self.sample = {"objects": len(found["positions"]), "runs": len(sampled), "finalists": len(found["index"])}
         listed = [*others, *(sampled[k] for k in found["index"])]
         centres = (centres_on_all(V, found["positions"], n) for V in found["V"])

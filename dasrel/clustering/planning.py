@@ -39,7 +39,7 @@ from dasrel.clustering.job import ClusterJob
 from dasrel.clustering.ladder import automatic_parameter, needs_threshold
 from dasrel.clustering.rules import Rule
 from dasrel.clustering.runs import Run
-from dasrel.clustering.sample import planned_runs
+from dasrel.clustering.sample import planned_runs, sample_memory, sample_size
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
@@ -130,7 +130,9 @@ class ClusteringPlan:
     scans: Range
     n_iter: Range
     first_scans: Range
-    """Besides iterations: for entropy_weight="auto", for a sample, for the choice among values of "auto"."""
+    """Before the first iteration: for entropy_weight="auto" and for a sample."""
+    judging_scans: Range
+    """After iterations: for the validity indices by which values of "auto" and settings are chosen."""
     euclideanize_scans: Range
     start_reads: int
     """Most bytes read for init "rows" and "k-means++", in multiples of a scan; they are not counted as scans."""
@@ -161,13 +163,14 @@ def plan_clustering(
     memory: int | str | None = None,
     workers: Mapping[str, Any] | None = None,
     probe_seconds: float = 2.0,
+    judge: bool = False,
     kind: str | None = None,
 ) -> ClusteringPlan:
     """Estimate the cost of `cluster` with the same arguments, here and on a cluster; raise what it would raise.
 
     Parameters
     ----------
-    matrix, runs, memory, kind
+    matrix, runs, memory, judge, kind
         As for `cluster`.
     euclideanize
         A method, which costs scans, or a file or `Euclideanized`, which costs none.
@@ -199,10 +202,13 @@ def plan_clustering(
         first += Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS)
     if any(isinstance(run.init, str) and run.init == "sample" for run in requested):
         first += Range(1, 2, 2)
+    judging = Range(0, 0, 0)
     if any(automatic_parameter(run) for run in requested):
-        first += Range(1, 1, 2)  # the silhouettes by which values are chosen
-    before = first + changing
-    scans = iterations + before
+        judging = Range(1, 1, 2)
+    elif judge:
+        judging = Range(1, 1, 1)
+    besides = first + judging + changing
+    scans = iterations + besides
     starts = _start_reads(requested)
 
     speed = measure(relation, listed, max(columns), seconds=probe_seconds)
@@ -221,7 +227,7 @@ def plan_clustering(
             split, _ = split_by_memory(relation, listed, memory=limit, workers=there, has_terms=has_terms)
         except MemoryLimitError as error:
             return OnWorkers(count, fleet.threads, False, str(error), 0, 0, 0.0, 0, 0, None, None, None)
-        return _on_workers(relation, split, before, speed, there, fleet.network)
+        return _on_workers(relation, split, besides, speed, there, fleet.network)
 
     return ClusteringPlan(
         store=location(source.store) if isinstance(source, Matrix) else None,
@@ -229,8 +235,9 @@ def plan_clustering(
         tiles=len(source.layout.tiles()), tasks=len(Plan(source.layout).groups()), bytes_per_scan=total,
         runs=len(requested), n_settings=len({run.setting for run in requested}), columns=max(columns),
         bundles=len(bundles),
-        scans=scans, n_iter=iterations, first_scans=first, euclideanize_scans=changing, start_reads=starts, memory=here,
-        memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=cached == 1, first_scan_seconds=reading,
+        scans=scans, n_iter=iterations, first_scans=first, judging_scans=judging, euclideanize_scans=changing,
+        start_reads=starts, memory=here, memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=cached == 1,
+        first_scan_seconds=reading,
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
         workers=tuple(map(on_workers, fleet.counts)),
     )  # fmt: skip
@@ -242,7 +249,7 @@ def plan_job(
     """Estimate the cost of a job from options; see `plan_clustering`."""
     return plan_clustering(
         job.store, job.runs, euclideanize=job.options["euclideanize"], memory=job.memory, workers=workers,
-        probe_seconds=probe_seconds,
+        probe_seconds=probe_seconds, judge=True,
     )  # fmt: skip
 
 
@@ -289,6 +296,9 @@ def _memory_here(relation: Relation, runs: Sequence[Run], columns: int, held: in
         basis = eigenvalue_memory(relation.n_objects)
         first = needed_memory(source, [product_shape(source, [(relation.view, LANCZOS_BLOCK)])])
         peak = max(peak, basis + _with_tasks(*first, limit - basis))
+    sampled = [run.n_clusters for run in runs if isinstance(run.init, str) and run.init == "sample"]
+    if sampled:
+        peak = max(peak, sample_memory(sample_size(relation.n_objects, max(sampled)), limit))
     return peak, task
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dasrel.clustering.runs import Ladder, Partition, Run, RunResult
 from dasrel.clustering.validity import Grouping, Validity, judged
 from dasrel.engine.relation import Relation
@@ -25,7 +27,7 @@ class Clustering:
     """Every run, in the order given."""
     scans: int
     first_scans: int
-    """Of them, those before the first iteration, for entropy_weight="auto"."""
+    """Of them, those before the first iteration, for entropy_weight="auto" and for a sample."""
     bundles: int
     columns: tuple[int, ...]
     """Columns multiplied in each iteration's scan."""
@@ -62,7 +64,8 @@ class Clustering:
     def recommended(self, index: str = "fuzzy_silhouette") -> int:
         """Return the position of the partition that is best by a validity index, among the sound ones if there are any.
 
-        Objectives of several settings cannot be compared.
+        Objectives of several settings cannot be compared. The first is taken if the index is not defined for any, such
+        as a silhouette of single clusters.
 
         Cost: no scan where the indices are known (`quality`), else one.
         """
@@ -72,7 +75,8 @@ class Clustering:
         known = self.quality is not None and index in self.quality.values
         quality = self.quality if known else self._validity_of(self.partitions, [index], samples=False)
         assert quality is not None
-        return sound[quality.take(sound).best(index)]
+        among = quality.take(sound)
+        return sound[0 if np.isnan(among[index]).all() else among.best(index)]
 
     def validity(
         self, *, indices: Sequence[str] | None = None, samples: bool = True, memory: int | str | None = None

@@ -3,7 +3,7 @@
 The sample has `sample_size` objects, or all if there are fewer: nine tenths drawn at random, the others far from all of
 those, one after another each the farthest from the ones before (maximin), so that small groups are not missed. On it
 all restarts are iterated from k-means++ starts to a coarse tolerance, of a ladder those of its middle value; its other
-values start from the best distinct ones of them. Of every setting the best distinct runs go on, of a ladder those of
+values start from the best distinct ones of them. Of every setting the best distinct runs continue, of a ladder those of
 the values whose silhouette on the sample is near the best. A centre is a weighting of objects: with weight zero on all
 others, the centres found on the sample are centres of the whole matrix, and its first scan gives the memberships of all
 objects. From there on a run is as any other: it ends at a fixed point on all objects, to the same tolerance.
@@ -25,6 +25,7 @@ from dasrel.clustering.bundle import BundleContext, FinishedRun, RunState, start
 from dasrel.clustering.ladder import as_fcm2, begins_with_fcm2, first_run, fuzziness, rungs
 from dasrel.clustering.runs import Run, Start
 from dasrel.clustering.starts import at_objects, far_apart
+from dasrel.clustering.validity import silhouettes
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import Consumer, Plan, scan
 from dasrel.errors import MemoryLimitError
@@ -42,13 +43,13 @@ TOL = 1e-3
 """Tolerance of the runs on the sample: they are starting points."""
 MAX_ITER = 100
 NEAR_BEST = 0.05
-"""Values of a ladder go on if their silhouette on the sample is within this share of the best."""
+"""Values of a ladder continue if their silhouette on the sample is within this share of the best."""
 MOST_VALUES = 4
-"""Values of a ladder that go on, at most: the fuzziest ones, and the best one."""
+"""Values of a ladder that continue, at most: the fuzziest ones, and the best one."""
 DISTINCT = 0.01
 """Two runs of a setting are distinct if more than this share of the objects is in another cluster."""
 MOST_DISTINCT = 2
-"""Distinct runs of a setting that go on, at most, and that other values of its ladder start from."""
+"""Distinct runs of a setting that continue, at most, and that other values of its ladder start from."""
 
 
 def sample_size(n_objects: int, n_clusters: int) -> int:
@@ -58,6 +59,17 @@ def sample_size(n_objects: int, n_clusters: int) -> int:
     (2000, 4000, 300)
     """
     return min(n_objects, MOST, max(LEAST, PER_CLUSTER * n_clusters))
+
+
+def sample_memory(size: int, limit: int) -> int:
+    """Return the bytes that a sample takes besides the arrays of its runs; raise if that is more than the limit."""
+    needed = 40 * size * size
+    if needed > limit:
+        raise MemoryLimitError(
+            f"a sample of {count_text(size, 'object')} needs {size_text(needed)} and the limit is {size_text(limit)}",
+            remedy="raise {memory}, or say {init=k-means++}",
+        )
+    return needed
 
 
 def planned_runs(runs: Sequence[Run]) -> list[Run]:
@@ -275,7 +287,7 @@ def run_on_sample(
     *,
     memory: int | str | None = None,
 ) -> dict[str, Any]:
-    """Run all runs on a sample, and return those that go on: `index` in the list, centres `V`, and `positions`.
+    """Run all runs on a sample, and return those that continue: `index` in the list, centres `V`, and `positions`.
 
     Parameters
     ----------
@@ -285,12 +297,7 @@ def run_on_sample(
     Cost: that of `draw_sample`; runs are iterated in memory, as many at a time as fit.
     """
     limit = limits.memory_limit(memory)
-    needed = 40 * size * size
-    if needed > limit:
-        raise MemoryLimitError(
-            f"a sample of {count_text(size, 'object')} needs {size_text(needed)} and the limit is {size_text(limit)}",
-            remedy="raise {memory}, or say {init=k-means++}",
-        )
+    needed = sample_memory(size, limit)
     sample = draw_sample(relation, size, runs[0].random_state, memory=memory)
     D = sample.D.astype(relation.matrix.dtype)
     betas = [starting_spread(relation, run) for run in runs]
@@ -388,7 +395,7 @@ def _iterate(D: Float, active: list[RunState]) -> list[FinishedRun]:
 def _finalists(
     sample: Sample, runs: Sequence[Run], ladders_of: Sequence[Any], finished: Sequence[FinishedRun]
 ) -> list[FinishedRun]:
-    """Choose the runs that go on: the best distinct ones of each setting, of ladders only good values."""
+    """Choose the runs that continue: the best distinct ones of each setting, of ladders only good values."""
     by_setting: dict[tuple[Any, ...], list[FinishedRun]] = {}
     for one in sorted(finished, key=lambda one: one.rank):
         by_setting.setdefault(runs[one.index].setting, []).append(one)
@@ -404,7 +411,7 @@ def _finalists(
 
 
 def _good_values(d: Float, runs: Sequence[Run], ladder: Sequence[list[FinishedRun]]) -> Sequence[list[FinishedRun]]:
-    """Return the values of a ladder that go on, given the ranked runs of each value."""
+    """Return the values of a ladder that continue, given the ranked runs of each value."""
     if len(ladder) == 1:
         return ladder
     best = [ranked[0] for ranked in ladder]
@@ -418,18 +425,12 @@ def _good_values(d: Float, runs: Sequence[Run], ladder: Sequence[list[FinishedRu
 
 
 def _silhouette(d: Float, labels: NDArray[np.intp]) -> float:
-    """Return the mean silhouette of a partition of the sample."""
-    sizes = np.bincount(labels)
-    own = sizes[labels]
-    sums = d @ np.eye(len(sizes))[labels]
-    inner = sums[np.arange(len(d)), labels] / np.maximum(own - 1, 1)
-    means = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.inf)
-    means[np.arange(len(d)), labels] = np.inf
-    outer = means.min(axis=1)
-    if not np.isfinite(outer).all():
-        return -1.0  # one cluster has all objects
-    larger = np.maximum(inner, outer)
-    return float(np.where((own > 1) & (larger > 0), (outer - inner) / np.where(larger > 0, larger, 1.0), 0.0).mean())
+    """Return the mean silhouette of a partition of the sample; -1 if one cluster has all objects."""
+    _, labels = np.unique(labels, return_inverse=True)
+    sizes = np.bincount(labels).astype(np.float64)
+    if len(sizes) == 1:
+        return -1.0
+    return float(silhouettes(labels, sizes, np.eye(len(sizes))[:, labels] @ d).mean())
 
 
 def _distinct(ranked: Sequence[FinishedRun]) -> list[FinishedRun]:

@@ -166,7 +166,7 @@ def validity(
     samples: bool = True,
     memory: int | str | None = None,
 ) -> Validity:
-    """Compute validity indices of one partition or of many, whoever made them; see the module for the equations.
+    """Compute validity indices of one partition or of many, of dasrel or not; see the module for the equations.
 
     Parameters
     ----------
@@ -428,7 +428,7 @@ def _judge_batch(
     found, at = [], 0
     for k, (one, W) in enumerate(zip(batch, weights, strict=True)):
         values = _of_memberships(one)
-        silhouettes = np.full(one.labels.size, np.nan)
+        of_objects = np.full(one.labels.size, np.nan)
         if sums is not None and packed[k][1] > 1:
             mine = _LabelProducts.of(*packed[k], sums, slice(first[k], first[k + 1]))
             values |= _of_pairs(mine)
@@ -440,15 +440,27 @@ def _judge_batch(
             elif _needs_centres(wanted) and W is not None and product is not None:
                 centres = _Centres.of(W, product[at : at + one.n_clusters], mine.to_mean())
                 values |= _of_centres(centres, mine)
-            silhouettes = mine.silhouettes()  # overwrites d Z
-            values |= _of_silhouettes(one, silhouettes)
+            of_objects = silhouettes(mine.labels, mine.sizes, mine.plain)  # overwrites d Z
+            values |= _of_silhouettes(one, of_objects)
         at += one.n_clusters if W is not None else 0
         values = {name: values.get(name, math.nan) for name in wanted}
-        found.append(_Judged(values, _cluster_means(one, silhouettes), silhouettes if samples else None))
+        found.append(_Judged(values, _cluster_means(one, of_objects), of_objects if samples else None))
     return found, scans
 
 
 # ---------------------------------------------------------------------------------------------------------- equations
+
+
+def silhouettes(labels: NDArray[Any], sizes: Float, sums: Float) -> Float:
+    """Return the silhouette of each object, (n,), given d Z, (c, n), which is overwritten; no cluster is empty."""
+    everyone, own = np.arange(labels.size), sizes[labels]
+    a = sums[labels, everyone] / np.maximum(own - 1, 1)
+    sums /= sizes[:, None]
+    sums[labels, everyone] = np.inf
+    b = sums.min(axis=0)
+    larger = np.maximum(a, b)
+    result: Float = np.divide(b - a, larger, out=np.zeros_like(a), where=(larger > 0) & (own > 1))
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -476,17 +488,6 @@ class _LabelProducts:
         """Return the value of each object in its own cluster, (n,)."""
         chosen: Float = sums[self.labels, np.arange(self.labels.size)]
         return chosen
-
-    def silhouettes(self) -> Float:
-        """Return the silhouette of each object, (n,); overwrites d Z."""
-        sizes, means, everyone = self.sizes, self.plain, np.arange(self.labels.size)
-        a = self.own(means) / np.maximum(sizes[self.labels] - 1, 1)
-        means /= sizes[:, None]
-        means[self.labels, everyone] = np.inf
-        b = means.min(axis=0)
-        larger = np.maximum(a, b)
-        result: Float = np.divide(b - a, larger, out=np.zeros_like(a), where=(larger > 0) & (sizes[self.labels] > 1))
-        return result
 
     def centres(self) -> _Centres:
         """Return what is known of the clusters' means; faster than from their weights."""

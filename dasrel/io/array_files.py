@@ -375,14 +375,14 @@ def is_matrix(item: Any) -> bool:
     )
 
 
-def choose(names: list[str], asked: str | None, what: str) -> str:
+def choose(names: list[str], requested: str | None, what: str) -> str:
     """Return the array that was requested, or the only one."""
-    if asked is not None:
-        if asked not in names:
+    if requested is not None:
+        if requested not in names:
             raise InputError(
-                f"{path_text(what)} has no array {shown(asked)}; there are: {some(map(shown, names), show=10)}"
+                f"{path_text(what)} has no array {shown(requested)}; there are: {some(map(shown, names), show=10)}"
             )
-        return asked
+        return requested
     if len(names) != 1:
         have = f"{len(names)} arrays ({some(map(shown, names), show=10)})" if names else "no square or condensed array"
         remedy = "choose one with {Reading.dataset=NAME}" if names else "give another"

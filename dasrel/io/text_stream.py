@@ -326,7 +326,7 @@ def _judge(first: bytes, rest: list[bytes]) -> str | None:
 
 
 def _judge_labelled(rows: list[list[bytes]]) -> str:
-    """Judge lines that begin with a name and go on with numbers: rows of a matrix, or pairs with numbered objects."""
+    """Judge lines that have a name and then numbers: rows of a matrix, or pairs with numbered objects."""
     header = not is_number(rows[0][1])
     values = [row[1:] for row in rows[header:]]
     if header or len(rows[0]) != 3:

@@ -426,13 +426,13 @@ def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) 
     One that is complete keeps no time of its source: the source must not be younger than the store. It may be complete
     since an earlier version of dasrel.
     """
-    asked = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
+    requested = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
     complete = begun["state"] == "complete"
     late = ("checksum", "modified", "dasrel") if complete else ("checksum",)
     for part in ("input", "provenance"):
         names = [*begun[part], *(name for name in wanted[part] if name not in begun[part])]
-        asked |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name not in late}
-    for name, (first, now) in asked.items():
+        requested |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name not in late}
+    for name, (first, now) in requested.items():
         if first != now:
             raise StoreError(
                 f"{location(store)} was begun with {name} {shown(first)}, now it is {shown(now)}",

@@ -221,7 +221,7 @@ def _handled(stop: Stop, last_words: Callable[[], None]) -> Iterator[None]:
     """Set the handler, and start the thread that sees the signal even while the main thread is inside a C call."""
     heard = 0
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def requested(number: int, frame: FrameType | None) -> None:
         nonlocal heard
         heard += 1
         if heard > 1:
@@ -230,7 +230,7 @@ def _handled(stop: Stop, last_words: Callable[[], None]) -> Iterator[None]:
 
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    before: Any = signal.signal(signal.SIGTERM, asked)
+    before: Any = signal.signal(signal.SIGTERM, requested)
     woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     thread = threading.Thread(target=_watch, args=(reading, stop, last_words), name="dasrel-sigterm", daemon=True)
     thread.start()

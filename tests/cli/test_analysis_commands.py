@@ -239,7 +239,7 @@ def test_starts_from_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "report"),
     [
         ("--clusters 0", "n_clusters is 0: give a whole number of at least 1"),
         ("--clusters 46", "n_clusters is 46 for 45 objects: give 1 to 45"),
@@ -254,19 +254,19 @@ def test_starts_from_files(folder: Path) -> None:
     ],
 )
 def test_bad_values_exit_1(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, report: str
 ) -> None:
     monkeypatch.chdir(folder)
     rule = [] if "--rule" in line else ["--rule", "fcm1"]
     assert app.run(["cluster", "d.zarr", "out", *rule, *line.split(), "--json"]) == 1
     out, err = capsys.readouterr()
-    assert told in json.loads(out)["error"]
+    assert report in json.loads(out)["error"]
     assert err.count("\n") == 1
     assert os.listdir(folder) == ["d.zarr"]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "report"),
     [
         ("cluster d.zarr out", "--clusters"),
         ("cluster d.zarr out --rule fcm1", "--clusters"),
@@ -289,12 +289,12 @@ def test_bad_values_exit_1(
     ],
 )
 def test_wrong_usage_exits_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, report: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert app.run([*line.split(), "--json"]) == 2
     out, err = capsys.readouterr()
-    assert told in err
+    assert report in err
     assert list(json.loads(out)) == ["error"]
     assert os.listdir(tmp_path) == []
 
@@ -374,8 +374,8 @@ def test_force_replaces_nothing_but_results(
     (folder / "link").symlink_to("home")
     for out in ("home", "file", "link", "d.zarr"):
         assert app.run(["cluster", "d.zarr", out, "--rule", "fcm1", "--clusters", "2", "--force"]) == 1
-        told = "would replace what is read" if out == "d.zarr" else "is no folder of results"
-        assert told in capsys.readouterr().err
+        report = "would replace what is read" if out == "d.zarr" else "is no folder of results"
+        assert report in capsys.readouterr().err
     assert (folder / "home" / "thesis.tex").read_text() == "years of work"
     assert dasrel.open_matrix(folder / "d.zarr").n_objects == N
 
@@ -457,7 +457,7 @@ def test_predict_of_a_kernel_needs_the_self_similarity(tmp_path: Path, points: A
 
 
 @pytest.mark.parametrize(
-    ("rows", "more", "told"),
+    ("rows", "more", "report"),
     [
         (np.ones((2, 7)), [], "the model needs (k, 45)"),
         (np.full((2, 45), np.nan), [], "row 0, column 0 of the new rows is nan"),
@@ -466,12 +466,12 @@ def test_predict_of_a_kernel_needs_the_self_similarity(tmp_path: Path, points: A
     ],
 )
 def test_rows_that_cannot_be_placed(
-    folder: Path, model: Path, capsys: pytest.CaptureFixture[str], rows: Any, more: list[str], told: str
+    folder: Path, model: Path, capsys: pytest.CaptureFixture[str], rows: Any, more: list[str], report: str
 ) -> None:
     np.save(folder / "r.npy", rows)
     (folder / "three").write_text("a\nb\nc\n")
     assert app.run(["predict", "out/model.npz", "r.npy", "new.csv", "--json", *more]) == 1
-    assert told in json.loads(capsys.readouterr().out)["error"]
+    assert report in json.loads(capsys.readouterr().out)["error"]
     assert not (folder / "new.csv").exists()
 
 
@@ -489,7 +489,7 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
     (folder / "junk.npy").write_bytes(b"no array")
     np.save(folder / "r.npy", np.ones((2, N)))
     assert app.run(["cluster", "d.zarr", "many", "--rule", "fcm1", "--clusters", "2,3", "-q"]) == 0
-    for arguments, told in (
+    for arguments, report in (
         (["none.npz", "r.npy", "new.csv"], "no model at none.npz"),
         (["junk.npz", "r.npy", "new.csv"], "junk.npz is not a dasrel model"),
         (["many", "r.npy", "new.csv"], "no model in many; choose one of its settings, such as many/best"),
@@ -502,7 +502,7 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
     ):
         assert app.run(["predict", *arguments]) == 1
         captured = capsys.readouterr()
-        assert told in captured.err
+        assert report in captured.err
         assert captured.err.count("\n") == 1
     assert not (folder / "new.csv").exists()
 

@@ -38,10 +38,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_workflow_files_that_cannot_be_read(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    text, told = WORKFLOWS[name]
+    text, report = WORKFLOWS[name]
     Path("w.toml").write_text(text)
     line = refused(["run", "w.toml"], capfd)
-    assert told in line
+    assert report in line
     assert "unexpected" not in line
 
 

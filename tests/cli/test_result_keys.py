@@ -191,10 +191,10 @@ class Outputs:
 
     def run(self, output: str, line: str, *, code: int = 0) -> None:
         """Run a command with --json, and note the keys of the object that it prints."""
-        printed, said = io.StringIO(), io.StringIO()
-        with redirect_stdout(printed), redirect_stderr(said):
+        printed, answer = io.StringIO(), io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(answer):
             done = app.run([*line.split(), "--json"])
-        assert done == code, f"{line}: {said.getvalue()}"
+        assert done == code, f"{line}: {answer.getvalue()}"
         self.add(output, json.loads(printed.getvalue()))
 
     def file(self, output: str, path: str) -> None:

@@ -23,10 +23,10 @@ def test_the_command_says_what_it_did(done_workflow: Path) -> None:
     assert (second.returncode, second.stderr) == (0, "")
     assert f"nothing to do  {len(FILES)} steps are all up to date" in second.stdout
     status = command("run", "--status", done_workflow / "w.toml", "--json")
-    told = json.loads(status.stdout)
-    assert {one["status"] for one in told["steps"]} == {"done"}
-    assert told["steps"][0]["outputs"] == [str(done_workflow / "w" / "matrix.zarr")]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told["steps"][0]["since"])
+    report = json.loads(status.stdout)
+    assert {one["status"] for one in report["steps"]} == {"done"}
+    assert report["steps"][0]["outputs"] == [str(done_workflow / "w" / "matrix.zarr")]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", report["steps"][0]["since"])
     edit(done_workflow / "w.toml", ("clusters = 2", "clusters = 3"))
     dry = command("run", "--dry-run", done_workflow / "w.toml")
     assert re.search(r"^a +would be done: clusters is \[3\], was \[2\]$", dry.stdout, re.MULTILINE)
@@ -87,10 +87,10 @@ def test_no_credentials_anywhere(tmp_path: Path, here: Callable[..., Any]) -> No
     (tmp_path / "w.toml").write_text(
         "[import]\nsource = 'http://me:hunter2@127.0.0.1:9/a.zarr?sig=s3cr3t'\nkind = 'distance'\n[tree]\n"
     )
-    said = here("run", tmp_path / "w.toml", "--log-json", tmp_path / "log")
+    output = here("run", tmp_path / "w.toml", "--log-json", tmp_path / "log")
     also = here("run", "--status", tmp_path / "w.toml", "--json")
-    assert said.returncode == 1
-    texts = [said.stdout, said.stderr, also.stdout, also.stderr]
+    assert output.returncode == 1
+    texts = [output.stdout, output.stderr, also.stdout, also.stderr]
     texts += [file.read_text() for file in tmp_path.rglob("*") if file.is_file() and file.name != "w.toml"]
     assert any("127.0.0.1" in text for text in texts)
     assert not any("hunter2" in text or "s3cr3t" in text for text in texts)

@@ -262,11 +262,11 @@ def test_automatic_entropy_weights_are_halves_of_the_threshold_and_above_it_runs
     values = [r.entropy_weight for r in result.runs]
     assert values[:9] == pytest.approx([threshold / 2**k for k in range(1, 10)], rel=1e-2)
     assert values[9:] == pytest.approx([(threshold + 50 / len(D)) / 2**k for k in range(1, 10)], rel=1e-2)
-    with pytest.warns(DasrelWarning) as told:
+    with pytest.warns(DasrelWarning) as report:
         over = cluster(D, [Run("fcm2", 3), Run("fcm2", 3, entropy_weight=1.5 * threshold)], kind="squared-distance")
     assert [p.result.flat for p in over.partitions] == [False, True]
-    assert any("above the value" in str(w.message) for w in told)
-    assert any("U = 1/c" in str(w.message) for w in told)
+    assert any("above the value" in str(w.message) for w in report)
+    assert any("U = 1/c" in str(w.message) for w in report)
 
 
 def test_histories_never_rise_on_euclidean_data_and_acceleration_ends_in_the_same_place():
@@ -395,10 +395,10 @@ def test_a_bundle_too_wide_for_memory_is_split_and_says_so():
     D = squared(n=400)
     runs = grid("fcm1", 5, n_init=20, max_iter=5, tol=0)
     whole = quiet(cluster, D, runs, kind="squared-distance")
-    with pytest.warns(DasrelWarning) as told:
+    with pytest.warns(DasrelWarning) as report:
         parts = cluster(D, runs, kind="squared-distance", memory="1MB")
     assert any(f"20 runs do not fit into memory at once and were split into {parts.bundles} bundles" in str(w.message)
-               for w in told)  # fmt: skip
+               for w in report)  # fmt: skip
     assert parts.bundles > 1
     assert parts.scans == 5 * parts.bundles
     np.testing.assert_allclose([r.objective for r in parts.runs], [r.objective for r in whole.runs], rtol=1e-12)
@@ -448,7 +448,7 @@ def test_results_do_not_depend_on_the_scale(rule):
     np.testing.assert_allclose(found[2], found[0], atol=1e-8)
 
 
-def test_not_converged_is_said():
+def test_a_run_that_does_not_converge_warns():
     with pytest.warns(DasrelWarning, match="1 of 2 runs did not converge"):
         result = cluster(squared(60), [Run("fcm1", 3, max_iter=2), Run("hard", 1)], kind="squared-distance")
     assert [r.converged for r in result.runs] == [False, True]

@@ -12,6 +12,7 @@ from sklearn.metrics import silhouette_samples
 
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
+from dasrel.clustering.output import write_clustering
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.io.features import read_rows
@@ -328,3 +329,31 @@ def test_results_have_short_names():
     assert len(repr(found)) < 300
     assert repr(found).startswith("<Clustering: 24 runs, ")
     assert re.fullmatch(r"<Partition: hard, 60 objects in 2 clusters of \d+, \d+>", repr(found.partitions[0]))
+
+
+def test_settings_without_a_silhouette_have_a_recommended_one():
+    D = distances(grouped_points(60))
+    found = quiet(cluster, D, [Run("fcm1", 1, fuzzifier=2), Run("hard", 1)], kind="distance", judge=True)
+    assert np.isnan(found.quality["fuzzy_silhouette"]).all()
+    assert found.recommended() == 0
+    assert found.best is found.partitions[0]
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_lose_the_result(tmp_path):
+    def draw(found, folder, index):
+        raise RuntimeError("no font")
+
+    found = cluster(distances(grouped_points(60)), RUNS["hard"], kind="distance")
+    with pytest.warns(DasrelWarning, match=r"no picture could be drawn \(no font\)"):
+        write_clustering(found, tmp_path / "out", draw=draw)
+    assert (tmp_path / "out" / "labels.csv").is_file()
+
+
+def test_a_full_disk_is_an_error_while_a_picture_is_drawn(tmp_path):
+    def draw(found, folder, index):
+        raise OSError(28, "No space left on device")
+
+    found = cluster(distances(grouped_points(60)), RUNS["hard"], kind="distance")
+    with pytest.raises(OSError, match=r"No space|disk is full"):
+        write_clustering(found, tmp_path / "out", draw=draw)
+    assert list(tmp_path.iterdir()) == []

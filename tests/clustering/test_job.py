@@ -258,25 +258,25 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
     assert (warm["runs"], warm["requested"]["warm_start"]) == (1, "fcm1")
     assert warm["scans"] < cold["scans"]
     assert warm["settings"][0]["objective"] == pytest.approx(cold["settings"][0]["objective"], rel=1e-6)
-    told = warm["warm_start"]
-    assert told["from"] == "fcm1"
+    reported = warm["warm_start"]
+    assert reported["from"] == "fcm1"
     labels = {}
     for folder in ("fcm1", "warm"):
         with open(results / folder / "labels.csv", encoding="utf-8") as file:
             labels[folder] = {row["id"]: row["label"] for row in csv.DictReader(file)}
     moved = [name for name, label in labels["fcm1"].items() if labels["warm"][name] != label]
-    assert told["moved"] == len(moved) < 10
-    assert told["moved_ids"] == moved
+    assert reported["moved"] == len(moved) < 10
+    assert reported["moved_ids"] == moved
     with open(results / "warm" / "moved.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["id"], row["label_before"], row["label"]) for row in rows] == [
         (name, labels["fcm1"][name], labels["warm"][name]) for name in moved
     ]
-    assert (told["objects_before"], told["new_objects"]) == (OLD, ALL - OLD)
-    assert sum(told["sizes_before"]) == OLD
-    assert told["sizes"] == warm["settings"][0]["sizes"]
-    assert sum(told["new_per_cluster"]) == ALL - OLD
-    assert json.loads((results / "warm" / "result.json").read_text())["warm_start"] == told
+    assert (reported["objects_before"], reported["new_objects"]) == (OLD, ALL - OLD)
+    assert sum(reported["sizes_before"]) == OLD
+    assert reported["sizes"] == warm["settings"][0]["sizes"]
+    assert sum(reported["new_per_cluster"]) == ALL - OLD
+    assert json.loads((results / "warm" / "result.json").read_text())["warm_start"] == reported
     # A model by itself does as well, for one scan more.
     shutil.copy(results / "fcm1" / "model.npz", results / "alone.npz")
     assert (
@@ -286,8 +286,8 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
     alone = json.loads(capsys.readouterr().out)
     assert alone["scans"] == warm["scans"] + 1
     change = alone["warm_start"]["largest_change"]["membership"]
-    assert change == pytest.approx(told["largest_change"]["membership"], abs=1e-6)
-    assert {**alone["warm_start"], "from": 0, "largest_change": 0} == {**told, "from": 0, "largest_change": 0}
+    assert change == pytest.approx(reported["largest_change"]["membership"], abs=1e-6)
+    assert {**alone["warm_start"], "from": 0, "largest_change": 0} == {**reported, "from": 0, "largest_change": 0}
 
 
 @pytest.mark.parametrize("rule", ["pcm2", "fcm2"])
@@ -305,7 +305,7 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("--rule fcm2 --clusters 3 --warm-start fcm1", "has rule fcm1, and fcm2 was requested"),
         ("--rule fcm1 --clusters 4 --warm-start fcm1", "has clusters 3, and 4 was requested"),
@@ -317,10 +317,10 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
         ("--rule fcm1 --clusters 3 --warm-start other", "90 of its 90 not among the 110 of the matrix"),
     ],
 )
-def test_refused_warm_starts(results: Path, capsys: pytest.CaptureFixture[str], line: str, told: str) -> None:
+def test_refused_warm_starts(results: Path, capsys: pytest.CaptureFixture[str], line: str, reported: str) -> None:
     assert ran(*f"cluster s.zarr out {line}".split()) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert told in error
+    assert reported in error
     assert not Path("out").exists()
 
 

@@ -117,11 +117,11 @@ def test_a_run_with_coincident_clusters_never_wins():
 def test_all_values_with_coincident_clusters_are_reported():
     D = np.ones((6, 6)) - np.eye(6)
     D[:3, :3] = D[3:, 3:] = 0.0  # two places, three clusters
-    with pytest.warns(DasrelWarning) as told:
+    with pytest.warns(DasrelWarning) as reported:
         found = dasrel.cluster(D, dasrel.grid("fcm2", 3, n_init=3), kind="distance")
     assert not found.best.result.is_sound
     assert "all values ended with coincident or empty clusters" in found.ladders[0][0].reason
-    assert any("clusters" in str(one.message) for one in told)
+    assert any("clusters" in str(one.message) for one in reported)
 
 
 def test_the_choice_itself():

@@ -106,7 +106,7 @@ def test_scans_for_a_euclideanisation(tmp_path, store, method) -> None:
         assert plan_clustering(store, runs, euclideanize=known, probe_seconds=0.02).scans == Range(3, 3, 3)
 
 
-def test_starts_that_read_rows_are_told(store) -> None:
+def test_starts_that_read_rows_are_listed(store) -> None:
     runs = [Run("fcm1", 4, init=start) for start in ("random", "rows", "k-means++")]
     assert plan_clustering(store, runs, probe_seconds=0.02).start_reads == 1 + 3
     assert plan_clustering(store, runs[:1], probe_seconds=0.02).start_reads == 0
@@ -202,10 +202,10 @@ def test_a_store_on_s3(capsys, s3, matrix) -> None:
     url = "s3://matrices/plan.zarr"
     dasrel.import_matrix(matrix, url, kind="distance", writing=Writing(tile=TILE))
     before = s3.find("matrices", detail=True)
-    printed = said(capsys, "plan", url, "--rule", "hard", "--clusters", "2", "--probe", "0.1")
+    printed = answer(capsys, "plan", url, "--rule", "hard", "--clusters", "2", "--probe", "0.1")
     assert (printed["store"], printed["tiles"], printed["stays_in_memory"]) == (url, 15, False)
     assert printed["speed"]["cold"] is None
-    assert said(capsys, "spectrum", url, "--dry-run")["n_objects"] == N
+    assert answer(capsys, "spectrum", url, "--dry-run")["n_objects"] == N
     assert s3.find("matrices", detail=True) == before
 
 
@@ -233,7 +233,7 @@ def test_more_workers_hold_more_tiles(store) -> None:
 # --------------------------------------------------------------------------------------------------- the command line
 
 
-def said(capsys, *words: object) -> dict:
+def answer(capsys, *words: object) -> dict:
     assert run([*map(str, words), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert isinstance(printed, dict)
@@ -244,21 +244,21 @@ def test_plan_on_the_command_line(capsys, store) -> None:
     before = snapshot(store.parent)
     weight = ("--entropy-weight", "9", "--init", "random", "--no-accelerate")
     wanted = ("plan", store, "--rule", "fcm2", "--clusters", "2,3", "--n-init", "5", "--probe", "0.05", *weight)
-    printed = said(capsys, *wanted, "--workers", "2,64", "--worker-memory", "1GB", "--worker-threads", "2")
+    printed = answer(capsys, *wanted, "--workers", "2,64", "--worker-memory", "1GB", "--worker-threads", "2")
     assert (printed["runs"], printed["columns"], printed["tiles"]) == (10, 25, 15)
     assert [row["workers"] for row in printed["workers"]] == [2, 64]
     assert printed["fleet"] == {"counts": [2, 64], "memory": "1GB", "threads": 2, "network": 1e9}
-    assert printed["scans"]["most"] == 300
+    assert printed["scans"]["most"] == 301  # the iterations, and one for validity indices
     assert run([*map(str, wanted)]) == 0
     text = capsys.readouterr().out
     assert "tiles           15, 64 objects per side, float32; 15 tasks per scan\n" in text
-    assert "scans           54 or so, 1 to 300\n" in text
+    assert "scans           55 or so, 2 to 301: iterations 54 or so, 1 to 300; validity indices 1\n" in text
     assert "\n16 workers      of 8.59 GB: all tiles in memory; " in text
     assert snapshot(store.parent) == before
 
 
 def test_plan_wants_sensible_words(capsys, store) -> None:
-    for words, told in [
+    for words, report in [
         (("--rule", "fcm9", "--clusters", "2"), "'fcm9' is not one of"),
         (("--rule", "fcm1", "--clusters", "two"), "give whole numbers"),
         (("--rule", "hard", "--clusters", "2", "--fuzzifier", "2"), "fuzzifier is for fcm1 and pcm1"),
@@ -267,15 +267,15 @@ def test_plan_wants_sensible_words(capsys, store) -> None:
         (("--rule", "hard"), "--clusters"),
     ]:
         assert run(["plan", str(store), *words]) == 2
-        assert told in capsys.readouterr().err
+        assert report in capsys.readouterr().err
 
 
 def test_a_dry_run_of_cluster_is_the_plan(capsys, store, tmp_path) -> None:
     wanted = ("--rule", "hard", "--clusters", "2")
-    printed = said(capsys, "cluster", store, tmp_path / "out", *wanted, "--dry-run")
+    printed = answer(capsys, "cluster", store, tmp_path / "out", *wanted, "--dry-run")
     assert printed["out"] == str(tmp_path / "out")
     assert printed["dry_run"] is True
-    assert printed["columns"] == 4  # two distinct runs at most go on from the sample
+    assert printed["columns"] == 4  # two distinct runs at most continue from the sample
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("precious")
@@ -320,12 +320,12 @@ def test_dry_import(capsys, sources, tmp_path, file, name, n) -> None:
     more = ("--shape", N, "--dtype", "<f4") if name == "raw" else ()
     before = snapshot(tmp_path)
     words = ("import", sources / file, tmp_path / "new.zarr", "--kind", "distance", *more)
-    printed = said(capsys, *words, "--dry-run")
+    printed = answer(capsys, *words, "--dry-run")
     assert snapshot(tmp_path) == before
     assert (printed["facts"]["format"], printed["n_objects"]) == (name, n)
     assert printed["memory"] > 0
     if n == N:
-        done = said(capsys, *words)
+        done = answer(capsys, *words)
         assert done["n_objects"] == n
         facts = printed["facts"]
         assert (facts["tiles"], facts["tile"], facts["dtype"]) == (done["tiles"], done["tile"], "float32")
@@ -335,7 +335,7 @@ def test_dry_import(capsys, sources, tmp_path, file, name, n) -> None:
 def test_dry_import_refuses_what_an_import_refuses(capsys, sources, tmp_path) -> None:
     (tmp_path / "cut.npy").write_bytes((sources / "square.npy").read_bytes()[:-8])
     (tmp_path / "ids.txt").write_text("a\nb\n")
-    for words, told in [
+    for words, report in [
         ((sources / "none.npy", tmp_path / "new.zarr"), "cannot read"),
         ((tmp_path / "cut.npy", tmp_path / "new.zarr"), "is truncated"),
         ((sources / "square.npy", sources / "s.zarr"), "exists (state complete)"),
@@ -346,7 +346,7 @@ def test_dry_import_refuses_what_an_import_refuses(capsys, sources, tmp_path) ->
         for dry in (("--dry-run",), ()):
             assert run(["import", *map(str, words), "--kind", "distance", *dry]) == 1
             ends.append(capsys.readouterr().err)
-        assert told in ends[0]
+        assert report in ends[0]
         assert ends[0] == ends[1]
         assert not (tmp_path / "new.zarr").exists()
 
@@ -355,10 +355,10 @@ def test_dry_pairwise(capsys, tmp_path) -> None:
     np.save(tmp_path / "x.npy", grouped_points(N))
     before = snapshot(tmp_path)
     words = ("pairwise", tmp_path / "x.npy", tmp_path / "new.zarr", "--metric", "cityblock")
-    printed = said(capsys, *words, "--dry-run")
+    printed = answer(capsys, *words, "--dry-run")
     assert snapshot(tmp_path) == before
     assert printed["n_objects"] == N
-    done = said(capsys, *words)
+    done = answer(capsys, *words)
     assert (printed["facts"]["tiles"], printed["facts"]["tile"]) == (done["tiles"], done["tile"])
     assert 0.9 < printed["outputs"][0]["bytes"] / done["bytes_on_disk"] < 1.1
     assert run([*map(str, words), "--dry-run"]) == 1
@@ -386,7 +386,7 @@ def test_a_dry_run_says_what_a_real_one_does(capsys, monkeypatch, store, tmp_pat
     words = [command, store, *COMMANDS[name], *more]
     before = snapshot(store)
     with watch() as counted:
-        printed = said(capsys, *words, "--dry-run")
+        printed = answer(capsys, *words, "--dry-run")
     assert list(tmp_path.iterdir()) == []
     assert snapshot(store) == before
     assert (counted.scans, counted.tiles) == (0, 0)
@@ -414,7 +414,7 @@ def test_dry_predict(capsys, store, tmp_path, matrix) -> None:
     np.save(tmp_path / "rows.npy", matrix[:50])
     before = snapshot(tmp_path)
     words = ("predict", tmp_path / "out", tmp_path / "rows.npy", tmp_path / "new.csv")
-    printed = said(capsys, *words, "--dry-run")
+    printed = answer(capsys, *words, "--dry-run")
     assert snapshot(tmp_path) == before
     assert printed["facts"]["n_clusters"] == 3
     assert run(["predict", str(tmp_path / "out"), "none.npy", str(tmp_path / "new.csv"), "--dry-run"]) == 1
@@ -425,9 +425,9 @@ def test_export_of_a_relation_on_the_command_line(capsys, store, tmp_path, matri
     file, out = tmp_path / "r.npz", tmp_path / "o.npy"
     assert run(["euclideanize", str(store), "--method", "spread", "--out", str(file), "--json"]) == 0
     gamma = json.loads(capsys.readouterr().out)["gamma"]
-    dry = said(capsys, "export", store, out, "--format", "npy", "--relation", file, "--dry-run")
+    dry = answer(capsys, "export", store, out, "--format", "npy", "--relation", file, "--dry-run")
     assert dry["facts"]["numbers"] == "squared dissimilarities, kind squared-distance"
-    printed = said(capsys, "export", store, out, "--format", "npy", "--relation", file)
+    printed = answer(capsys, "export", store, out, "--format", "npy", "--relation", file)
     assert (printed["kind"], printed["relation"]) == ("squared-distance", str(file))
     stored = matrix.astype(np.float32).astype(np.float64)
     np.testing.assert_allclose(np.load(out), (stored**2 + gamma) * (1 - np.eye(N)), rtol=1e-6)
@@ -451,9 +451,9 @@ def test_dry_append(capsys, matrix, tmp_path) -> None:
     np.save(tmp_path / "new.npy", matrix[some:])
     words = ("append", tmp_path / "s.zarr", tmp_path / "new.npy")
     before = snapshot(tmp_path)
-    printed = said(capsys, *words, "--dry-run")
+    printed = answer(capsys, *words, "--dry-run")
     assert snapshot(tmp_path) == before
-    done = said(capsys, *words)
+    done = answer(capsys, *words)
     assert printed["n_objects"] == done["n_objects"] == len(matrix)
     tiles = printed["facts"]["tiles_written"], printed["facts"]["tiles_grown"]
     assert tiles == (done["tiles_written"], done["tiles_grown"])
@@ -481,9 +481,9 @@ def test_a_dry_append_needs_the_memory_of_a_real_one(capsys, matrix, tmp_path) -
 
 def test_dry_audit(capsys, store) -> None:
     with watch() as counted:
-        printed = said(capsys, "audit", store, "--verify", "--dry-run")
+        printed = answer(capsys, "audit", store, "--verify", "--dry-run")
     assert counted.tiles == 0
     assert printed["scans"]["most"] == 1
     with watch() as counted:
-        said(capsys, "audit", store, "--verify")
+        answer(capsys, "audit", store, "--verify")
     assert counted.scans == 1

@@ -128,3 +128,21 @@ def test_possibilistic_runs_start_from_the_fcm2_run_of_the_sample(small_samples,
     found = quiet(dasrel.cluster, cdist(X, X), dasrel.grid("pcm2", 4, n_init=5, **given), kind="distance")
     assert found.best.result.is_sound
     assert adjusted_rand_score(truth, found.best.labels) > 0.9
+
+
+@pytest.mark.parametrize("init", ["sample", "k-means++"])
+def test_the_plan_counts_the_scans_and_the_memory_of_the_sample(small_samples, init):
+    X, _ = groups()
+    runs = dasrel.grid("fcm1", 3, n_init=3, fuzzifier=1.5, init=init)
+    plan = dasrel.plan_clustering(cdist(X, X), runs, kind="distance", judge=True, probe_seconds=0.02)
+    found = quiet(dasrel.cluster, cdist(X, X), runs, kind="distance", judge=True)
+    assert found.first_scans == plan.first_scans.typical == (2 if init == "sample" else 0)
+    assert plan.judging_scans.most == 1
+    slowest = max(one.n_iter for one in found.runs)
+    assert found.scans == found.first_scans + slowest + plan.judging_scans.most
+
+
+def test_the_plan_refuses_a_sample_that_does_not_fit(monkeypatch):
+    X, _ = groups()
+    with pytest.raises(MemoryLimitError, match="a sample of 400 objects needs"):
+        dasrel.plan_clustering(cdist(X, X), dasrel.Run("hard", 2), kind="distance", memory=3_000_000)

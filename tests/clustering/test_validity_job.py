@@ -30,7 +30,7 @@ def store(tmp_path, monkeypatch):
     return "d.zarr"
 
 
-def said(capsys, *words):
+def output(capsys, *words):
     assert app.run([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -54,7 +54,7 @@ def test_labels_by_id_in_any_order_by_order_and_as_arrays_are_the_same_partition
     np.save("memberships.npy", np.eye(3)[GROUPS])
     files += ["labels.npy", "memberships.npy"]
     with progress.watch() as counted:
-        found = said(capsys, "validity", store, *files, "--index", "silhouette,dunn", "-o", "out.csv")
+        found = output(capsys, "validity", store, *files, "--index", "silhouette,dunn", "-o", "out.csv")
     assert counted.scans == found["scans"] == 1
     assert [row["partition"] for row in found["partitions"]] == files
     for row in found["partitions"]:
@@ -70,7 +70,7 @@ def test_labels_by_id_in_any_order_by_order_and_as_arrays_are_the_same_partition
 def test_a_result_is_judged_by_its_memberships_and_its_labels(store, capsys):
     run = ["cluster", store, "out", "--rule", "fcm1", "--clusters", "3", "--fuzzifier", "1.5", "--n-init", "3", "-q"]
     assert app.run(run) == 0
-    found = said(capsys, "validity", store, "out", "out/labels.csv")
+    found = output(capsys, "validity", store, "out", "out/labels.csv")
     fuzzy, labels = found["partitions"]
     U = np.load("out/memberships.npy")
     assert fuzzy["partition_coefficient"] == pytest.approx((U**2).sum() / N)
@@ -102,12 +102,12 @@ def test_a_dry_run_reads_no_tile_and_writes_nothing(store, capsys, tmp_path):
     write("a.csv", [str(k) for k in GROUPS])
     before = sorted(tmp_path.iterdir())
     with progress.watch() as counted:
-        estimate = said(capsys, "validity", store, "a.csv", "-o", "new.csv", "--dry-run")
+        estimate = output(capsys, "validity", store, "a.csv", "-o", "new.csv", "--dry-run")
     assert (counted.scans, counted.tiles) == (0, 0)
     assert sorted(tmp_path.iterdir()) == before
     assert estimate["scans"]["most"] == 1
     assert estimate["facts"] == {"partitions": 1, "n_clusters": 3}
-    said(capsys, "validity", store, "a.csv", "-o", "new.csv")
+    output(capsys, "validity", store, "a.csv", "-o", "new.csv")
     assert 0.5 < estimate["outputs"][0]["bytes"] / (tmp_path / "new.csv").stat().st_size < 2
     assert prepare_validity(store, ["a.csv"]).cost().scans.most == 1
 
@@ -154,9 +154,9 @@ def test_a_bad_file_of_labels_gets_one_clear_line(store, capsys, case):
 )
 def test_a_bad_array_gets_one_clear_line(store, array, message):
     np.save("x.npy", array)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as report:
         read_partition("x.npy", IDS, 2.0)
-    assert message in str(told.value)
+    assert message in str(report.value)
 
 
 def test_what_is_no_partition_gets_one_clear_line(store, capsys):

@@ -136,7 +136,7 @@ def _bundles(relation, runs, memory):
         return 0
 
 
-def test_no_more_scans_are_repeated_than_was_said(tmp_path, grouped_store):
+def test_no_more_scans_are_repeated_than_stated(tmp_path, grouped_store):
     runs = grid("fcm1", 3, max_iter=12, tol=0.0)
     for every, cut in ((1, 5), (3, 7), (5, 4)):
         checkpoint = Checkpoint(tmp_path / str(every), every=every)
@@ -216,9 +216,9 @@ def test_a_parameter_given_duplicates_and_a_floor(tmp_path):
 
 def test_a_parameter_that_is_refused_is_refused_after_a_stop_too(tmp_path, crooked_store):
     def message(checkpoint):
-        with pytest.raises(InputError, match=r"not Euclidean at alpha 0\.95") as told:
+        with pytest.raises(InputError, match=r"not Euclidean at alpha 0\.95") as reported:
             euclideanize(crooked_store, method="power", alpha=0.95, checkpoint=checkpoint)
-        return str(told.value)
+        return str(reported.value)
 
     whole = message(None)
     for scans in (4, 9):
@@ -364,13 +364,13 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, gr
     refused(r"relation matrix ids is [0-9a-f]{16} there and [0-9a-f]{16} here", other)
     newest = go_on.files("cluster")[0]
     state = read_state(newest)
-    for name, value, told in (
+    for name, value, reported in (
         ("dasrel", "0.0.1", "dasrel is 0.0.1 there"),
         ("format", 9, "format is 9 there and 1 h"),
         ("kernels", "avx9-1", f"kernels is avx9-1 there and {kernels.signature()} here"),
     ):
         write_state(newest, {**state, "about": {**state["about"], name: value}})
-        refused(told)
+        refused(reported)
     with pytest.raises(Killed), killed_after(1):
         spectrum(grouped_store, block=1, checkpoint=Checkpoint(tmp_path))
     with pytest.raises(StoreError, match=r"tol is 0\.001 there and 0\.01 here"):
@@ -482,9 +482,9 @@ def test_a_full_disk_does_not_end_the_work_but_a_stop_says_so(tmp_path, grouped_
     runs = grid("fcm1", 3, max_iter=5, tol=0.0)
     whole = cluster(grouped_store, runs)
     fault = r"could not be written: .*the work continues, nothing is kept yet"
-    with pytest.warns(DasrelWarning, match=fault) as told, full_disk():
+    with pytest.warns(DasrelWarning, match=fault) as reported, full_disk():
         found = cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path / "a"))
-    assert sum("could not be written" in str(one.message) for one in told) == 4
+    assert sum("could not be written" in str(one.message) for one in reported) == 4
     assert bits(found) == bits(whole)
     assert list((tmp_path / "a").iterdir()) == []
 
@@ -510,9 +510,15 @@ def test_a_time_limit_stops_before_the_scan_that_would_end_too_late(tmp_path, gr
         if progress.tiles == 0:
             clock.now += 10 if progress.scans != 2 else 12
 
-    with watch(seconds_a_scan), pytest.raises(Stopped, match="stopped by the time limit of 53 s after 4 scans") as told:
+    with (
+        watch(seconds_a_scan),
+        pytest.raises(Stopped, match="stopped by the time limit of 53 s after 4 scans") as reported,
+    ):
         cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, every=100, time_limit=53))
-    assert (told.value.scans, Path(told.value.checkpoint).name) == (4, "cluster-00000004.npz")  # 10 + 12 + 10 + 10 + 12
+    assert (reported.value.scans, Path(reported.value.checkpoint).name) == (
+        4,
+        "cluster-00000004.npz",
+    )  # 10 + 12 + 10 + 10 + 12
     with watch(seconds_a_scan), pytest.raises(Stopped, match="after 5 scans"):  # one in any case
         cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True, time_limit="1s"))
     assert bits(cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True))) == bits(

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("patience")
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "output"),
     [
         ({"scheduler": "tcp://a:1", "dask": "local"}, "scheduler and dask are given"),
         ({"scheduler": "tcp://a:1", "scheduler_file": "b"}, "scheduler and scheduler file are given"),
@@ -46,11 +46,11 @@ pytestmark = pytest.mark.usefixtures("patience")
         ({"dask": "mpi", "tls_ca": "a", "tls_cert": "b", "tls_key": "c"}, "mpi takes no TLS"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_meant_is_refused(values: dict[str, Any], output: str) -> None:
+    with pytest.raises(InputError, match=output):
         Runtime(**values)
     # The same in a workflow's file, by pydantic; and on the command line, where it is a wrong use.
-    with pytest.raises(pydantic.ValidationError, match=said):
+    with pytest.raises(pydantic.ValidationError, match=output):
         pydantic.TypeAdapter(Runtime).validate_python(values)
 
 
@@ -128,10 +128,10 @@ def test_without_a_cluster_no_socket_is_made(store: str, tmp_path: Path) -> None
 @pytest.mark.cluster
 def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store: str) -> None:
     pytest.importorskip("bokeh", reason="the dashboard is drawn by bokeh: dasrel[dashboard]")
-    said: list[str] = []
+    output: list[str] = []
     here = dasrel.spectrum(store)
     before = set(psutil.Process().children(recursive=True))
-    with connect(Runtime(dask="local:workers=2,memory=1GB"), tell=said.append) as client:
+    with connect(Runtime(dask="local:workers=2,memory=1GB"), tell=output.append) as client:
         assert dasrel.spectrum(store).lowest == here.lowest
         workers = client.run(os.getpid)
         assert len({*workers.values(), os.getpid()}) == 3  # each in a process of its own
@@ -144,11 +144,11 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
         ]
         assert len(open_ports) >= 4
         assert set(open_ports) == {"127.0.0.1"}
-        link = re.fullmatch(r"scheduler tcp://127\.0\.0\.1:\d+, dashboard (http://127\.0\.0\.1:\d+/status)", said[0])
+        link = re.fullmatch(r"scheduler tcp://127\.0\.0\.1:\d+, dashboard (http://127\.0\.0\.1:\d+/status)", output[0])
         assert link is not None
         with urllib.request.urlopen(link[1], timeout=20) as page:
             assert page.status == 200
-        assert said[1] == "workers 2, threads 2"
+        assert output[1] == "workers 2, threads 2"
     assert parallel.active_client() is None
     assert [
         child for child in set(psutil.Process().children(recursive=True)) - before if "spawn_main" in child.cmdline()
@@ -202,7 +202,7 @@ def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: 
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "output"),
     [
         (["--scheduler", "tcp://127.0.0.1:9"], "cannot reach the scheduler tcp://127.0.0.1:9: .*; is it running"),
         (["--scheduler", "127.0.0.1"], "missing port number"),
@@ -212,8 +212,8 @@ def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: 
         (["--scheduler-file", __file__], "is no scheduler file"),
     ],
 )
-def test_what_cannot_be_reached(where: list[str], said: str, store: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert re.search(said, refused(["spectrum", store, *where, "--wait", "0.5"], capfd))
+def test_what_cannot_be_reached(where: list[str], output: str, store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert re.search(output, refused(["spectrum", store, *where, "--wait", "0.5"], capfd))
 
 
 def test_pods() -> None:

@@ -347,11 +347,11 @@ def test_a_bad_tile_is_named_with_its_file_and_objects(tmp_path, spoil, message)
     spoil(matrix.files.file(0, 2))
     with pytest.raises(StoreError, match=message) as caught:
         relation(matrix).matmat(np.ones(100))
-    told = str(caught.value)
-    assert "tile (0, 2)" in told
-    assert "values/c/0/2" in told
-    assert "objects 0 to 47 against 96 to 99" in told
-    assert "audit" in told
+    report = str(caught.value)
+    assert "tile (0, 2)" in report
+    assert "values/c/0/2" in report
+    assert "objects 0 to 47 against 96 to 99" in report
+    assert "audit" in report
 
 
 def flip(path):

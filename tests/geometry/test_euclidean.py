@@ -316,7 +316,7 @@ def test_out_of_budget_for_a_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("requested", "reported"),
     [
         ({"method": "magic"}, "use one of spread, ultrametric"),
         ({"method": "spread", "alpha": 0.5}, "has no parameter"),
@@ -327,9 +327,9 @@ def test_out_of_budget_for_a_fit() -> None:
         ({"max_scans": 0}, "max_scans is at least 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(asked: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        euclideanize(K14, kind="squared-distance", **asked)
+def test_what_makes_no_sense_is_refused(requested: dict[str, Any], reported: str) -> None:
+    with pytest.raises(InputError, match=reported):
+        euclideanize(K14, kind="squared-distance", **requested)
 
 
 def test_kernels_and_added_terms_are_refused() -> None:
@@ -359,8 +359,11 @@ def test_saved_and_loaded(method: str, tmp_path: Path) -> None:
 def test_a_file_for_another_matrix_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "e.npz"
     euclideanize(K14, kind="squared-distance", method="ultrametric").save(path)
-    for other, told in ((K14[:3, :3], "number of objects 4 there and 3 here"), (K14 * 2, "minimum 4.0 there and 8.0")):
-        with pytest.raises(InputError, match=f"made from another matrix: {told}"):
+    for other, reported in (
+        (K14[:3, :3], "number of objects 4 there and 3 here"),
+        (K14 * 2, "minimum 4.0 there and 8.0"),
+    ):
+        with pytest.raises(InputError, match=f"made from another matrix: {reported}"):
             Euclideanized.load(path, other, kind="squared-distance")
     with pytest.raises(InputError, match="made from another matrix: kind"):
         Euclideanized.load(path, K14, kind="distance")
@@ -382,13 +385,13 @@ def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with np.load(path, allow_pickle=False) as file:
         parts = {name: file[name] for name in file.files}
-    told = json.loads(parts["about"].tobytes())
+    reported = json.loads(parts["about"].tobytes())
 
     def written(**changed: Any) -> None:
         np.savez(path, **{**parts, **changed})
 
     def about_with(**changed: Any) -> Array:
-        return np.frombuffer(json.dumps({**told, **changed}).encode(), dtype=np.uint8)
+        return np.frombuffer(json.dumps({**reported, **changed}).encode(), dtype=np.uint8)
 
     for about in (about_with(gamma="much"), about_with(method="magic"), about_with(scans=None)):
         written(about=about)
@@ -523,46 +526,46 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import_matrix(S, store, kind=kind, writing=Writing(dtype="float64", tile=20))
     lambda_1 = lowest(S**2)
 
-    code, told, _ = run(["spectrum", store, "--values", "4", "--tol", "1e-6", "--picture", str(picture)], capsys)
+    code, reported, _ = run(["spectrum", store, "--values", "4", "--tol", "1e-6", "--picture", str(picture)], capsys)
     assert code == 0
-    assert told["is_euclidean"] is False
-    assert len(told["lowest"]) == 4
-    assert told["lowest"][0] == pytest.approx(lambda_1, rel=1e-6)
+    assert reported["is_euclidean"] is False
+    assert len(reported["lowest"]) == 4
+    assert reported["lowest"][0] == pytest.approx(lambda_1, rel=1e-6)
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert run(["spectrum", store, "--picture", str(picture)], capsys)[0] == 1  # it exists
 
-    code, told, _ = run(["euclideanize", store, "--method", "ultrametric"], capsys)
+    code, reported, _ = run(["euclideanize", store, "--method", "ultrametric"], capsys)
     assert code == 0
-    assert {"method", "gamma", "alpha", "beta", "lambda_min", "residual", "scans", "stress", "ratio"} <= set(told)
-    assert told["gamma"] == pytest.approx(dense_gamma(D, delta_of(D, "ultrametric", None)), rel=1e-4)
-    assert told["out"] == str(tmp_path / "iris.ultrametric.npz")
-    assert Euclideanized.load(told["out"], open_matrix(store)).gamma == told["gamma"]
+    assert {"method", "gamma", "alpha", "beta", "lambda_min", "residual", "scans", "stress", "ratio"} <= set(reported)
+    assert reported["gamma"] == pytest.approx(dense_gamma(D, delta_of(D, "ultrametric", None)), rel=1e-4)
+    assert reported["out"] == str(tmp_path / "iris.ultrametric.npz")
+    assert Euclideanized.load(reported["out"], open_matrix(store)).gamma == reported["gamma"]
 
-    code, told, _ = run(["euclideanize", store, "--method", "ultrametric"], capsys)
+    code, reported, _ = run(["euclideanize", store, "--method", "ultrametric"], capsys)
     assert code == 1
-    assert "exists" in told["error"]
+    assert "exists" in reported["error"]
     out = str(tmp_path / "other.npz")
-    code, told, _ = run(["euclideanize", store, "--method", "power", "--alpha", "0.1", "--out", out], capsys)
-    assert (code, told["alpha"], told["out"]) == (0, 0.1, out)
-    code, told, _ = run(["euclideanize", store, "--method", "power", "--alpha", "1", "--force"], capsys)
+    code, reported, _ = run(["euclideanize", store, "--method", "power", "--alpha", "0.1", "--out", out], capsys)
+    assert (code, reported["alpha"], reported["out"]) == (0, 0.1, out)
+    code, reported, _ = run(["euclideanize", store, "--method", "power", "--alpha", "1", "--force"], capsys)
     assert code == 1
-    assert "not Euclidean at alpha 1" in told["error"]
+    assert "not Euclidean at alpha 1" in reported["error"]
     assert run(["euclideanize", store, "--method", "magic"], capsys)[0] == 2
 
-    asked = ["cluster", store, str(tmp_path / "a"), "--rule", "fcm1", "--clusters", "3", "--n-init", "2"]
-    code, told, _ = run([*asked, "--euclideanize", "ultrametric"], capsys)
+    requested = ["cluster", store, str(tmp_path / "a"), "--rule", "fcm1", "--clusters", "3", "--n-init", "2"]
+    code, reported, _ = run([*requested, "--euclideanize", "ultrametric"], capsys)
     assert code == 0
     made = euclideanize(S, kind=kind, method="ultrametric")
     best = cluster(made.relation, grid("fcm1", 3, n_init=2, random_state=0)).best
-    assert told["settings"][0]["objective"] == pytest.approx(best.objective, rel=1e-6)
-    assert told["euclideanized"]["gamma"] == pytest.approx(made.gamma)
-    asked[2] = str(tmp_path / "b")
-    code, again, _ = run([*asked, "--euclideanize", str(tmp_path / "iris.ultrametric.npz")], capsys)
-    assert again["settings"][0]["objective"] == told["settings"][0]["objective"]
-    asked[2] = str(tmp_path / "c")
-    code, told, _ = run([*asked, "--euclideanize", "magic"], capsys)
+    assert reported["settings"][0]["objective"] == pytest.approx(best.objective, rel=1e-6)
+    assert reported["euclideanized"]["gamma"] == pytest.approx(made.gamma)
+    requested[2] = str(tmp_path / "b")
+    code, again, _ = run([*requested, "--euclideanize", str(tmp_path / "iris.ultrametric.npz")], capsys)
+    assert again["settings"][0]["objective"] == reported["settings"][0]["objective"]
+    requested[2] = str(tmp_path / "c")
+    code, reported, _ = run([*requested, "--euclideanize", "magic"], capsys)
     assert code == 1
-    assert "use one of spread" in told["error"]
+    assert "use one of spread" in reported["error"]
 
     assert app.run(["spectrum", store]) == 0
     out = capsys.readouterr().out

@@ -354,7 +354,7 @@ def test_operators_that_make_no_sense_are_refused():
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", ["points", "more dimensions than the block", "constant", "zero", "two", "three"])
-def test_euclidean_matrices_are_told(name, dtype):
+def test_euclidean_matrices_are_recognised(name, dtype):
     D = MATRICES[name].astype(dtype) if name != "three" else distances(normal_points(3, 2), "sqeuclidean").astype(dtype)
     result = spectrum(D, kind="squared-distance")
     exact = dense(D)
@@ -412,7 +412,7 @@ def test_a_store_its_path_an_array_and_a_relation_give_the_same(tmp_path):
         spectrum(relation(matrix).gaussian(1.0))
 
 
-def test_what_cannot_be_told_is_not_told():
+def test_an_undecided_matrix_is_reported_as_undecided():
     """A matrix that is just Euclidean, looked at too briefly: no verdict, and a spread that is safe."""
     D = symmetric(600)
     D += -2 * dense(D)[0] * 1.0001 * (1 - np.eye(600))

@@ -41,9 +41,9 @@ def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]
 
 def line_of(capfd: pytest.CaptureFixture[str]) -> str:
     """The one line that a command has said on stderr, but for warnings and progress."""
-    told = capfd.readouterr().err.splitlines()
-    lines = [line for line in told if line.startswith("dasrel: ") and not line.startswith("dasrel: warning")]
-    assert len(lines) == 1, told
+    report = capfd.readouterr().err.splitlines()
+    lines = [line for line in report if line.startswith("dasrel: ") and not line.startswith("dasrel: warning")]
+    assert len(lines) == 1, report
     return lines[0]
 
 

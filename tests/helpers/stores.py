@@ -57,12 +57,12 @@ def bits(value: Any) -> Any:
 
 def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What a folder of results holds, but for seconds and its own name."""
-    said = json.loads((path / "result.json").read_text())
-    said = {name: value for name, value in said.items() if "seconds" not in name and name != "out"}
+    output = json.loads((path / "result.json").read_text())
+    output = {name: value for name, value in output.items() if "seconds" not in name and name != "out"}
     found = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "result.json"}
     tables = {"runs.csv", "labels.csv", "validity.csv"}
     assert {*tables, "memberships.npy", "model.npz", "partition.png"} == set(found)
-    return said, found
+    return output, found
 
 
 def written_before(store: Path) -> Path:

@@ -197,14 +197,14 @@ def at(rows: Any, row: int, column: int, value: float) -> Any:
     return changed
 
 
-@pytest.mark.parametrize(("case", "change", "more", "told"), REFUSED, ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(("case", "change", "more", "report"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_refused_and_nothing_is_left_behind(
-    tmp_path: Path, case: str, change: Any, more: dict[str, Any], told: str
+    tmp_path: Path, case: str, change: Any, more: dict[str, Any], report: str
 ) -> None:
     square, names, rows = named_rows()
     stored(store := tmp_path / "s", square[:14, :14], ids=names[:14], tile=8)
     before = facts(store)
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=report) as caught:
         append(store, change(rows), **{"ids": list("abcdef"), **more})
     assert "\n" not in str(caught.value)
     assert facts(store) == before
@@ -390,8 +390,8 @@ def test_ten_percent_more_digits(
         quickest = min(int(one["n_iter"]) for one in csv.DictReader(file))
     assert warm["scans"] < quickest <= cold["scans"]
     assert warm["converged"]
-    told = warm["warm_start"]
-    assert told["moved"] <= 0.02 * 1617
-    assert told["order"] == list(range(10))
-    assert (told["objects_before"], told["new_objects"]) == (1617, 180)
-    assert sum(told["new_per_cluster"]) == 180
+    report = warm["warm_start"]
+    assert report["moved"] <= 0.02 * 1617
+    assert report["order"] == list(range(10))
+    assert (report["objects_before"], report["new_objects"]) == (1617, 180)
+    assert sum(report["new_per_cluster"]) == 180

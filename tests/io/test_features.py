@@ -85,9 +85,9 @@ def test_given_ids_take_the_place_of_the_files(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message) as report:
         pairwise(tmp_path / name, tmp_path / "s", metric="euclidean")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(report.value)
     assert not (tmp_path / "s").exists()
 
 

@@ -47,9 +47,9 @@ GONE = {"wminkowski", "kulczynski1", "sokalmichener"}
 
 def test_every_name_of_both_libraries_is_known() -> None:
     known = set(OPTIONS) | {alias for others in ALIASES.values() for alias in others}
-    with pytest.raises(ValueError, match="metric") as told:
+    with pytest.raises(ValueError, match="metric") as report:
         pairwise_distances(normal_points(N, 6), metric="no such metric")
-    theirs = set(sk.distance_metrics()) - {"precomputed"} | {name for name in known if f"'{name}'" in str(told.value)}
+    theirs = set(sk.distance_metrics()) - {"precomputed"} | {name for name in known if f"'{name}'" in str(report.value)}
     assert theirs <= known
     assert {"euclidean", "haversine", "nan_euclidean", "yule", "l1"} <= theirs
     for name in known - GONE - {"simpson", "haversine", "nan_euclidean", "l1", "l2", "manhattan"}:
@@ -256,7 +256,7 @@ def test_simpson_with_more_ink_than_sixteen_bits_count(tmp_path: Path) -> None:
 def test_blank_images_are_named(tmp_path: Path) -> None:
     images = inked().astype(float)
     images[[4, 9]] = 0.5
-    with pytest.raises(InputError, match=r"without ink.*: m4 \(object 4\), m9 \(object 9\); leave") as told:
+    with pytest.raises(InputError, match=r"without ink.*: m4 \(object 4\), m9 \(object 9\); leave") as report:
         pairwise(images, tmp_path / "s", metric="simpson", ids=[f"m{k}" for k in range(N)])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(report.value)
     assert not (tmp_path / "s").exists()

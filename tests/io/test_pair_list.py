@@ -289,7 +289,7 @@ def test_a_finished_spool_is_used_again(tmp_path: Path, monkeypatch: pytest.Monk
         opened(path, columns=(2, 1, 3))
 
 
-def test_memory_is_said(tmp_path: Path) -> None:
+def test_memory_is_predicted(tmp_path: Path) -> None:
     source = opened(write(tmp_path, "a\tb\t1\n"))
     assert source.block_memory(1000, 1000) > 8_000_000
 
@@ -319,11 +319,11 @@ def test_what_lists_have_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     formats = ["{!r}", "{:.6g}", "{:.3f}", "{:.0f}", "{:.25e}", "{:+.9g}"]
     lines, expected = ["# first", ""], []
     for a, b, x in rows:
-        told = (
+        report = (
             formats[random.integers(6)].format(x) if random.random() < 0.95 else str(random.choice(["NA", "", "nan"]))
         )
-        lines += [delimiter.join((told, "9", b, "q", a))] + ["# more", ""] * (random.random() < 0.02)
-        expected.append((a, b, float(told) if told not in ("NA", "") else NAN))
+        lines += [delimiter.join((report, "9", b, "q", a))] + ["# more", ""] * (random.random() < 0.02)
+        expected.append((a, b, float(report) if report not in ("NA", "") else NAN))
     monkeypatch.setattr(pair_list, "CHUNK", 700)
     text = "\ufeff" + end.join(lines) + end * int(random.integers(2))
     source = opened(write(tmp_path, text), duplicates="last", columns=(5, 3, 1))

@@ -55,9 +55,9 @@ SINGLE = Writing(tile=TILE)
     ({"metric": "euclidean", "ids": ["a", "b"]}, "2 ids for 45 objects"),
 ])  # fmt: skip
 def test_refused_before_a_store_is_begun(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message) as report:
         pairwise(normal_points(N, 6), tmp_path / "s", **arguments)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(report.value)
     assert not (tmp_path / "s").exists()
 
 
@@ -197,17 +197,17 @@ def distances(rows: range, columns: range) -> Any:
 
 
 def test_from_blocks(tmp_path: Path) -> None:
-    asked = []
+    requested = []
 
     def function(rows: range, columns: range) -> Any:
-        asked.append((rows, columns))
+        requested.append((rows, columns))
         return distances(rows, columns)
 
     names = [f"m{k}" for k in range(N)]
     found = from_blocks(function, N, tmp_path / "s", kind="distance", ids=names, writing=DOUBLE)
     np.testing.assert_array_equal(whole(found), cdist(normal_points(N, 6), normal_points(N, 6)))
     strips = [range(0, 16), range(16, 32), range(32, 45)]
-    assert sorted(asked, key=str) == sorted([(a, b) for a in strips for b in strips if a.start <= b.start], key=str)
+    assert sorted(requested, key=str) == sorted([(a, b) for a in strips for b in strips if a.start <= b.start], key=str)
     assert list(found.ids) == names
     assert found.manifest["provenance"]["source"] == f"function {__name__}.test_from_blocks.<locals>.function"
 
@@ -239,12 +239,12 @@ def with_flaw(flaw: Any, rows: range, columns: range) -> Any:
     (lambda d, r, c: None, r"shape \(\)"),
 ])  # fmt: skip
 def test_blocks_with_flaws_name_the_objects(tmp_path: Path, flaw: Any, message: str) -> None:
-    with dask.config.set(num_workers=1), pytest.raises(InputError, match=message) as told:
+    with dask.config.set(num_workers=1), pytest.raises(InputError, match=message) as report:
         from_blocks(
             functools.partial(with_flaw, flaw), N, tmp_path / "s", kind="distance",
             ids=[f"m{k}" for k in range(N)], writing=SINGLE,
         )  # fmt: skip
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(report.value)
 
 
 def test_the_policy_applies_to_blocks(tmp_path: Path) -> None:
@@ -321,10 +321,10 @@ def test_what_is_left_of_a_failure_can_be_resumed(tmp_path: Path) -> None:
         dask.config.set(num_workers=1),
         pytest.raises(
             DasrelError, match="objects 16 to 31 against 32 to 44 after 3 tries: RuntimeError: no licence left; fix"
-        ) as told,
+        ) as report,
     ):
         from_blocks(function, N, tmp_path / "s", kind="distance", writing=DOUBLE)
-    assert told.value.__cause__ is original
+    assert report.value.__cause__ is original
     (tmp_path / "fixed").touch()
     again = Writing(tile=TILE, dtype="float64", resume=True)
     with pytest.raises(StoreError, match=r"begun with source function .*, now it is function .*distances"):
@@ -417,12 +417,12 @@ def test_from_blocks_on_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("client")
-def test_failures_on_a_cluster_are_told(tmp_path: Path) -> None:
+def test_failures_on_a_cluster_are_reported(tmp_path: Path) -> None:
     (tmp_path / "calls").mkdir()
     flaky = Flaky(tmp_path / "calls", fails=9)
-    with pytest.raises(DasrelError, match=r"after 2 tries: .*TwoWords: docking failed; fix") as told:
+    with pytest.raises(DasrelError, match=r"after 2 tries: .*TwoWords: docking failed; fix") as report:
         from_blocks(flaky, N, tmp_path / "s", kind="distance", retries=1, writing=DOUBLE)
-    assert "docking failed" in str(told.value.__cause__)
+    assert "docking failed" in str(report.value.__cause__)
     x = np.abs(normal_points(N, 6))
     x[[3, 20]] = 0
     with pytest.raises(InputError, match=r"braycurtis gives no value .* 3 and 20; leave"):

@@ -39,12 +39,12 @@ def test_tree_files_agree_with_scipy(store, tmp_path, capsys):
     path, values, _ = store
     out = tmp_path / "tree"
     assert run(["tree", str(path), str(out), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     stored = values.astype(np.float32).astype(float)
     expected = linkage(squareform(stored, checks=False), "single")
     np.testing.assert_allclose(np.load(out / "linkage.npy")[:, 2], expected[:, 2], rtol=1e-6)
-    assert said["scans"] == 1
-    assert said["total"] == pytest.approx(expected[:, 2].sum(), rel=1e-6)
+    assert output["scans"] == 1
+    assert output["total"] == pytest.approx(expected[:, 2].sum(), rel=1e-6)
     with (out / "edges.csv").open(newline="") as file:
         edges = list(csv.DictReader(file))
     assert len(edges) == N - 1
@@ -102,8 +102,8 @@ def test_the_scans_of_an_image_are_estimated(store, tmp_path, order):
 def test_pictures_and_their_scans(store, tmp_path, capsys, order, scans):
     out = tmp_path / f"{order}.png"
     assert run(["image", str(store[0]), str(out), "--order", order, "--pixels", "60", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["scans"], said["side"]) == (scans, 60)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["scans"], output["side"]) == (scans, 60)
     assert len(np.unique(pictures.imread(out).reshape(-1, 4), axis=0)) > 20
 
 

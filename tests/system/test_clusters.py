@@ -51,53 +51,53 @@ def address(file: str) -> str:
 
 def test_a_running_scheduler_does_the_work(store: str, scheduler_file: str, tmp_path: Path) -> None:
     """The same numbers come out as on local threads, to the last bit."""
-    asked = ["--rule", "fcm2", "--clusters", "3", "--n-init", "3", "--max-iter", "5", "--quiet"]
+    requested = ["--rule", "fcm2", "--clusters", "3", "--n-init", "3", "--max-iter", "5", "--quiet"]
     places = {
         "here": [],
         "file": ["--scheduler-file", scheduler_file],
         "address": ["--scheduler", address(scheduler_file)],
     }
     for name, place in places.items():
-        assert app.run(["cluster", store, str(tmp_path / name), *asked, *place]) == 0
+        assert app.run(["cluster", store, str(tmp_path / name), *requested, *place]) == 0
     here, *there = (np.load(tmp_path / name / "memberships.npy") for name in places)
     assert all(np.array_equal(here, one) for one in there)
 
 
 def test_workers_that_do_not_come(store: str, scheduler_file: str, capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ["--scheduler-file", scheduler_file, "--workers", "5", "--wait", "0.5"]
-    assert "2 of 5 workers came in 0.5 s" in refused(["spectrum", store, *asked], capfd)
+    requested = ["--scheduler-file", scheduler_file, "--workers", "5", "--wait", "0.5"]
+    assert "2 of 5 workers came in 0.5 s" in refused(["spectrum", store, *requested], capfd)
 
 
 @pytest.mark.skipif(not kernels.instruction_set(), reason="no vector kernels here: all workers are alike")
-def test_kernels_that_differ_are_told_of(scheduler_file: str, tmp_path: Path) -> None:
+def test_kernels_that_differ_are_reported(scheduler_file: str, tmp_path: Path) -> None:
     """A third worker, which adds up by NumPy, and so to other bits."""
     other = dask_worker(Path(scheduler_file), tmp_path, DASREL_NO_NATIVE="1")
-    told = rf"versions differ: kernels {kernels.signature()} here and numpy at tcp://\S+$"
+    report = rf"versions differ: kernels {kernels.signature()} here and numpy at tcp://\S+$"
     try:
-        with pytest.warns(DasrelWarning, match=told), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
+        with pytest.warns(DasrelWarning, match=report), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
             pass
     finally:
         other.terminate()
         other.wait()
 
 
-def test_versions_that_differ_are_told_of(store: str, scheduler_file: str, tmp_path: Path) -> None:
+def test_versions_that_differ_are_reported(store: str, scheduler_file: str, tmp_path: Path) -> None:
     """A third worker, which takes itself for another version of dasrel, and then a fourth, which has none."""
     for number, version in ((3, "Version: 99.1\n"), (4, "")):
         about = tmp_path / str(number) / "dasrel-0.dist-info"
         about.mkdir(parents=True)
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dasrel\n{version}")
         other = dask_worker(Path(scheduler_file), tmp_path, PYTHONPATH=str(about.parent))
-        asked = Runtime(scheduler_file=scheduler_file, workers=3)
+        requested = Runtime(scheduler_file=scheduler_file, workers=3)
         try:
             if version:
-                told = r"versions differ: dasrel \S+ here and 99.1 at tcp://\S+$"
-                with pytest.warns(DasrelWarning, match=told), connect(asked):
+                report = r"versions differ: dasrel \S+ here and 99.1 at tcp://\S+$"
+                with pytest.warns(DasrelWarning, match=report), connect(requested):
                     pass
             else:
                 with (
                     pytest.raises(ClusterError, match=r"dasrel is not installed at tcp://\S+; install"),
-                    connect(asked),
+                    connect(requested),
                 ):
                     raise AssertionError("not reached")
         finally:
@@ -176,19 +176,19 @@ def test_tls_from_end_to_end(store: str, tmp_path: Path, capfd: pytest.CaptureFi
 def test_a_scheduler_killed_in_the_middle(store: str, tmp_path: Path) -> None:
     """One line, exit 1, and no word of Dask's own."""
     with dask_cluster(tmp_path, workers=1) as (file, scheduler):
-        asked = ["--rule", "fcm1", "--clusters", "3", "--max-iter", "1000000", "--tol", "1e-300"]
-        line = [sys.executable, "-m", "dasrel", "cluster", store, "out", *asked, "--scheduler-file", file, "-v"]
+        requested = ["--rule", "fcm1", "--clusters", "3", "--max-iter", "1000000", "--tol", "1e-300"]
+        line = [sys.executable, "-m", "dasrel", "cluster", store, "out", *requested, "--scheduler-file", file, "-v"]
         # What is said goes to a file: a pipe that nobody empties would stop the process.
-        with open(tmp_path / "said", "w", encoding="utf-8") as said:
-            process = subprocess.Popen(line, cwd=tmp_path, stderr=said, stdout=said, text=True)
+        with open(tmp_path / "output", "w", encoding="utf-8") as output:
+            process = subprocess.Popen(line, cwd=tmp_path, stderr=output, stdout=output, text=True)
         until = time.monotonic() + 120
-        while "scan" not in (tmp_path / "said").read_text(encoding="utf-8"):
+        while "scan" not in (tmp_path / "output").read_text(encoding="utf-8"):
             assert time.monotonic() < until
             assert process.poll() is None
             time.sleep(0.1)
         scheduler.send_signal(signal.SIGKILL)
         assert process.wait(120) == 1
-    lines = unmoved((tmp_path / "said").read_text(encoding="utf-8"))
+    lines = unmoved((tmp_path / "output").read_text(encoding="utf-8"))
     left = [line for line in lines if not re.match(r"dasrel: (version|scheduler|workers|\d+ scans)", line)]
     assert len(left) == 1, lines
     assert re.fullmatch(
@@ -265,9 +265,9 @@ def test_jobs_of_a_batch_system(store: str, tmp_path: Path) -> None:
     # As in Slurm the script is kept: the original is gone as soon as sbatch has returned.
     submits = 'cp "$1" $$.sh; cat $$.sh >> jobs; bash $$.sh > $$.log 2>&1 & echo "Submitted batch job $!"'
     path = batch_system(tmp_path, submits=submits)
-    asked = "slurm:queue=debug,account=lab,jobs=2,cores=1,memory=1GB,walltime=00:10:00"
-    asked += ",directive=--qos=high,prologue=echo ready"
-    done = command("spectrum", store, "--dask", asked, "--workers", "2", "--json", cwd=tmp_path, env={"PATH": path})
+    requested = "slurm:queue=debug,account=lab,jobs=2,cores=1,memory=1GB,walltime=00:10:00"
+    requested += ",directive=--qos=high,prologue=echo ready"
+    done = command("spectrum", store, "--dask", requested, "--workers", "2", "--json", cwd=tmp_path, env={"PATH": path})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["lowest"] == list(dasrel.spectrum(store).lowest)
     assert unmoved(done.stderr)[1:] == ["dasrel: workers 2, threads 2"]
@@ -279,28 +279,30 @@ def test_jobs_of_a_batch_system(store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("submits", "said"),
+    ("submits", "output"),
     [
         ("echo 'sbatch: error: invalid partition specified: debug' >&2; exit 1", "invalid partition specified: debug"),
         ("echo 'Submitted batch job 1'", "0 of 1 worker came in 1 s"),  # and it waits in the queue
     ],
 )
-def test_jobs_that_never_run(submits: str, said: str, store: str, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+def test_jobs_that_never_run(
+    submits: str, output: str, store: str, tmp_path: Path, monkeypatch: Any, capfd: Any
+) -> None:
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
     monkeypatch.setenv("PATH", batch_system(tmp_path, submits=submits))
-    assert said in refused(["spectrum", store, "--dask", "slurm:memory=1GB", "--wait", "1"], capfd)
+    assert output in refused(["spectrum", store, "--dask", "slurm:memory=1GB", "--wait", "1"], capfd)
 
 
 def test_jobs_of_slurm_itself(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if reason := why_no_slurm():
         pytest.skip(reason)
     pytest.importorskip("dask_jobqueue", reason="it is an extra: dasrel[slurm]")
-    asked = f"slurm:jobs=2,cores=1,memory=1GB,walltime=00:10:00,logs={tmp_path}"
-    assert app.run(["spectrum", store, "--dask", asked, "--workers", "2", "--json"]) == 0
+    requested = f"slurm:jobs=2,cores=1,memory=1GB,walltime=00:10:00,logs={tmp_path}"
+    assert app.run(["spectrum", store, "--dask", requested, "--workers", "2", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["lowest"] == list(dasrel.spectrum(store).lowest)
     assert unmoved(err)[1:] == ["dasrel: workers 2, threads 2"]
-    assert "nvalid partition" in refused(["spectrum", store, "--dask", f"{asked},queue=none-such"], capfd)
+    assert "nvalid partition" in refused(["spectrum", store, "--dask", f"{requested},queue=none-such"], capfd)
 
 
 def test_a_cluster_that_is_not_here(store: str, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:

@@ -250,11 +250,11 @@ def test_many_processes_write_one_store(tmp_path: Path) -> None:
                          stderr=subprocess.PIPE, text=True)
         for one in sources
     ]  # fmt: skip
-    told = [process.communicate(timeout=240)[1] for process in processes]
+    report = [process.communicate(timeout=240)[1] for process in processes]
     codes = [process.returncode for process in processes]
-    assert sorted(codes) == [0, 1, 1, 1], told
-    for code, said in zip(codes, told, strict=True):
-        assert re.fullmatch(r"dasrel: .* (is being written by|exists \(state complete\)).*\n" if code else "", said)
+    assert sorted(codes) == [0, 1, 1, 1], report
+    for code, printed in zip(codes, report, strict=True):
+        assert re.fullmatch(r"dasrel: .* (is being written by|exists \(state complete\)).*\n" if code else "", printed)
     scale = codes.index(0) + 1
     found = dasrel.open_matrix(tmp_path / "s")
     np.testing.assert_allclose(found.rows(found.ids), scale * distances(grouped_points(60)), rtol=1e-6)

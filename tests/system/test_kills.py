@@ -101,8 +101,8 @@ def test_a_command_that_is_complete_has_nothing_left_to_do(
         assert "nothing to do" in done.stdout
     assert content(home) == wanted
     if name not in ("spectrum", "workflow"):
-        told = json.loads(here(*words, "--resume", "--json", cwd=home).stdout)
-        assert told["nothing_to_do"] is True
+        report = json.loads(here(*words, "--resume", "--json", cwd=home).stdout)
+        assert report["nothing_to_do"] is True
 
 
 MOMENTS = [
@@ -161,7 +161,7 @@ def test_what_is_complete_is_resumed_by_the_same_command_only(
     home = tmp_path / "home"
     shutil.copytree(given, home)
     before = content(home)
-    for line, told in (
+    for line, report in (
         ("import d.npy base.zarr --kind distance --tile 8 --resume", "was begun with tile 16, now it is 8"),
         ("import d.npy base.zarr --kind squared-distance --tile 16 --resume", "was begun with kind distance"),
         (f"cluster base.zarr old {RUNS} --resume", "old exists"),
@@ -169,7 +169,7 @@ def test_what_is_complete_is_resumed_by_the_same_command_only(
         ("append base.zarr d.npy --resume", "48 rows and 48 columns"),
     ):
         done = here(*line.split(), cwd=home)
-        assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+        assert (done.returncode, report in done.stderr) == (1, True), done.stderr
     assert content(home) == before
     later = time.time_ns() + 10**9
     os.utime(home / "d.npy", ns=(later, later))

@@ -73,9 +73,9 @@ def resumed(*arguments: str) -> bool:
     if dasrel.__version__ == MADE["version"]:
         run(*arguments)
         return True
-    told = run(*arguments, code=1).stderr
-    assert MADE["version"] in told
-    assert dasrel.__version__ in told
+    reported = run(*arguments, code=1).stderr
+    assert MADE["version"] in reported
+    assert dasrel.__version__ in reported
     return False
 
 
@@ -176,8 +176,8 @@ def test_an_interrupted_import_is_resumed() -> None:
     times = {name: Path("stores/interrupted.zarr/values/c", name).stat().st_mtime_ns for name in before}
     with pytest.raises(dasrel.StoreError):
         dasrel.open_matrix("stores/interrupted.zarr")
-    asked = ("--kind", "distance", "--store-dtype", "float64", "--tile", "10")
-    if not resumed("import", "sources/distance.npy", "stores/interrupted.zarr", *asked, "--resume"):
+    requested = ("--kind", "distance", "--store-dtype", "float64", "--tile", "10")
+    if not resumed("import", "sources/distance.npy", "stores/interrupted.zarr", *requested, "--resume"):
         return
     assert tile_bytes("stores/interrupted.zarr") == tile_bytes(STORE)
     assert manifest("stores/interrupted.zarr").items() >= manifest(STORE).items()
@@ -264,8 +264,8 @@ def test_a_result_is_a_warm_start(same_kernel: bool) -> None:
     run("cluster", "stores/appended.zarr", "warm", "--rule", "fcm2", "--clusters", "3", "--warm-start", "result")
     expected = np.load("result-warm-start.npy")
     check_same(np.load("warm/memberships.npy"), expected, same_kernel, 1e-9)
-    told = json.loads(Path("warm/result.json").read_text(encoding="utf-8"))
-    assert told["n_objects"] == 24
+    reported = json.loads(Path("warm/result.json").read_text(encoding="utf-8"))
+    assert reported["n_objects"] == 24
 
 
 def test_a_result_predicts_its_own_labels() -> None:
@@ -293,9 +293,9 @@ def resumed_in_two_turns(name: str, scans: int, *command: str) -> bool:
 
 
 def test_a_clustering_is_resumed(same_kernel: bool) -> None:
-    asked = ("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8", "--init", "random")
-    asked += ("--fuzzifier", "2", "--entropy-weight", "9", "--spread-scale", "1", "--no-accelerate")
-    if not resumed_in_two_turns("cluster", 12, "cluster", STORE, "finished", *asked):
+    requested = ("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8", "--init", "random")
+    requested += ("--fuzzifier", "2", "--entropy-weight", "9", "--spread-scale", "1", "--no-accelerate")
+    if not resumed_in_two_turns("cluster", 12, "cluster", STORE, "finished", *requested):
         return
     found = {folder.name.split("-")[0]: np.load(folder / "memberships.npy") for folder in Path("finished").glob("*-*/")}
     assert sorted(found) == ["fcm1", "hard", "pcm2"]
@@ -332,8 +332,8 @@ def test_a_euclideanization_is_resumed(same_kernel: bool) -> None:
 
 def test_a_workflow_redoes_only_what_other_defaults_change() -> None:
     before = {file: file.read_bytes() for file in Path("workflow").rglob("*") if file.is_file()}
-    told = json.loads(run("run", "workflow/steps.toml", "--json").stdout)
-    assert {step["step"]: step["status"] for step in told["steps"]} == {
+    reported = json.loads(run("run", "workflow/steps.toml", "--json").stdout)
+    assert {step["step"]: step["status"] for step in reported["steps"]} == {
         "matrix": "unchanged", "euclideanize": "unchanged", "fuzzy": "done", "tree": "unchanged",
     }  # fmt: skip
     after = {file: file.read_bytes() for file in Path("workflow").rglob("*") if file.is_file()}

@@ -47,20 +47,20 @@ def test_many_processes_at_once_leave_the_bytes_of_one(tmp_path):
     np.save(tmp_path / "a.npy", a)
     store, alone = tmp_path / "s.zarr", tmp_path / "alone.zarr"
     command = [sys.executable, "-m", "dasrel", "import", str(tmp_path / "a.npy")]
-    asked = ["--kind", "distance", "--tile", str(TILE), "--missing", "max", "--json"]
+    requested = ["--kind", "distance", "--tile", str(TILE), "--missing", "max", "--json"]
     parts = [
-        subprocess.Popen([*command, str(store), *asked, "--part", f"{k}/4"], stdout=subprocess.PIPE)
+        subprocess.Popen([*command, str(store), *requested, "--part", f"{k}/4"], stdout=subprocess.PIPE)
         for k in range(1, 5)
     ]
-    told = [json.loads(process.communicate()[0]) for process in parts]
+    report = [json.loads(process.communicate()[0]) for process in parts]
     assert [process.returncode for process in parts] == [0] * 4
-    assert [one["tiles_written"] for one in told] == [13, 14, 14, 14]
-    assert min(one["tiles_missing"] for one in told) == 0
-    assert not any(one["complete"] for one in told)
+    assert [one["tiles_written"] for one in report] == [13, 14, 14, 14]
+    assert min(one["tiles_missing"] for one in report) == 0
+    assert not any(one["complete"] for one in report)
     with pytest.raises(StoreError, match="unfinished"):
         open_matrix(store)
     for place, more in ((store, ["--resume"]), (alone, [])):
-        subprocess.run([*command, str(place), *asked, *more], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, str(place), *requested, *more], check=True, stdout=subprocess.DEVNULL)
     assert files(store) == files(alone)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "alone.zarr", "s.zarr"]
     np.testing.assert_array_equal(open_matrix(store).rows(["3"])[0, 70], np.float32(np.nanmax(a)))

@@ -33,7 +33,7 @@ def front(s3_server: tuple[str, int]) -> Iterator[Front]:
         yield made
         s3fs.S3FileSystem.clear_instance_cache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", lambda told: None)
+        patch.setattr(sys, "unraisablehook", lambda report: None)
         gc.collect()  # requests that were given up complain when they are collected, now or in another test
     made.close()
 

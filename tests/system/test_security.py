@@ -232,10 +232,10 @@ def test_names_are_escaped_and_never_followed(
     (folder / "rows.csv").write_text("x\n\x1b]0;owned\x07,1\n")
     for command in commands:
         ran(*command)
-        told = capfd.readouterr()
-        said = told.out.replace("\x1b[1m", "").replace("\x1b[0m", "") if tty else told.out  # our own bold
-        assert printable(said), (command, said)
-        assert printable(told.err), (command, told.err)
+        report = capfd.readouterr()
+        output = report.out.replace("\x1b[1m", "").replace("\x1b[0m", "") if tty else report.out  # our own bold
+        assert printable(output), (command, output)
+        assert printable(report.err), (command, report.err)
     outside = [one.name for one in folder.parent.iterdir()]
     assert outside == ["inner"]
     assert not list(folder.rglob("*escaped*"))
@@ -257,10 +257,10 @@ def test_paths_that_talk_to_the_terminal(tmp_path: Path, capfd: pytest.CaptureFi
     ):  # fmt: skip
         for more in ((), ("-vv",)):
             assert ran(*command, *more) == 1
-            told = capfd.readouterr()
-            assert printable(told.err), told.err
+            report = capfd.readouterr()
+            assert printable(report.err), report.err
             if not more:
-                assert len(told.err.splitlines()) == 1
+                assert len(report.err.splitlines()) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- secrets
@@ -335,10 +335,10 @@ def test_secrets_of_addresses_stay_where_they_are(
     for command, wrong in [*((one, False) for one in good), *((one, True) for one in bad)]:
         for more in ((), ("--json",), ("-vv",)) if wrong else (("--json",),):
             code = ran(*command, *more)
-            told = capfd.readouterr()
-            assert (code != 0) == wrong, (command, told)
-            assert clean(told.out), (command, told.out)
-            assert clean(told.err), (command, told.err)
+            report = capfd.readouterr()
+            assert (code != 0) == wrong, (command, report)
+            assert clean(report.out), (command, report.out)
+            assert clean(report.err), (command, report.err)
     assert clean(texts(store, tmp_path / "out"))
     assert "***@" in texts(store)  # the address itself is told
     assert clean((tmp_path / "e.npz").read_bytes().decode("latin-1"))
@@ -354,9 +354,9 @@ def test_a_workflow_keeps_secrets(tmp_path: Path, server: str, capfd: pytest.Cap
     )
     ran("run", file, "--log-json", tmp_path / "log.jsonl", "--json")
     ran("run", file, "--status", "--json")
-    told = capfd.readouterr()
-    assert clean(told.out)
-    assert clean(told.err)
+    report = capfd.readouterr()
+    assert clean(report.out)
+    assert clean(report.err)
     log = (tmp_path / "log.jsonl").read_text()
     assert log
     assert clean(log)

@@ -47,8 +47,8 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def until(process: subprocess.Popen[str], line: str) -> None:
     """Wait until a process has written a line to stderr."""
     assert process.stderr is not None
-    for told in process.stderr:
-        if told.strip() == line:
+    for report in process.stderr:
+        if report.strip() == line:
             return
     raise AssertionError(f"{line} never came: {process.wait()}")
 
@@ -155,13 +155,13 @@ def test_sigterm_in_a_long_call_of_a_library(tmp_path: Path, distances: Path) ->
         "        left = libc.sleep(600)\n"
         "dasrel.store.audit.audit_store = stuck\n"
     )
-    for options, told in (((), ""), (("--json",), {"error": "stopped by SIGTERM"})):
+    for options, report in (((), ""), (("--json",), {"error": "stopped by SIGTERM"})):
         process = started("audit", distances, *options, code=stuck)
         until(process, "stuck")
         process.send_signal(signal.SIGTERM)
         code, out, errors = ended(process)
         assert (code, errors) == (143, "dasrel: stopped by SIGTERM\n")
-        assert (json.loads(out) if out else "") == told
+        assert (json.loads(out) if out else "") == report
 
 
 def test_a_second_sigterm_in_a_long_call_of_a_library(distances: Path) -> None:

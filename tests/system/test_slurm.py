@@ -138,9 +138,9 @@ def test_an_array_computes_pairs_and_many_nodes_cluster(tmp_path):
     assert wait(job) == {"COMPLETED"}, log(tmp_path, job) + (work / "dask-workers.log").read_text()
     assert files(work / "matrix.zarr") == files(alone)
     same_results(work / "clusters", expected)
-    said = (work / "dask-scheduler.log").read_text()
-    assert "tls://" in said
-    assert "tcp://" not in said
+    output = (work / "dask-scheduler.log").read_text()
+    assert "tls://" in output
+    assert "tcp://" not in output
 
 
 @pytest.mark.usefixtures("slurm")

@@ -53,14 +53,14 @@ def test_sigterm_and_then_resume(tmp_path, grouped_store, capfd):
     command = ("cluster", grouped_store, tmp_path / "out", *arguments, "--checkpoint", tmp_path / "kept")
     with sigterm("scan", scans=4):
         assert ran(*command, "--json") == 75
-    told = capfd.readouterr()
+    report = capfd.readouterr()
     file = tmp_path / "kept" / "cluster-00000004.npz"
     assert re.fullmatch(
         f"dasrel: stopped by SIGTERM after 4 scans; the state is in {file}; run the same again with"
-        r" --resume to continue from there\n", told.err.split("warning")[-1].split("\n", 1)[-1]
+        r" --resume to continue from there\n", report.err.split("warning")[-1].split("\n", 1)[-1]
     )  # fmt: skip
-    said = json.loads(told.out)
-    assert (said["stopped"], said["scans"], said["checkpoint"]) == (True, 4, str(file))
+    output = json.loads(report.out)
+    assert (output["stopped"], output["scans"], output["checkpoint"]) == (True, 4, str(file))
     assert not (tmp_path / "out").exists()
     assert ran(*command) == 1
     assert "holds a checkpoint" in capfd.readouterr().err
@@ -68,9 +68,9 @@ def test_sigterm_and_then_resume(tmp_path, grouped_store, capfd):
         assert ran(*command, "--resume", "--every", 5) == 75
     assert "after 6 scans" in capfd.readouterr().err
     assert ran(*command, "--resume", "--verbose") == 0
-    told = capfd.readouterr().err
-    assert f"dasrel: going on from {tmp_path / 'kept' / 'cluster-00000006.npz'}" in told
-    assert re.search(r"dasrel: checkpoint cluster-00000007.npz: [\d.]+ kB in [\d.]+ s\n", told)
+    report = capfd.readouterr().err
+    assert f"dasrel: going on from {tmp_path / 'kept' / 'cluster-00000006.npz'}" in report
+    assert re.search(r"dasrel: checkpoint cluster-00000007.npz: [\d.]+ kB in [\d.]+ s\n", report)
     assert result_files(tmp_path / "out") == result_files(tmp_path / "whole")
     assert not (tmp_path / "kept").exists()  # the results are safe now
 
@@ -171,10 +171,10 @@ def test_stores_stop_between_two_tiles_and_go_on(tmp_path, capfd):
         capfd.readouterr()
         with sigterm(name, tiles=3):
             assert ran(command, source, store, *options) == 75
-        told = capfd.readouterr()
-        assert json.loads(told.out)["stopped"] is True
+        report = capfd.readouterr()
+        assert json.loads(report.out)["stopped"] is True
         done = int(
-            re.search(r"stopped by SIGTERM after (\d+) of 21 tiles; run the same again with --resume", told.err)[1]
+            re.search(r"stopped by SIGTERM after (\d+) of 21 tiles; run the same again with --resume", report.err)[1]
         )
         assert 3 <= done < 21
         with watch() as counted:

@@ -150,9 +150,9 @@ def test_a_function_that_kills_its_workers(client: Any, tmp_path: Path) -> None:
 def test_a_function_that_always_takes_too_much(tmp_path: Path) -> None:
     tokens = Tokens.made(tmp_path / "tokens", "memory-always")
     blocks = Blocks(tokens, os.getpid())
-    told = r"2 workers died over the same piece of work, .*lack memory: give them more.* resume=True"
+    report = r"2 workers died over the same piece of work, .*lack memory: give them more.* resume=True"
     once_more = dask.config.set({"distributed.scheduler.allowed-failures": 1})
-    with once_more, pytest.raises(ClusterError, match=told), connect(Runtime(dask="local:workers=3,memory=400MB")):
+    with once_more, pytest.raises(ClusterError, match=report), connect(Runtime(dask="local:workers=3,memory=400MB")):
         dasrel.from_blocks(blocks, N, tmp_path / "s", kind="distance", writing=DOUBLE)
     with pytest.raises(StoreError, match="unfinished"):
         dasrel.open_matrix(tmp_path / "s")
@@ -181,23 +181,23 @@ def test_a_worker_that_stands_still_for_a_while(client: Any, store: Path, whole:
 
 def test_a_scheduler_that_is_lost_leaves_a_checkpoint(tmp_path: Path, store: Path) -> None:
     """In a process of its own; the work goes on from there on local threads, and on a new cluster."""
-    asked = ["--rule", "fcm1", "--clusters", "3", "--n-init", "2", "--max-iter", "40", "--tol", "0", "--quiet"]
-    assert ran("cluster", store, tmp_path / "whole", *asked) == 0
+    requested = ["--rule", "fcm1", "--clusters", "3", "--n-init", "2", "--max-iter", "40", "--tol", "0", "--quiet"]
+    assert ran("cluster", store, tmp_path / "whole", *requested) == 0
     kept, out = tmp_path / "kept", tmp_path / "out"
-    command = ["cluster", store, out, *asked, "--checkpoint", kept]
+    command = ["cluster", store, out, *requested, "--checkpoint", kept]
     with dask_cluster(tmp_path, workers=3) as (file, scheduler):
         place = ["--scheduler-file", file, "--workers", "3", "--wait", "240"]
         line = [sys.executable, "-m", "dasrel", *map(str, [*command, *place])]
-        with (tmp_path / "said").open("w") as said:
-            process = subprocess.Popen(line, stdout=said, stderr=said)
+        with (tmp_path / "output").open("w") as output:
+            process = subprocess.Popen(line, stdout=output, stderr=output)
         until = time.monotonic() + 240
         while not list(kept.glob("cluster-*[3-9].npz")):
-            assert process.poll() is None, (tmp_path / "said").read_text()
+            assert process.poll() is None, (tmp_path / "output").read_text()
             assert time.monotonic() < until
             time.sleep(0.005)
         scheduler.kill()
         assert process.wait(240) == 1
-    lines = [one for one in (tmp_path / "said").read_text().splitlines() if "warning" not in one]
+    lines = [one for one in (tmp_path / "output").read_text().splitlines() if "warning" not in one]
     assert len(lines) == 1, lines
     assert re.fullmatch(r"dasrel: the connection to the scheduler tcp://\S+ was lost; .*--resume.*", lines[0])
     assert not out.exists()

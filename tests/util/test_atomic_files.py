@@ -250,7 +250,7 @@ def refusal(number: int, path: Path | None) -> OSError:
 def test_disk_errors_in_one_line(tmp_path: Path) -> None:
     store, source = tmp_path / "s.zarr", tmp_path / "source.csv"
 
-    def said(error: Exception, place: Path | None = store) -> str:
+    def output(error: Exception, place: Path | None = store) -> str:
         with (
             pytest.raises(StoreError) as found,
             disk_errors(place, full="nothing is lost", retry="free some", denied="go away", name="s"),
@@ -259,14 +259,14 @@ def test_disk_errors_in_one_line(tmp_path: Path) -> None:
         return str(found.value)
 
     for number in (errno.ENOSPC, errno.EDQUOT):
-        assert said(refusal(number, source)) == "the disk is full: nothing is lost; free some"
-    assert said(OSError("1000 requested and 12 written")) == "the disk is full: nothing is lost; free some"
+        assert output(refusal(number, source)) == "the disk is full: nothing is lost; free some"
+    assert output(OSError("1000 requested and 12 written")) == "the disk is full: nothing is lost; free some"
     for number, text in ((errno.EACCES, "Permission denied"), (errno.EROFS, "Read-only file system")):
         for path in (store, store / "values" / "c", tmp_path / ".s.zarr.lock", tmp_path):
-            assert said(refusal(number, path)) == f"s cannot be written ({text}); go away"
-        assert said(refusal(number, None), None) == f"s cannot be written ({text}); go away"
+            assert output(refusal(number, path)) == f"s cannot be written ({text}); go away"
+        assert output(refusal(number, None), None) == f"s cannot be written ({text}); go away"
     deep = tmp_path / "none" / "s.zarr"
-    assert said(refusal(errno.ENOENT, deep), deep) == "s cannot be written (No such file or directory); go away"
+    assert output(refusal(errno.ENOENT, deep), deep) == "s cannot be written (No such file or directory); go away"
     # What is not about the store is not translated.
     for other in (
         refusal(errno.EACCES, source), refusal(errno.ENOENT, store / "values"), refusal(errno.EACCES, None),
@@ -310,24 +310,24 @@ def test_archives(tmp_path: Path) -> None:
 def test_archives_that_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
 
-    def said() -> str:
+    def output() -> str:
         with pytest.raises(StoreError) as error:
             load_archive(path, FORM)
         return str(error.value)
 
-    assert said() == f"no thing at {path}; `make` makes one"
+    assert output() == f"no thing at {path}; `make` makes one"
     save_archive(path, ArchiveFormat("thing", "thing_version", 3, ()), {}, {})  # a later one, with other arrays
-    assert said() == f"{path} has thing version 3, this dasrel reads version 2: make it again"
+    assert output() == f"{path} has thing version 3, this dasrel reads version 2: make it again"
     save_archive(path, FORM, {"b": np.eye(2)}, {})
-    assert f"{path} is not a dasrel thing: " in said()
+    assert f"{path} is not a dasrel thing: " in output()
     whole = path.read_bytes()
     for content in (b"", b"nonsense", whole[: len(whole) // 2]):
         path.write_bytes(content)
-        assert f"{path} is not a dasrel thing: " in said()
+        assert f"{path} is not a dasrel thing: " in output()
     about = json_array({"thing_version": 2})
     for members in ({"a": np.eye(2)}, {"about": json_array([2])}, {"about": about, "a": np.array([None])}):
         np.savez(path, **members)
-        assert f"{path} is not a dasrel thing: " in said()
+        assert f"{path} is not a dasrel thing: " in output()
     with pytest.raises(ValueError, match="allow_pickle"):
         save_archive(path, FORM, {"a": np.array([None])}, {})
 

@@ -270,14 +270,14 @@ def test_commands_name_options_that_they_have(
 ) -> None:
     monkeypatch.chdir(folder)
     assert run(line.split()) in (1, 2)
-    told = capfd.readouterr().err.strip().splitlines()[-1]
-    assert told.startswith("dasrel: ")
-    assert wanted in told
-    assert set(re.findall(r"(?<![-\w])--[a-z-]+", told)) <= set(COMMANDS[line.split()[0]])
-    assert re.search(r"\b[a-z_]+='|[A-Z][a-z]+\(|\{", told) is None  # nothing of Python, no braces
+    report = capfd.readouterr().err.strip().splitlines()[-1]
+    assert report.startswith("dasrel: ")
+    assert wanted in report
+    assert set(re.findall(r"(?<![-\w])--[a-z-]+", report)) <= set(COMMANDS[line.split()[0]])
+    assert re.search(r"\b[a-z_]+='|[A-Z][a-z]+\(|\{", report) is None  # nothing of Python, no braces
 
 
-def test_arrays_are_told_of_import_matrix() -> None:
+def test_arrays_are_referred_to_import_matrix() -> None:
     with pytest.raises(InputError) as caught:
         dasrel.relation(SOURCES["asymmetric"], kind="distance")
     assert str(caught.value) == (

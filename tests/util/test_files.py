@@ -92,7 +92,7 @@ def test_of_many_at_once_one_wins(tmp_path: Path, stale: bool) -> None:
         assert one.stdin is not None
         one.stdin.write("\n")
         one.stdin.flush()
-    said = [one.communicate(timeout=200)[0] for one in several]
-    assert sum(text.startswith("won") for text in said) == 1, said
-    assert sum("is at work" in text for text in said) == 5, said
+    output = [one.communicate(timeout=200)[0] for one in several]
+    assert sum(text.startswith("won") for text in output) == 1, output
+    assert sum("is at work" in text for text in output) == 5, output
     assert (tmp_path / "log").read_text() == "in\n"

@@ -13,8 +13,8 @@ from dasrel.util.limits import duration_seconds
 
 
 def test_durations():
-    told = {"90s": 90, "30m": 1800, "2h": 7200, "1h30m": 5400, "00:20:00": 1200, "1-02:00:00": 93600, "1.5h": 5400}
-    for text, expected in {**told, 7: 7, 0.5: 0.5}.items():
+    report = {"90s": 90, "30m": 1800, "2h": 7200, "1h30m": 5400, "00:20:00": 1200, "1-02:00:00": 93600, "1.5h": 5400}
+    for text, expected in {**report, 7: 7, 0.5: 0.5}.items():
         assert duration_seconds(text) == expected
     for text in ("", "30", "h", "1h30", "10:30", "1:70:00", "-5s", -1, float("nan"), None, True, "1h 30m"):
         with pytest.raises(InputError, match="is no duration"):

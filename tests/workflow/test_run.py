@@ -33,8 +33,8 @@ def test_steps_write_what_commands_write(finished_workflow: Path) -> None:
     assert len(set(labels[: N // 2])) == len(set(labels[N // 2 :])) == 1
     assert labels[0] != labels[-1]
     assert json.loads((out / "spectrum.json").read_text())["is_euclidean"] is True
-    said = json.loads((out / "a" / "result.json").read_text())
-    assert (said["store"], said["out"]) == (str(out / "matrix.zarr"), str(out / "a"))
+    output = json.loads((out / "a" / "result.json").read_text())
+    assert (output["store"], output["out"]) == (str(out / "matrix.zarr"), str(out / "a"))
     assert run_command_line(finished_workflow, "a") == contents(out / "a")
 
 
@@ -247,21 +247,21 @@ def test_relations_and_warm_starts(tmp_path: Path) -> None:
     # Euclidean as it is, so that the spread is 0 (city-block distances are squared distances).
     assert np.array_equal(np.load(tmp_path / "w" / "all.npy"), squares)
 
-    def said(step: str) -> dict[str, Any]:
+    def output(step: str) -> dict[str, Any]:
         return dict(json.loads((tmp_path / "w" / step / "result.json").read_text()))
 
-    assert "warm_start" not in said("k")
-    assert said("j")["warm_start"]["moved"] == 0
+    assert "warm_start" not in output("k")
+    assert output("j")["warm_start"]["moved"] == 0
     assert redone(tmp_path / "w.toml") == set()
     squares[0, 1] = squares[1, 0] = squares[0, 1] * 1.01
     np.save(tmp_path / "d.npy", squares)
     assert redone(tmp_path / "w.toml") == {"matrix", "e", "all", "k", "j"}
-    assert said("k")["warm_start"]["moved"] == 0
-    assert said("k")["settings"][0]["n_iter"] < 10
+    assert output("k")["warm_start"]["moved"] == 0
+    assert output("k")["settings"][0]["n_iter"] < 10
     edit(tmp_path / "w.toml", ("clusters = 2\nwarm_start = true", "clusters = 3\nwarm_start = true"))
     found = run(tmp_path / "w.toml")
     assert (found["k"], found["j"]) == ("done", "failed")  # j was asked for two clusters from a result of three
-    assert "warm_start" not in said("k")
+    assert "warm_start" not in output("k")
 
 
 def test_the_digits_are_those_of_the_demo(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_paths_that_are_none(tmp_path: Path, source: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_all_faults_are_told_the_first_few_by_name(tmp_path: Path) -> None:
+def test_all_faults_are_counted_and_the_first_few_named(tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text("[demo]\n" + "".join(f"[tree.t{k}]\nx = 1\n" for k in range(5)))
     with pytest.raises(InputError, match=r"\[tree.t0\] x: .*\[tree.t2\] x: .* and 2 more"):
         read_workflow(tmp_path / "w.toml")

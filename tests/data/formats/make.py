@@ -116,9 +116,9 @@ def checkpoints() -> None:
         for turn in range({"cluster": 12}.get(name, 2)):
             run(*command, *kept, *limit, *(("--resume",) if turn else ()), code=75)
         shutil.copytree(f"checkpoints/{name}", "copy")
-        with open(f"checkpoints/{name}.json", "w", encoding="utf-8") as told:
+        with open(f"checkpoints/{name}.json", "w", encoding="utf-8") as report:
             words = [sys.executable, "-m", "dasrel", *command, "--checkpoint", "copy", "--resume", "--json"]
-            subprocess.run(words, check=True, stdout=told if name == "spectrum" else subprocess.DEVNULL)
+            subprocess.run(words, check=True, stdout=report if name == "spectrum" else subprocess.DEVNULL)
         shutil.rmtree("copy", ignore_errors=True)
     Path("checkpoints/cluster.json").unlink()
     Path("checkpoints/euclideanize.json").unlink()

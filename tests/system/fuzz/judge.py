@@ -54,14 +54,14 @@ def fault_of(outcome: Outcome) -> str | None:
     lines = [line for line in err.split("\n") if line and not PROGRESS.match(line)]
     if any(not line.isprintable() for line in lines):
         return "control characters on stderr"
-    told = [line for line in lines if not line.startswith("dasrel: warning: ")]
+    report = [line for line in lines if not line.startswith("dasrel: warning: ")]
     if outcome.code == 2:
-        told = told[-1:]
+        report = report[-1:]
     elif outcome.code == 0:
-        told = [line for line in told if not line.startswith("dasrel: ")]
-    if len(told) != (outcome.code != 0):
-        return f"{len(told)} lines on stderr with exit code {outcome.code}"
-    if told and not told[0].startswith("dasrel: "):
+        report = [line for line in report if not line.startswith("dasrel: ")]
+    if len(report) != (outcome.code != 0):
+        return f"{len(report)} lines on stderr with exit code {outcome.code}"
+    if report and not report[0].startswith("dasrel: "):
         return "a line on stderr that does not begin with the name of the command"
     return None
 
@@ -94,14 +94,14 @@ class Repairs:
     """Options of an import, and what they do to a matrix."""
 
     kind: str
-    mend: bool = False
+    repair: bool = False
 
     FILL = 0.5
 
     @property
     def options(self) -> list[str]:
-        more = ["--symmetrize", "mean", "--missing", f"fill={self.FILL}", "--duplicates", "mean"] if self.mend else []
-        if self.mend and self.kind == "distance":
+        more = ["--symmetrize", "mean", "--missing", f"fill={self.FILL}", "--duplicates", "mean"] if self.repair else []
+        if self.repair and self.kind == "distance":
             more += ["--diagonal", "zero"]
         return ["--kind", self.kind, *more]
 
@@ -112,7 +112,7 @@ class Repairs:
         if values.shape != (n, n) or n < 2 or np.isinf(values).any():
             return None
         distance = self.kind == "distance"
-        if self.mend:
+        if self.repair:
             values = np.where(np.isnan(values), values.T, values)
             values = (values + values.T) / 2
             values = np.where(np.isnan(values), self.FILL, values)

@@ -215,8 +215,8 @@ def _in_child(generate: Generator, rng: np.random.Generator, folder: Path, real:
             break
     used, peak = _processor_time() - began, max(0, _status("VmHWM") - before)
     last = outcomes[-1]
-    told = [line for line in last.err.split("\n") if line]
-    found = {"code": last.code, "line": told[-1][:400] if told else "", "megabytes": peak >> 20}
+    report = [line for line in last.err.split("\n") if line]
+    found = {"code": last.code, "line": report[-1][:400] if report else "", "megabytes": peak >> 20}
     if fault is None and peak > MEMORY:
         fault = f"memory: {peak >> 20} MB"
     if fault is None and used > CPU_SECONDS:

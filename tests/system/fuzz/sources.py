@@ -51,7 +51,7 @@ def importing(rng: Rng, folder: Path, path: Path, repairs: Repairs, read: Read, 
 
 
 def repairs_of(rng: Rng) -> Repairs:
-    return Repairs("distance" if chance(rng, 0.8) else "similarity", mend=chance(rng, 0.3))
+    return Repairs("distance" if chance(rng, 0.8) else "similarity", repair=chance(rng, 0.3))
 
 
 # -------------------------------------------------------------------------------------------------------------- arrays
@@ -229,7 +229,7 @@ def _table_or_pairs(path: Path, repairs: Repairs, options: list[str]) -> list[Ca
     """A square is a list of pairs only where the user says so."""
     data = path.read_bytes()
     if options == ["--format", "pairs"]:
-        return references.pairs(data, ("\t", ",", ";", None), (0, 1, 2), repairs.kind, repairs.mend)
+        return references.pairs(data, ("\t", ",", ";", None), (0, 1, 2), repairs.kind, repairs.repair)
     if options == ["--format", "phylip"]:
         return references.phylip(data, repairs.kind)
     return references.tables(data, ("\t", ",", ";", None))
@@ -369,7 +369,7 @@ def pairs(rng: Rng, folder: Path, *, packed: bool = False) -> Case:
 def _pairs_or_table(path: Path, columns: tuple[int, int, int], repairs: Repairs, *, explicit: bool) -> list[Candidate]:
     """Where the user does not say that it is a list, one that is as wide as it is long may be a square."""
     data, marks = path.read_bytes(), ("\t", ",", ";", None)
-    found = references.pairs(data, marks, columns, repairs.kind, repairs.mend)
+    found = references.pairs(data, marks, columns, repairs.kind, repairs.repair)
     return found if explicit else [*found, *references.tables(data, marks)]
 
 
@@ -417,11 +417,11 @@ def parquet(rng: Rng, folder: Path) -> Case:
         path.write_bytes(
             damaged_bytes(rng, data) if chance(rng, 0.7) else data[:where] + damaged_bytes(rng, data[where:] or b"x")
         )
-    return importing(rng, folder, path, repairs, partial(references.parquet, path, repairs.kind, repairs.mend))
+    return importing(rng, folder, path, repairs, partial(references.parquet, path, repairs.kind, repairs.repair))
 
 
 def qza(rng: Rng, folder: Path) -> Case:
-    repairs = Repairs("distance", mend=chance(rng, 0.3))
+    repairs = Repairs("distance", repair=chance(rng, 0.3))
     text = table_text(rng, matrix(rng, "distance"), "\t")
     data = damaged_text(rng, text, "\t") if chance(rng, 0.4) else text.encode()
     path = folder / "m.qza"

@@ -206,9 +206,9 @@ def fault_of_result(command: str, done: Outcome, store: Path, out: Path, origina
     return None if same else f"silently wrong: {command} of a damaged store differs from that of the original"
 
 
-def _fault_of_audit(said: dict[str, Any], store: Path, original: Path) -> str | None:
+def _fault_of_audit(output: dict[str, Any], store: Path, original: Path) -> str | None:
     """A store that an audit finds no fault with holds what it held before."""
-    if said["verified"]["bad"]:
+    if output["verified"]["bad"]:
         return None
     try:
         same = [np.array_equal(*pair) for pair in zip(stored(store), stored(original), strict=True)]
@@ -218,6 +218,6 @@ def _fault_of_audit(said: dict[str, Any], store: Path, original: Path) -> str | 
         return "silently wrong: audit --verify finds no fault with a store that holds something else"
     manifest = json.loads((original / "zarr.json").read_text())["attributes"]["dasrel"]
     for key, value in {**manifest["audit"], **{key: manifest[key] for key in ("kind", "n_objects", "dtype")}}.items():
-        if said[key] != value:
-            return f"silently wrong: audit --verify says {key} is {said[key]!r}, not {value!r}"
+        if output[key] != value:
+            return f"silently wrong: audit --verify says {key} is {output[key]!r}, not {value!r}"
     return None
