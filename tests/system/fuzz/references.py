@@ -29,6 +29,11 @@ def square(values: Any) -> Any:
     return full + full.T
 
 
+def is_triangular(count: int) -> bool:
+    """Whether so many numbers can be a condensed vector."""
+    return any(n * (n - 1) // 2 == count for n in range(2, count + 2))
+
+
 def npy(path: Path) -> list[Candidate]:
     return [Candidate(square(np.load(path, allow_pickle=False)))]
 
@@ -88,6 +93,7 @@ def npz(path: Path, dataset: str | None, kind: str) -> list[Candidate]:
         fitting = [values for values in several if values.dtype.kind in "fiub" and values.ndim in (1, 2)]
         if damaged:  # what cannot be read may have been the matrix, and only the matrix is square
             fitting = [values for values in fitting if values.ndim == 2]
+        fitting = [values for values in fitting if values.ndim == 2 or is_triangular(values.size)]
         return [Candidate(square(values)) for values in fitting]
 
 
