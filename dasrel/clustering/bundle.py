@@ -353,17 +353,31 @@ class RunState:
             entropy=float(rules.entropy(U)[0]), membership_sums=tuple(U[0].sum(axis=1).tolist()), beta=self.beta,
             entropy_weight=self.entropy_weight, eta=None if self.eta is None else tuple(self.eta.tolist()),
             flat=bool(rules.is_flat(U)[0]),
-            coincident_clusters=0 if self.run.rule == "hard" else _coincident_clusters(d[0]),
+            coincident_clusters=0
+            if self.run.rule == "hard"
+            else _coincident_clusters(d[0], None if self.run.is_possibilistic else U[0]),
             reseeded=self.reseeded, empty=empty, negative_distances=self.negatives, rises=self.rises,
             rejected=self.rejected,
         )  # fmt: skip
         return FinishedRun(self.index, result, U[0], d[0], self.W.V[0], half[0])
 
 
-def _coincident_clusters(d: Float) -> int:
-    """Return the number of pairs of clusters that have nearly the same distances (c, n)."""
+SAME_MEMBERS = 0.95
+"""Cosine of the memberships of two clusters above which they coincide: both have the same objects, by halves."""
+
+
+def _coincident_clusters(d: Float, U: Float | None) -> int:
+    """Return the number of pairs of clusters that have nearly the same distances, or memberships if given; (c, n)."""
     near = 0.01 * float(d.max() - d.min())
-    return sum(float(np.abs(d[i] - d[j]).max()) <= near for i in range(len(d)) for j in range(i))
+    cosines = np.zeros((len(d), len(d)))
+    if U is not None:
+        unit = U / np.maximum(np.linalg.norm(U, axis=1, keepdims=True), np.finfo(float).tiny)
+        cosines = unit @ unit.T
+    return sum(
+        cosines[i, j] > SAME_MEMBERS or float(np.abs(d[i] - d[j]).max()) <= near
+        for i in range(len(d))
+        for j in range(i)
+    )
 
 
 @lru_cache(maxsize=4096)

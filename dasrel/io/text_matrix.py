@@ -242,10 +242,22 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
             after = row[STRICT_NAME:].split()
             if len(after) == width:
                 label, values = row[:STRICT_NAME], after
+                _check_strict_name(label, name, line.number)
         return label, b"\t".join(values), len(values)
 
     table = Table(path, n, b"\t", split, lower=lower, plain=tabs, counted=counted)
     return table, chain([first], rows)
+
+
+def _check_strict_name(label: bytes, path: str, number: int) -> None:
+    """Raise if the first ten characters of a row are more than a name: they are, where the row lacks a value."""
+    words = label.split()
+    if len(words) > 1 and any(b"." in word and text_stream.is_number(word) for word in words):
+        described = shown(label.strip().decode("utf-8", "backslashreplace"))
+        raise InputError(
+            f"{path}: line {number}: no name of ten characters, nor a name and as many values as the row should have:"
+            f" {described!r}; write names without blanks, and all values"
+        )
 
 
 def _unwrapped(rows: Iterable[Line]) -> Iterator[Line]:

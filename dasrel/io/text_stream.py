@@ -223,13 +223,13 @@ def lines(stream: Stream, *, comments: bool, size: int = 1 << 16) -> Iterator[Li
 
 
 def fields(line: bytes, delimiter: bytes | None) -> list[bytes]:
-    """Return the fields of a line without quotes. No delimiter means any number of blanks."""
+    """Return the fields of a line, without quotes where they are whole. No delimiter means any number of blanks."""
     if b'"' not in line:
         return line.split(delimiter)
     text = line.decode("utf-8", "surrogateescape")
     mark = " " if delimiter is None else delimiter.decode("ascii")
     try:
-        found = next(csv.reader([text], delimiter=mark, skipinitialspace=delimiter is None), [])
+        found = next(csv.reader([text], delimiter=mark, skipinitialspace=delimiter is None, strict=True), [])
     except csv.Error:
         return line.split(delimiter)
     return [field.encode("utf-8", "surrogateescape") for field in found]

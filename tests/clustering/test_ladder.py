@@ -156,3 +156,15 @@ def test_several_numbers_of_clusters_are_one_bundle_and_the_best_is_recommended(
 def test_refused(given, message):
     with pytest.raises(InputError, match=message):
         dasrel.Run(n_clusters=3, **given)
+
+
+def test_two_clusters_that_share_their_members_coincide():
+    """Of five communities in six clusters, two halve one community: their centres differ, their members do not."""
+    D, _ = communities()
+    halves = quiet(dasrel.cluster, D, dasrel.Run("fcm2", 6, entropy_weight=0.027, init="k-means++"), kind="distance")
+    U = halves.best.memberships
+    lengths = np.linalg.norm(U, axis=0)
+    cosines = U.T @ U / np.outer(lengths, lengths)
+    assert halves.best.result.coincident_clusters == (cosines[np.triu_indices(6, 1)] > 0.95).sum() > 0
+    several = quiet(dasrel.cluster, D, dasrel.grid("fcm2", [4, 5, 6, 7], n_init=5), kind="distance", judge=True)
+    assert several.best.result.run.n_clusters == 5

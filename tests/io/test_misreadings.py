@@ -18,7 +18,9 @@ D = line_distances(6, "float64")
 
 def imported(tmp_path, text, *, kind="distance", name="a.tsv", **more):
     (tmp_path / name).write_text(text)
-    return import_matrix(tmp_path / name, tmp_path / "s.zarr", kind=kind, writing=Writing(dtype="float64"), **more)
+    return import_matrix(
+        tmp_path / name, tmp_path / "s.zarr", kind=kind, writing=Writing(dtype="float64", force=True), **more
+    )
 
 
 # ------------------------------------------------------------------------------------------------ matrices and pairs
@@ -65,6 +67,26 @@ def test_ambiguous_text_is_refused_with_both_readings(tmp_path, what):
 )
 def test_lists_of_pairs_are_still_known(tmp_path, text, n):
     assert imported(tmp_path, text, policy=Policy(missing=1.0)).n_objects == n
+
+
+@pytest.mark.parametrize("line", ['"', '""', '"a'])
+@pytest.mark.parametrize("mark", [" ", "\t", ","])
+def test_a_line_of_quotes_is_no_blank_line(tmp_path, mark, line):
+    pairs = "".join(mark.join(row) + "\n" for row in (("0.5", "a", "b"), ("0.25", "a", "c"), ("0.75", "b", "c")))
+    reading = Reading(format="pairs", columns=("2", "3", "1"))
+    assert imported(tmp_path, pairs, reading=reading).n_objects == 3
+    for end in ("", "\n"):
+        with pytest.raises(InputError, match="line 4"):
+            imported(tmp_path, pairs + line + end, reading=reading)
+
+
+def test_a_name_of_ten_characters_holds_no_value(tmp_path):
+    spaced = "3\nleft one  0.00000\nright two 0.60500 0.00000\nthird one 0.57500 0.56900 0.00000\n"
+    matrix = imported(tmp_path, spaced, name="a.phy")
+    assert [str(name) for name in matrix.ids] == ["left one", "right two", "third one"]
+    swapped = "3\n0.0000 a\nb_b 0.6050 0.0000\nc-1 0.5750 0.5690 0.0000\n"
+    with pytest.raises(InputError, match=r"line 2: no name of ten characters.*'0.0000 a'; write names without blanks"):
+        imported(tmp_path, swapped, name="b.phy")
 
 
 # ------------------------------------------------------------------------------------------------------ decimal commas

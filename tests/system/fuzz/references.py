@@ -100,6 +100,14 @@ def npz(path: Path, dataset: str | None, kind: str) -> list[Candidate]:
 # ---------------------------------------------------------------------------------------------------------------- text
 
 
+def is_number(field: str) -> bool:
+    try:
+        number(field)
+    except ValueError:
+        return False
+    return True
+
+
 def number(field: str) -> float:
     field = field.strip()
     if field.lower() in MISSING:
@@ -176,10 +184,10 @@ def phylip(data: bytes, kind: str) -> list[Candidate]:
             cut = row.rstrip().split("\t") if tabs else row.split()
             if len(cut) != width + 1 and not tabs:
                 cut = [row[:10], *row[10:].split()]
-            if len(cut) != width + 1:
+            if len(cut) != width + 1 or not all(map(is_number, cut[1:])):
                 break
-            names.append(cut[0].strip())
             values[k, :width] = [number(field) for field in cut[1:]]
+            names.append(cut[0].strip())
         else:
             if widths[0] != n:
                 values = np.where(np.tri(n, dtype=bool), values, values.T)
