@@ -211,8 +211,9 @@ def _parse(layout: ListLayout, lines: Lines, spare: streams.BufferPool) -> Part 
     text = lines.text
     if layout.delimiter is None or (b"#" in text and (text.startswith(b"#") or b"\n#" in text)):
         rows = (line for _, line in lines.rows())
-        # a line of empty quotes stays as it is: it is no blank line, but a wrong one
-        text = b"".join((layout.delimiter and line or b"\t".join(fields(line, None)) or line) + b"\n" for line in rows)
+        if layout.delimiter is None:
+            rows = (b"\t".join(fields(line, None)) or line for line in rows)  # a line of empty quotes is not blank
+        text = b"".join(line + b"\n" for line in rows)
     if not text or text.isspace():
         return None
     first, second, value = (str(column) for column in layout.chosen)

@@ -449,8 +449,8 @@ def test_results_do_not_depend_on_the_scale(rule):
 
 
 def test_a_run_that_does_not_converge_warns():
+    runs = [Run("fcm1", 3, fuzzifier=1.3, init="k-means++", max_iter=2), Run("hard", 1)]
     with pytest.warns(DasrelWarning, match="1 of 2 runs did not converge"):
-        runs = [Run("fcm1", 3, fuzzifier=1.3, init="k-means++", max_iter=2), Run("hard", 1)]
         result = cluster(squared(60), runs, kind="squared-distance")
     assert [r.converged for r in result.runs] == [False, True]
 
