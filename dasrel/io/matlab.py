@@ -46,6 +46,8 @@ HEAD = 128
 MATRIX, COMPRESSED = 14, 15
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 """The types of numbers, by their code."""
+TEXT = (1, 16)
+"""The types of names: bytes, or UTF-8."""
 CLASSES = {1: "a cell array", 2: "a struct", 3: "an object", 4: "text", 5: "sparse"}
 """Classes of variables that hold no full matrix of numbers; those of numbers are 6 to 15."""
 COPY = 4 << 20
@@ -151,8 +153,6 @@ def _open_version_5(path: Path, reading: Reading, kind: str) -> Opened:
                     limits.check()
                     part, skip = piece[skip : skip + left], max(0, skip - len(piece))
                     left -= out.write(part)
-                    if not left:
-                        break
                 if left:
                     raise InputError(
                         f"{what} is truncated: {count_text(needed - left, 'byte')} of {needed:,}; copy the file again"
@@ -203,10 +203,12 @@ def _variable(file: BinaryIO, order: str, start: int, size: int, *, packed: bool
         if code != MATRIX:
             raise ValueError(f"a compressed element of type {code}")
     at = 8 if packed else 0
-    flags, at, _ = _element(text, at, order)
+    flags, at, (of_flags, _, _) = _element(text, at, order)
     (word,) = struct.unpack_from(f"{order}I", flags)
-    sizes, at, _ = _element(text, at, order)
-    label, at, _ = _element(text, at, order)
+    sizes, at, (of_sizes, _, _) = _element(text, at, order)
+    label, at, (of_label, _, _) = _element(text, at, order)
+    if (TYPES.get(of_flags), TYPES.get(of_sizes)) != ("u4", "i4") or of_label not in TEXT:
+        raise ValueError(f"a header of types {of_flags}, {of_sizes} and {of_label}")
     shape = struct.unpack(f"{order}{len(sizes) // 4}i", sizes)
     name, kind = label.decode("latin-1"), word & 0xFF
     what = CLASSES.get(kind, "complex" if word & 0x800 else "")
@@ -234,7 +236,7 @@ def _element(text: bytes, at: int, order: str, *, only_tag: bool = False) -> tup
 
 
 def _unpacked(path: Path, one: Variable) -> Iterator[bytes]:
-    """Yield the bytes of a compressed element."""
+    """Yield the bytes of a compressed element, all of them: its checksum comes last."""
     unpacker = zlib.decompressobj()
     with open(path, "rb") as file:
         file.seek(one.start)
@@ -242,9 +244,11 @@ def _unpacked(path: Path, one: Variable) -> Iterator[bytes]:
         while left and not unpacker.eof:
             piece = file.read(min(left, COPY // 64))
             if not piece:
-                return
+                break
             left -= len(piece)
             while piece:
                 yield unpacker.decompress(piece, COPY)
                 piece = unpacker.unconsumed_tail
         yield unpacker.flush()
+    if not unpacker.eof:
+        raise InputError(f"{path_text(path)}, variable {shown(one.name)}, is truncated; copy the file again")

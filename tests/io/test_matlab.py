@@ -162,3 +162,13 @@ def test_unpacking_takes_memory_for_a_few_pieces(tmp_path):
     pieces = list(matlab._unpacked(tmp_path / "a.mat", one))
     assert max(map(len, pieces)) <= matlab.COPY
     assert b"".join(pieces)[one.skip :][: a.nbytes] == a.T.tobytes()
+
+
+def test_every_damaged_byte_of_a_compressed_variable_is_found(tmp_path):
+    """Also those after the last number: the checksum is at the very end."""
+    WRITERS["packed"](tmp_path / "a.mat", D=D)
+    whole = (tmp_path / "a.mat").read_bytes()
+    for at in [*range(len(whole) - 4, len(whole)), *range(300, len(whole), 997)]:
+        (tmp_path / "a.mat").write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(InputError):
+            imported(tmp_path)

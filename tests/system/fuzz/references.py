@@ -323,6 +323,26 @@ def hdf5(path: Path, dataset: str | None) -> list[Candidate]:
     return found
 
 
+def mat(path: Path, dataset: str | None) -> list[Candidate]:
+    """Every square matrix and vector of the file, or the one of this name."""
+    import h5py
+    from scipy.io import loadmat
+
+    head = path.read_bytes()[:128]
+    if head.startswith((b"MATLAB 7.3", b"\x89HDF")):
+        with h5py.File(path, "r") as file:
+            read = {name: np.asarray(data[...]).T for name, data in file.items() if isinstance(data, h5py.Dataset)}
+    else:
+        read = loadmat(path, mat_dtype=False, verify_compressed_data_integrity=True)
+    found = []
+    for name, values in read.items():
+        if dataset in (None, name) and getattr(values, "ndim", 0) == 2 and values.dtype.kind in "fiu":
+            flat = values.ravel() if 1 in values.shape else values
+            if flat.ndim == 2 or is_triangular(flat.size):
+                found.append(Candidate(square(flat)))
+    return found
+
+
 def chunks_there(data: Any) -> Any:
     """Where the values of an HDF5 dataset lie in chunks that were written."""
     there = np.zeros(data.shape, bool)

@@ -497,6 +497,36 @@ def hdf5(rng: Rng, folder: Path) -> Case:
     return importing(rng, folder, path, repairs, partial(references.hdf5, path, dataset), *options)
 
 
+def mat(rng: Rng, folder: Path) -> Case:
+    """A MATLAB file of version 5 or 7.3, with one matrix among other variables."""
+    import h5py
+    from scipy.io import savemat
+
+    repairs = repairs_of(rng)
+    values = matrix(rng, repairs.kind)
+    if chance(rng, 0.15):
+        values = values[np.triu_indices(len(values), 1)].reshape(pick(rng, ((1, -1), (-1, 1))))
+    values = values.astype(pick(rng, ("f8", "f8", "f8", "f4", "i4", "c16")))
+    others = {"note": "text", "count": 3.0, "wide": np.zeros((2, 3)), "cells": np.array([1, "a"], dtype=object)}
+    path, name = folder / "m.mat", pick(rng, ("D", "x", "a_long_name_of_a_variable"))
+    if chance(rng, 0.7):
+        variables = {key: others[key] for key in others if chance(rng, 0.2)} | {name: values}
+        savemat(path, variables, do_compression=chance(rng, 0.6))
+    else:
+        with h5py.File(path, "w", userblock_size=512) as file:
+            how = {"chunks": True, "compression": "gzip"} if chance(rng, 0.5) else {}
+            file.create_dataset(name, data=values.T, **how).attrs["MATLAB_class"] = np.bytes_("double")
+            if chance(rng, 0.3):
+                file.create_dataset("note", data=np.zeros((1, 4), "u2")).attrs["MATLAB_class"] = np.bytes_("char")
+        with open(path, "r+b") as file:
+            file.write(b"MATLAB 7.3 MAT-file, Platform: none".ljust(124) + b"\x00\x02IM")
+    if chance(rng, 0.9):
+        path.write_bytes(damaged_bytes(rng, path.read_bytes(), most=6))
+    dataset = pick(rng, (name, name, "note", "nothing", "")) if chance(rng, 0.2) else None
+    options = [] if dataset is None else ["--dataset", dataset]
+    return importing(rng, folder, path, repairs, partial(references.mat, path, dataset), *options)
+
+
 def zarr(rng: Rng, folder: Path) -> Case:
     import zarr as library
 
@@ -541,5 +571,5 @@ def zarr(rng: Rng, folder: Path) -> Case:
 
 SOURCES: dict[str, Callable[[Rng, Path], Case]] = {
     "npy": npy, "npz": npz, "raw": raw, "csv": csv, "tsv": tsv, "gz": gz, "phylip": phylip, "mtx": mtx, "pairs": pairs,
-    "parquet": parquet, "qza": qza, "hdf5": hdf5, "zarr": zarr,
+    "parquet": parquet, "qza": qza, "hdf5": hdf5, "mat": mat, "zarr": zarr,
 }  # fmt: skip
