@@ -1,5 +1,6 @@
 """The public names of dasrel, each with its home. `__init__.py` reads this file and imports a name on first use."""
 
+from dasrel.clustering.agglomerative import linkage as linkage
 from dasrel.clustering.estimators import (
     EntropyFuzzyCMeans as EntropyFuzzyCMeans,
     EntropyPossibilisticCMeans as EntropyPossibilisticCMeans,
@@ -38,6 +39,7 @@ from dasrel.errors import (
     Stopped as Stopped,
     StoreError as StoreError,
 )
+from dasrel.geometry.dendrogram import Dendrogram as Dendrogram
 from dasrel.geometry.euclidean import (
     Euclideanized as Euclideanized,
     Spectrum as Spectrum,

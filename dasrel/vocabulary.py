@@ -44,6 +44,12 @@ METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 FITS = ("power", "exponential", "log")
 """Those of them that have a parameter alpha."""
 
+LINKAGES = {
+    "single": "the nearest pair of objects", "complete": "the farthest pair", "average": "the mean of all pairs",
+    "weighted": "the mean of the two parts of a cluster", "ward": "the growth of the sum of squares",
+}  # fmt: skip
+"""The linkages of agglomerative clustering, with what the dissimilarity of two clusters is."""
+
 ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 """The orders of the objects in an image."""
 
@@ -98,6 +104,7 @@ if TYPE_CHECKING:
     MethodName = str
     ExportName = str
     OrderName = str
+    LinkageName = str
     IndexName = str
 else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
@@ -105,6 +112,7 @@ else:  # a type checker cannot read these; Typer and pydantic can
     MethodName = Literal[METHODS]
     ExportName = Literal[tuple(EXPORTS)]
     OrderName = Literal[ORDERS]
+    LinkageName = Literal[tuple(LINKAGES)]
     IndexName = Literal[tuple(INDICES)]
 
 

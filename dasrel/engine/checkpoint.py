@@ -128,18 +128,24 @@ class CheckpointWriter:
         self._slowest = self._slowest_write = self._writing = 0.0
         self._results: dict[str, Any] = {}
         self._states: dict[str, Any] = {}
+        self._steps = 0  # steps that were no scans
         self._last: Path | None = None
         self._old: list[Path] = []
         if checkpoint is not None:
             self._old = checkpoint.files(command)
             if checkpoint.resume:
                 self._restore(checkpoint)
-        self._opened_at = self._written_at = count.scans
+        self._opened_at = self._written_at = self._position
 
     @property
     def scans(self) -> int:
         """Scans so far, those of earlier processes included."""
         return self._count.scans
+
+    @property
+    def _position(self) -> int:
+        """Scans and other steps so far: the number of the next checkpoint."""
+        return self.scans + self._steps
 
     @property
     def seconds(self) -> float:
@@ -154,10 +160,20 @@ class CheckpointWriter:
         """Return the state of an unfinished phase, or None."""
         return self._states.get(phase)
 
+    def forget(self, phase: str) -> None:
+        """Begin an unfinished phase anew: its state is of no use."""
+        self._states.pop(phase, None)
+
     def step(self, phase: str, state: Callable[[], Any]) -> None:
         """After a scan that is not the last: save the state if it is time to, and stop if a stop is requested."""
         self._states = {}  # the states read are in use by now, or obsolete
         self._turn(lambda: {phase: state()})
+
+    def part(self, phase: str, state: Callable[[], Any]) -> bool:
+        """As `step`, after a part of the work that is no scan and counts like one. Return whether it was saved."""
+        self._states = {}
+        self._steps += 1
+        return self._turn(lambda: {phase: state()})
 
     def finish(self, phase: str, result: Any, *, last: bool = False) -> None:
         """Record the result of a finished phase; the `last` one is always saved, and never stops."""
@@ -168,14 +184,16 @@ class CheckpointWriter:
         else:
             self._turn(dict)
 
-    def _turn(self, states: Callable[[], dict[str, Any]]) -> None:
-        if self._checkpoint is None or self.scans == self._opened_at:
-            return  # nothing new: a resumed process must make at least one scan
+    def _turn(self, states: Callable[[], dict[str, Any]]) -> bool:
+        if self._checkpoint is None or self._position == self._opened_at:
+            return False  # nothing new: a resumed process must make at least one scan
         now = time.perf_counter()
         self._slowest = max(self._slowest, now - self._turned)
         reason = limits.current().reason(self._slowest + self._slowest_write)
-        if reason or self.scans - self._written_at >= self._checkpoint.every:
+        saved = False
+        if reason or self._position - self._written_at >= self._checkpoint.every:
             fault = self._write(states)
+            saved = not fault
             if reason and fault:
                 left = "there is no checkpoint" if self._last is None else f"the last one is {self._last}"
                 raise StoreError(f"stopped by {reason}, but the state could not be written ({fault}); {left}")
@@ -187,15 +205,16 @@ class CheckpointWriter:
                     scans=self.scans, checkpoint=str(self._last),
                 )  # fmt: skip
         self._turned = time.perf_counter()
+        return saved
 
     def _write(self, states: Callable[[], dict[str, Any]]) -> str:
         """Write a checkpoint, and keep only the last two. Return what failed, if anything."""
         assert self._checkpoint is not None
         began = time.perf_counter()
-        file = Path(self._checkpoint.path) / f"{self._command}-{self.scans:08d}.npz"
+        file = Path(self._checkpoint.path) / f"{self._command}-{self._position:08d}.npz"
         content = {
-            "about": self._about, "scans": self.scans, "seconds": self.seconds, "results": self._results,
-            "states": states(),
+            "about": self._about, "scans": self.scans, "steps": self._steps, "seconds": self.seconds,
+            "results": self._results, "states": states(),
         }  # fmt: skip
         try:
             size = write_state(file, content)
@@ -207,7 +226,7 @@ class CheckpointWriter:
                 DasrelWarning, stacklevel=4,
             )  # fmt: skip
             return fault
-        self._last, self._written_at = file, self.scans
+        self._last, self._written_at = file, self._position
         for one in self._old:
             if one != file:
                 one.unlink(missing_ok=True)
@@ -236,8 +255,9 @@ class CheckpointWriter:
                 warnings.warn(f"{faults[0]}; going on from {file.name}", DasrelWarning, stacklevel=5)
             self._results, self._states = content["results"], content["states"]
             self._before, self._count.scans = content["seconds"], content["scans"]
+            self._steps = content.get("steps", 0)
             self._last = file
-            self._old = [one for one in self._old if _number(one, self._command) > content["scans"]]
+            self._old = [one for one in self._old if _number(one, self._command) > self._position]
             _log.info("going on from %s", file)
             return
         if faults:

@@ -1,0 +1,187 @@
+"""Rows of dissimilarities between clusters: bring them up to date after merges, and find the nearest cluster of each.
+
+A row has a value for every slot. A slot holds a cluster, or has held one that was merged: then its value is infinite.
+The cluster of a slot is the one whose smallest member is the slot's object, so that the first of several nearest slots
+is the one that the rule for ties wants. Lance and Williams's formulas give the value between the union of a and b and a
+cluster c, from those between a and c (x), b and c (y), and a and b (h); |a|, |b|, |c| are numbers of objects:
+
+    single      min(x, y)
+    complete    max(x, y)
+    average     x + y: rows have sums over pairs of objects, and the nearest is that of the smallest mean
+    weighted    (x + y) / 2
+    ward        ((|a| + |c|) x + (|b| + |c|) y - |c| h) / (|a| + |b| + |c|), of squared distances
+
+All are computed in float64 and rounded to the type of the rows. Weighted and Ward's are above the smaller of x and y
+unless the two are equal, also where rounding would make them equal: a union is never as near as its nearer part by
+rounding alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel import kernels
+from dasrel.kernels import LONG, POINTER
+from dasrel.util import Array, Float, Index
+
+METHODS = ("single", "complete", "average", "weighted", "ward")
+"""In the order of their numbers in C."""
+
+
+@dataclass
+class MergeLog:
+    """Merges of slots in the order in which they count, and the sizes of the clusters."""
+
+    a: NDArray[np.int32]
+    """Slots that hold the unions, (number of slots,); the first `count` are set."""
+    b: NDArray[np.int32]
+    """Slots whose clusters were merged into them; a < b."""
+    size_a: Float
+    size_b: Float
+    heights: Float
+    """The value between the two, as in the rows."""
+    before: Float
+    """Sizes of the clusters of all slots before the last round, ..."""
+    after: Float
+    """... and after it."""
+    count: int = 0
+    rounds: list[int] = field(default_factory=list)
+    """The number of the first merge of each round. The slots of a round's merges are all different."""
+
+    @staticmethod
+    def of(sizes: Float) -> MergeLog:
+        """Return a log without merges for clusters of these sizes."""
+        n = len(sizes)
+        numbers = [np.zeros(n) for _ in range(3)]
+        slots = [np.zeros(n, dtype=np.int32) for _ in range(2)]
+        return MergeLog(slots[0], slots[1], numbers[0], numbers[1], numbers[2], sizes.copy(), sizes.copy())
+
+    def add(self, a: Index, b: Index, heights: Float) -> None:
+        """Add the merges of one round."""
+        np.copyto(self.before, self.after)
+        new = slice(self.count, self.count + len(a))
+        self.a[new], self.b[new], self.heights[new] = a, b, heights
+        self.size_a[new], self.size_b[new] = self.after[a], self.after[b]
+        self.after[a] += self.after[b]
+        self.rounds.append(self.count)
+        self.count = new.stop
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """A row to be brought up to date."""
+
+    slot: int
+    row: Array
+    """Its values; changed in place."""
+    seen: int
+    """Number of merges that it has seen."""
+    merge: int = -1
+    """The number of the merge, of the last round, that makes it the row of a union, or -1."""
+    other: Array | None = None
+    """The row of the other part of the union; changed too."""
+    other_seen: int = 0
+
+
+def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float]:
+    """Bring rows up to date in place; return the nearest slot of each, the first one on a tie, and the value.
+
+    The value between two clusters depends on the order of the merges, not on whose row it is in: of two unions the one
+    that was made first is formed first.
+
+    Cost: one pass over each row, and a few nanoseconds for each merge that it has not seen.
+    """
+    found = _update_native(method, tasks, log)
+    if found is not None:
+        return found
+    nearest, values = np.empty(len(tasks), dtype=np.int64), np.empty(len(tasks))
+    for t, task in enumerate(tasks):
+        size = float(log.after[task.slot])
+        if task.merge < 0:
+            _apply(method, task.row, size, log, task.seen, log.count)
+        else:
+            _unite(method, task, log)
+        keys = task.row / (size * log.after) if method == "average" else task.row
+        nearest[t] = keys.argmin()
+        values[t] = keys[nearest[t]]
+    return nearest, values
+
+
+def _unite(method: str, task: RowTask, log: MergeLog) -> None:
+    k, x, y = task.merge, task.row, task.other
+    assert y is not None
+    a, b, size_a, size_b = log.a[k], log.b[k], log.size_a[k], log.size_b[k]
+    _apply(method, x, size_a, log, task.seen, k)
+    _apply(method, y, size_b, log, task.other_seen, k)
+    sizes = log.before.copy()
+    earlier = slice(log.rounds[-1], k)
+    sizes[log.a[earlier]] += log.before[log.b[earlier]]
+    x[:] = _joined(method, x, y, size_a, size_b, sizes, log.heights[k])
+    x[[a, b]] = np.inf
+    _apply(method, x, size_a + size_b, log, k + 1, log.count)
+
+
+def _apply(method: str, x: Array, size: float, log: MergeLog, first: int, last: int) -> None:
+    """Apply merges to a row of a cluster of this size, a round at a time."""
+    at = int(np.searchsorted(log.rounds, first, side="right"))
+    while first < last:
+        end = min(last, log.rounds[at] if at < len(log.rounds) else log.count)
+        own = slice(first, end)
+        a, b = log.a[own], log.b[own]
+        x[a] = _joined(method, x[a], x[b], log.size_a[own], log.size_b[own], size, log.heights[own])
+        x[b] = np.inf
+        first, at = end, at + 1
+
+
+def _joined(method: str, x: Array, y: Array, a: Any, b: Any, c: Any, height: Any) -> Array:
+    if method in ("single", "complete"):
+        return np.minimum(x, y) if method == "single" else np.maximum(x, y)
+    if method == "average":
+        return x + y
+    p, q = x.astype(np.float64), y.astype(np.float64)
+    value = 0.5 * (p + q) if method == "weighted" else ((a + c) * p + (b + c) * q - c * height) / (a + b + c)
+    rounded, least = value.astype(x.dtype), np.minimum(x, y)
+    low = (x != y) & (rounded <= least)
+    rounded[low] = np.nextafter(least[low], np.array(np.inf, dtype=x.dtype))
+    return rounded
+
+
+_FUNCTIONS = {np.dtype(np.float32): "dasrel_update_rows_f32", np.dtype(np.float64): "dasrel_update_rows_f64"}
+
+
+@cache
+def _native() -> Any | None:
+    """Return the compiled kernel, or None where it was not built or cannot run."""
+    library = kernels.vector_library()
+    if library is None or not hasattr(library, "dasrel_update_rows_f32"):
+        return None
+    for name in _FUNCTIONS.values():
+        kernels.typed(
+            library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 4
+        )
+    return library
+
+
+def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float] | None:
+    library = _native()
+    if library is None or not tasks:
+        return None
+    count, wide = len(tasks), len(tasks[0].row)
+    numbers = np.array(
+        [(task.row.ctypes.data, 0 if task.other is None else task.other.ctypes.data, task.seen, task.other_seen,
+          task.merge, task.slot) for task in tasks], dtype=np.int64,
+    ).T.copy()  # fmt: skip
+    nearest, values = np.empty(count, dtype=np.int64), np.empty(count)
+    done = getattr(library, _FUNCTIONS[tasks[0].row.dtype])(
+        METHODS.index(method), count, wide, *(of.ctypes.data for of in numbers), log.a.ctypes.data, log.b.ctypes.data,
+        log.size_a.ctypes.data, log.size_b.ctypes.data, log.heights.ctypes.data, log.rounds[-1] if log.rounds else 0,
+        log.count, log.before.ctypes.data, log.after.ctypes.data, nearest.ctypes.data, values.ctypes.data,
+    )  # fmt: skip
+    return (nearest, values) if done else None  # no memory: nothing was changed
