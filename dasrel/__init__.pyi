@@ -10,6 +10,12 @@ from dasrel.clustering.estimators import (
 )
 from dasrel.clustering.fit import cluster as cluster
 from dasrel.clustering.model import Model as Model
+from dasrel.clustering.oneclass import (
+    OneClass as OneClass,
+    OneClassRun as OneClassRun,
+    Typicality as Typicality,
+    one_class as one_class,
+)
 from dasrel.clustering.output import save_clustering as save_clustering
 from dasrel.clustering.planning import (
     ClusteringPlan as ClusteringPlan,

@@ -269,6 +269,13 @@ class Relation:
         """Return the kernel exp(-D / (2 sigma^2)); no longer a dissimilarity."""
         return self._then("gaussian", sigma)
 
+    def kernel_distance(self, sigma: float) -> Relation:
+        """Return the squared distances 2 - 2 exp(-D / (2 sigma^2)) in the space of the Gaussian kernel (F10 15).
+
+        `cluster` on it is clustering in kernel space, such as F10's possibilistic c-means (11 to 17) with rule pcm2.
+        """
+        return self._then("kernel-distance", sigma)
+
     def floor(self, value: float) -> Relation:
         """Return max(D, value) off the diagonal."""
         return self._then("floor", value)

@@ -27,6 +27,7 @@ import numpy as np
 from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.kernels import LONG, POINTER
+from dasrel.kernels.exponential import exponential
 from dasrel.util import Array
 from dasrel.vocabulary import is_similarity
 
@@ -34,13 +35,17 @@ PANEL_BYTES = 4 * 2**20
 WIDE = 48
 """Columns from which a product is bound by arithmetic. There, and where no view is applied, panels are four times as
 high: fewer sums to add, and a thread waits less often for the interpreter lock."""
-STEPS = ("power", "exponential", "log", "gaussian", "spread", "floor", "plus-power", "plus-exponential", "plus-log")
+STEPS = (
+    "power", "exponential", "log", "gaussian", "kernel-distance", "spread", "floor", "plus-power", "plus-exponential",
+    "plus-log",
+)  # fmt: skip
 """The elementwise steps that a view can be made of; D is the squared dissimilarity that reaches the step.
 
     power, a               D^a                              K14, power fit
     exponential, a         (1 - exp(-a sqrt(D)))^2          K14, exponential fit
     log, a                 log2(1 + sqrt(D)^a)^2            K14, log fit
     gaussian, s            exp(-D / (2 s^2))                a kernel, F10
+    kernel-distance, s     2 - 2 exp(-D / (2 s^2))          squared distances in that kernel's space, F10 (15)
     spread, b              D + b off the diagonal           K14, beta-spread
     floor, b               at least b off the diagonal
     plus-power, (g, a)     D + g D^a                        K14 (13), and so plus-exponential and plus-log
@@ -104,6 +109,13 @@ class View:
         """
         if self.is_identity:
             return values
+        if [step for step, _ in self.steps] == ["gaussian"] and not is_similarity(self.kind):
+            width = self.steps[0][1]
+            assert isinstance(width, float)
+            exponential(values, -1 / (2 * width * width), buffer, squared=self.kind == "distance")
+            if offset is not None:
+                buffer[np.arange(len(buffer)), offset + np.arange(len(buffer))] = 1
+            return buffer
         if self.kind == "squared-distance":
             np.copyto(buffer, values)
         elif self.kind == "distance":
@@ -134,8 +146,11 @@ class View:
             elif step in ("power", "exponential", "log"):
                 _fit(x, step, parameter)
             elif step == "gaussian":
+                exponential(x, -1 / (2 * parameter * parameter), x)
+            elif step == "kernel-distance":
                 x *= -1 / (2 * parameter * parameter)
-                np.exp(x, out=x)
+                np.expm1(x, out=x)
+                x *= -2
             elif step == "spread" and not on_diagonal:
                 x += parameter
             elif step == "floor" and not on_diagonal:

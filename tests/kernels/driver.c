@@ -33,6 +33,8 @@ int dasrel_read_pairs(const unsigned char *text, long size, const long *columns,
                       int *first, int *second, double *values, int *spans, long *found);
 void dasrel_count_pairs_by_block(const pairs_t *pairs, long *counts, unsigned char *own, unsigned char *ways);
 void dasrel_sort_pairs_by_block(const pairs_t *pairs, long *next, record_t *records);
+void dasrel_exponential_f32(const float *values, long stride, long rows, long columns, float factor, int squared,
+                            float *out, long out_stride);
 
 static int failures;
 
@@ -357,12 +359,33 @@ static void blocks_of_pairs(void)
     free(first), free(second), free(numbers), free(blocks), free(values), free(records);
 }
 
+static void exponentials(void)
+{
+    enum { ROWS = 7 };
+    for (long columns = 1; columns < 40; columns++)
+        for (int squared = 0; squared < 2; squared++) {
+            const size_t size = (size_t)(ROWS * columns) * sizeof(float);
+            float *x = block(size), *y = block(size);
+            for (long k = 0; k < ROWS * columns; k++) x[k] = (float)(random_number() * 30);
+            dasrel_exponential_f32(x, columns, ROWS, columns, squared ? -0.09f : 2.5f, squared, y, columns);
+            for (long k = 0; k < ROWS * columns; k++) {
+                const float z = (squared ? x[k] * x[k] : x[k]) * (squared ? -0.09f : 2.5f);
+                const double exact = exp((double)z);
+                CHECK(fabs(y[k] - exact) <= 2.4e-7 * exact, "exp(%g) is not %g", z, y[k]);
+            }
+            dasrel_exponential_f32(x, columns, ROWS, columns, squared ? -0.09f : 2.5f, squared, x, columns);
+            CHECK(!memcmp(x, y, size), "in place, %ld columns", columns);
+            free(x), free(y);
+        }
+}
+
 int main(void)
 {
     printf("%s-%d\n", dasrel_instruction_set(), dasrel_library_version());
     if (*dasrel_instruction_set()) {
         vectors_f32();
         vectors_f64();
+        exponentials();
     }
     if (!dasrel_prepare_pair_list()) return fputs("no lists of pairs on this machine\n", stderr), 1;
     decimals();
