@@ -10,12 +10,7 @@ from dasrel.clustering.estimators import (
 )
 from dasrel.clustering.fit import cluster as cluster
 from dasrel.clustering.model import Model as Model
-from dasrel.clustering.oneclass import (
-    OneClass as OneClass,
-    OneClassRun as OneClassRun,
-    Typicality as Typicality,
-    one_class as one_class,
-)
+from dasrel.clustering.oneclass import OneClass as OneClass, one_class as one_class
 from dasrel.clustering.output import save_clustering as save_clustering
 from dasrel.clustering.planning import (
     ClusteringPlan as ClusteringPlan,
@@ -28,6 +23,7 @@ from dasrel.clustering.runs import (
     RunResult as RunResult,
     grid as grid,
 )
+from dasrel.clustering.typicality import OneClassRun as OneClassRun, Typicality as Typicality
 from dasrel.clustering.validity import (
     Validity as Validity,
     silhouette_samples as silhouette_samples,

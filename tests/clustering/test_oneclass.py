@@ -8,7 +8,8 @@ import pytest
 import dasrel
 from dasrel.clustering import oneclass
 from dasrel.clustering.model import Model
-from dasrel.clustering.oneclass import OneClassRun, one_class, rejected_count, split_columns
+from dasrel.clustering.oneclass import one_class, split_columns
+from dasrel.clustering.typicality import OneClassRun, rejected_count
 from dasrel.errors import DasrelWarning, InputError, Stopped
 from dasrel.util import progress
 from tests.helpers import oneclass_oracle as oracle
