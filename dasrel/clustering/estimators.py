@@ -179,7 +179,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
         check_is_fitted(self)
-        if _is_plain(X):
+        if is_plain(X):
             X = validate_data(self, X, reset=False)
         return self.model_.predict_memberships(X, self_similarity=self_similarity)
 
@@ -191,24 +191,12 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     def _checked(self, X: Any) -> Any:
         """Check NumPy arrays, lists and data frames by scikit-learn's own functions; values are not copied."""
-        if self.kind is None and not _knows_its_kind(X):
-            raise InputError(
-                "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
-            )
-        if not _is_plain(X):
-            return X
-        X = validate_data(self, X)
-        if len(X) < max(2, self.n_clusters):
+        X = checked_array(self, X)
+        if is_plain(X) and len(X) < max(2, self.n_clusters):
             raise InputError(
                 f"n_samples={count_text(len(X), 'object')} cannot make"
                 f" n_clusters={count_text(self.n_clusters, 'cluster')};"
                 " give at least 2 objects, and no more clusters than objects"
-            )
-        if self.kind is not None and not is_similarity(self.kind) and X.min() < 0:
-            row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
-            raise InputError(
-                f"Negative values in data of kind {self.kind}: {X[row, column]:g} in row {row}, column {column}"
-                f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
             )
         return X
 
@@ -232,11 +220,33 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         return init if isinstance(init, Model) else np.asarray(init), 1
 
 
+def checked_array(estimator: Any, X: Any) -> Any:
+    """Check an array for an estimator with a `kind`, by scikit-learn's own functions; return other inputs as they are.
+
+    Cost: values are not copied.
+    """
+    kind = estimator.kind
+    if kind is None and not _knows_its_kind(X):
+        raise InputError(
+            "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
+        )
+    if not is_plain(X):
+        return X
+    X = validate_data(estimator, X)
+    if kind is not None and not is_similarity(kind) and X.min() < 0:
+        row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
+        raise InputError(
+            f"Negative values in data of kind {kind}: {X[row, column]:g} in row {row}, column {column}"
+            f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
+        )
+    return X
+
+
 def _knows_its_kind(X: Any) -> bool:
     return isinstance(X, (str, os.PathLike)) or hasattr(X, "kind")
 
 
-def _is_plain(X: Any) -> bool:
+def is_plain(X: Any) -> bool:
     """Return whether this is an array in memory: not a matrix, a path, or a chunked array, which is not copied."""
     return not (_knows_its_kind(X) or hasattr(X, "chunks"))
 

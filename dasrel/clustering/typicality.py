@@ -99,6 +99,10 @@ class Typicality:
         """Return (K v)(x) of a point of this log typicality: d = 2 - 2 (K v)(x) - half."""
         return (2 - self.half + self.eta * (log_typicality - self._log_scale)) / 2
 
+    def log_typicality_at(self, kernel_sum: Any) -> Any:
+        """Return the log typicality of a point with this (K v)(x)."""
+        return (2 * kernel_sum - 2 + self.half) / self.eta + self._log_scale if self.eta > 0 else -np.inf
+
     @property
     def density(self) -> Float:
         """f = u - u(far) (33), (n,), far a point away from all objects. Not a probability: its integral is not 1."""
@@ -126,20 +130,26 @@ class Typicality:
         """
         log_u = self.log_typicality
         order = np.lexsort((-np.arange(len(log_u)), log_u))
+        count, below = 0, float("inf")
         if isinstance(reject, str):
             score, least = log_u, 0.0
             if self.run.width is not None:
                 score = np.log(np.maximum(self.kernel_sums - self.weights, ALONE * self.weights))
                 least = np.log(10)
             low, high = np.quantile(score, [0.25, 0.75])
-            count = min(int((score < low - max(FAR * (high - low), least)).sum()), len(log_u) - 1)
+            fence = float(low - max(FAR * (high - low), least))
+            count = min(int((score < fence).sum()), len(log_u) - 1)
+            below = fence if self.run.width is None else self.log_typicality_at(np.exp(fence))
         else:
             count = rejected_count(reject, len(log_u))
         rejected = np.zeros(len(log_u), dtype=bool)
         rejected[order[:count]] = True
-        inside, outside = log_u[order[count]], log_u[order[count - 1]] if count else -np.inf
-        threshold = (inside + outside) / 2 if count else np.nextafter(inside, -np.inf)
-        return Cut(float(threshold), rejected, order)
+        inside = float(log_u[order[count]])
+        if count:
+            threshold = (inside + float(log_u[order[count - 1]])) / 2
+        else:  # for new objects; clearly below all that are known
+            threshold = min(below, inside - 1e-9 * (1 + abs(inside)))
+        return Cut(threshold, rejected, order)
 
     def model(self, relation: Relation, threshold: float | None = None) -> Model:
         """Return what predicts the typicality of new objects from their rows (28); see `Model.score_samples`."""

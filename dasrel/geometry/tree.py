@@ -287,18 +287,21 @@ class TreeJob:
         return Cost("tree", self.matrix.n_objects, Range(1, 1, 1), self.matrix.layout.total_bytes, needed)
 
 
-def forest_consumer(source: TileSource) -> Consumer:
-    """Return the consumer of `minimum_spanning_tree`, for a scan that others share; its result is a `Forest`."""
+def forest_consumer(source: TileSource, kept: NDArray[np.bool_] | None = None) -> Consumer:
+    """Return the consumer of `minimum_spanning_tree`, for a scan that others share; its result is a `Forest`.
+
+    With `kept`, (n,), it is the tree of these objects only, and None if there are fewer than two.
+    """
     layout, diagonal = source.layout, source.diagonal
 
-    def share(span: slice) -> Array | None:
-        return None if diagonal is None else diagonal[span]
+    def share(span: slice) -> tuple[Array | None, Array | None]:
+        return None if diagonal is None else diagonal[span], None if kept is None else kept[span]
 
     side = Plan(layout).group_side * layout.tile
     edge = layout.dtype.itemsize + 16
     # The transposed or compacted tile, for similarities also their view; light edges while they are sorted; two forests
     # while they are merged.
-    copies = 2 if diagonal is None else 3
+    copies = (2 if diagonal is None else 3) + (kept is not None)
     task = copies * layout.tile_bytes + spanning_forest.edge_memory(layout.tile) + 8 * 2 * side * edge
     return Consumer(
         _ForestKernel(source.kind), lambda parts: parts[0], share, part_bytes=2 * side * edge, task_memory=task,
@@ -310,24 +313,31 @@ def forest_consumer(source: TileSource) -> Consumer:
 class _ForestKernel:
     kind: str
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Array | None, Array | None]) -> Any:
+    def begin(self, plan: Plan, group: tuple[int, int], shares: Any) -> Any:
         return plan, shares, None
 
     def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (rows, columns), so_far = partial
-        weights = spanning_forest.seen_as_dissimilarity(
-            tile, self.kind,
-            None if rows is None else rows[plan.inside(i)],
-            None if columns is None else columns[plan.inside(j)],
-        )  # fmt: skip
-        found = spanning_forest.tile_forest(weights, plan.layout.span(i).start, plan.layout.span(j).start)
-        return plan, (rows, columns), found if so_far is None else spanning_forest.merged(so_far, found)
+        plan, shares, so_far = partial
+        inside = plan.inside(i), plan.inside(j)
+        row_self, column_self, of_rows, of_columns = (
+            None if one[k] is None else one[k][span] for k in (0, 1) for one, span in zip(shares, inside, strict=True)
+        )
+        weights = spanning_forest.seen_as_dissimilarity(tile, self.kind, row_self, column_self)
+        first = plan.layout.span(i).start, plan.layout.span(j).start
+        if of_rows is None or of_columns is None:
+            found = spanning_forest.tile_forest(weights, *first)
+        else:
+            rows, columns = first[0] + np.flatnonzero(of_rows), first[1] + np.flatnonzero(of_columns)
+            if min(len(rows), len(columns)) < (2 if i == j else 1):
+                return partial
+            found = spanning_forest.forest_of(weights, rows, columns, first)
+        return plan, shares, found if so_far is None else spanning_forest.merged(so_far, found)
 
     def parts(self, partial: Any) -> dict[int, Any]:
         return {0: partial[2]}
 
-    def combine(self, first: Forest, second: Forest) -> Forest:
-        return spanning_forest.merged(first, second)
+    def combine(self, first: Forest | None, second: Forest | None) -> Forest | None:
+        return spanning_forest.merged(first, second) if first and second else first or second
 
 
 _BLOCK_BYTES = 64 * 2**20  # columns are processed in blocks of this size

@@ -297,6 +297,18 @@ def tile_forest(weights: Array, rows: int, columns: int) -> Forest:
     return Forest(w, i + rows, j + columns, (top, a + rows, b + columns))
 
 
+def forest_of(weights: Array, rows: Array, columns: Array, first: tuple[int, int]) -> Forest:
+    """Return the forest of some objects of a tile, at least two; `first` are the objects of its first row and column.
+
+    Cost: a copy of their part of the tile.
+    """
+    on_diagonal = first[0] == first[1]
+    part = weights[np.ix_(rows - first[0], columns - first[1])]
+    w, i, j = spanning_tree(part, on_diagonal)
+    top, a, b = largest_pair(part, on_diagonal)
+    return Forest(w, rows[i], columns[j], (top, int(rows[a]), int(columns[b])))
+
+
 def merged(first: Forest, second: Forest) -> Forest:
     """Return the minimum spanning forest of the union of two. Cost: the sorting of their edges."""
     larger = min(first.largest, second.largest, key=lambda top: (-top[0], top[1:]))

@@ -83,7 +83,7 @@ def figure_1(seed=0):
     angle = rng.uniform(0.1 * math.pi, 0.9 * math.pi, 60)
     banana = np.column_stack([-4 + 3 * np.cos(angle), -7 + 3 * np.sin(angle)]) + rng.normal(0, 0.2, (60, 2))
     angle = rng.uniform(0, 2 * math.pi, 80)
-    ring = np.column_stack([5 + 2.5 * np.cos(angle), 5 + 2.5 * np.sin(angle)]) + rng.normal(0, 0.2, (80, 2))
+    ring = np.column_stack([5 + 2 * np.cos(angle), 5 + 2 * np.sin(angle)]) + rng.normal(0, 0.2, (80, 2))
     noise = rng.uniform(-10, 10, (30, 2))
     truth = np.repeat([0, 1, 2, 3, 4, 5, -1], [30, 30, 30, 30, 60, 80, 30])
     return np.concatenate([*discs, banana, ring, noise]), truth
