@@ -8,7 +8,7 @@ serves every run and every parameter value at once.
     Cluster          cluster, grid, Run; save_clustering; plan_clustering (what it would cost)
     Build a tree     linkage (agglomerative clustering; cut the result, draw it)
     Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM
-    Judge it         validity (indices of any partitions), silhouette_samples
+    Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           minimum_spanning_tree, ultrametric, matrix_image, partition_picture
     Take it out      export_matrix

@@ -1,6 +1,7 @@
 """The public names of dasrel, each with its home. `__init__.py` reads this file and imports a name on first use."""
 
 from dasrel.clustering.agglomerative import linkage as linkage
+from dasrel.clustering.comparison import Comparison as Comparison, compare as compare
 from dasrel.clustering.detector import OneClusterPCM as OneClusterPCM
 from dasrel.clustering.estimators import (
     EntropyFuzzyCMeans as EntropyFuzzyCMeans,

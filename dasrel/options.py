@@ -249,10 +249,15 @@ _repair = partial(option, panel=REPAIRS)
 class Policy:
     """How to repair flaws of the input. A flaw without a repair is an error; repairs are recorded in the store."""
 
-    symmetrize: Literal["error", "mean", "max"] = _repair(
-        "error", "One value for pairs that have two.", implied="error"
+    symmetrize: Literal["error", "mean", "mean-square", "max"] = _repair(
+        "error",
+        "One value for pairs that have two. The objective of a clustering stays that of both values with mean-square"
+        " for kind distance, and with mean for the other kinds.",
+        implied="error",
     )
-    """How a pair whose two values differ becomes one value."""
+    """How a pair whose two values differ becomes one value: their mean, the root of the mean of their squares (for
+    kind distance only), or the larger. Objectives depend on the mean of the squared dissimilarities (F09 2.3), which
+    "mean-square" keeps for kind distance and "mean" for the other kinds."""
     missing: Literal["error", "max"] | float = _repair(
         "error",
         "A value for pairs that have none.",
@@ -273,7 +278,7 @@ class Policy:
     """Which value is used when a list of pairs names the same ordered pair more than once."""
 
     def __post_init__(self) -> None:
-        _one_of("symmetrize", self.symmetrize, ("error", "mean", "max"))
+        _one_of("symmetrize", self.symmetrize, ("error", "mean", "mean-square", "max"))
         _one_of("diagonal", self.diagonal, ("error", "zero"))
         _one_of("duplicates", self.duplicates, ("error", "mean", "min", "max", "last"))
         if isinstance(self.missing, str):
@@ -289,6 +294,11 @@ class Policy:
 
     def check_kind(self, kind: str) -> None:
         """Raise if a repair has no meaning for this kind of matrix."""
+        if self.symmetrize == "mean-square" and kind != "distance":
+            raise InputError(
+                f"symmetrize mean-square is for kind distance, whose values are squared later, not for kind {kind}",
+                remedy="say {Policy.symmetrize=mean}, which keeps the objective here",
+            )
         if is_similarity(kind):
             for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
                                ("clip_negative", self.clip_negative == 0)):  # fmt: skip
@@ -444,7 +454,12 @@ class RunOptions:
     init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")
     random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
     max_iter: int = _run(300, "Maximum number of iterations.", least=1)
-    tol: float = _run(1e-5, "Converged when no membership changes by more than this.", least=0)
+    tol: float = _run(
+        1e-5,
+        "Converged when no membership changes by more than this; for hard, also when fewer than this share of the"
+        " objects change their cluster in three iterations one after the other.",
+        least=0,
+    )
     on_negative: Literal["error", "heal"] = _run(
         "error", "If a squared distance to a centre is negative: stop, or heal (add a constant to the matrix)."
     )
@@ -461,6 +476,8 @@ class RunOptions:
     )
     norm: float | None = _run(None, "p-norm of the change; the largest change if not given.", metavar="P", least=1)
     accelerate: bool = _run(True, "Accelerate the iteration: fewer scans, other intermediate results.")
+    history: bool = _run(False, "Write the largest change of a membership at each iteration of every run: history.csv.")
+    race: bool = _run(False, "Stop runs early that, as they fall, cannot become the best of their setting any more.")
 
     def __post_init__(self) -> None:
         for name, takers in TAKES.items():
@@ -468,9 +485,11 @@ class RunOptions:
                 raise InputError(f"{name} is for {' and '.join(takers)}, not {', '.join(self.rule)}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as `dasrel.clustering.job.make_runs` takes them; numbers that are None are left out."""
-        optional = {*TAKES, "norm"}
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
+        """Return the values as `dasrel.clustering.job.make_runs` takes them, without some that are not given."""
+        not_given = {**dict.fromkeys([*TAKES, "norm"]), "history": False, "race": False}
+        return {
+            name: value for name, value in asdict(self).items() if name not in not_given or value != not_given[name]
+        }
 
 
 NOT_CONVERGED = 3

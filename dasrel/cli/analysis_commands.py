@@ -1,4 +1,4 @@
-"""Commands that analyse a store: cluster, plan, predict, validity, spectrum, euclideanize, tree, image."""
+"""Commands that analyse a store: cluster, plan, predict, validity, compare, spectrum, euclideanize, tree, image."""
 
 from __future__ import annotations
 
@@ -121,11 +121,10 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         for one in settings:
             suffix = "" if one["converged"] else ", not converged"
             suffix += ", clusters coincide or are empty" if one in unsound else ""
-            sizes = " ".join(f"{size:,}" for size in one["sizes"])
             quality = one["validity"] or {}
             indices = [name for name in ("fuzzy_silhouette", "silhouette", "xie_beni") if quality.get(name) is not None]
             texts = [f"{name.replace('_', ' ')} {quality[name]:.3f}" for name in indices]
-            lines.append((one["folder"], f"{', '.join(texts)}, sizes {sizes}{suffix}"))
+            lines.append((one["folder"], f"{', '.join(texts)}, sizes {_sizes(one)}{suffix}"))
         if recommended is not None:
             lines.append(("recommended", f"{recommended['folder']}: {recommended['reason']}"))
         return lines
@@ -148,10 +147,24 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("objective", f"{one['objective']:.8g}"),
         *_silhouette_line(one, recommended),
-        ("sizes", " ".join(f"{size:,}" for size in one["sizes"])),
+        *_modes_line(one),
+        ("sizes", _sizes(one)),
         ("medoids", " ".join(shown(name) for name in one["medoids"])),
         ("border", f"{count_text(one['border'], 'object')} with a largest membership below {border:g}"),
     ]
+
+
+def _modes_line(one: dict[str, Any]) -> list[tuple[str, str]]:
+    count = one.get("n_modes")  # not in results of earlier versions
+    if count is None or count == one["n_clusters"]:
+        return []
+    return [("modes", f"{one['n_clusters']} clusters ended in {count_text(count, 'mode')}")]
+
+
+def _sizes(one: dict[str, Any]) -> str:
+    """Return the sizes of the clusters; clusters in one mode count once."""
+    modes = one.get("modes") or range(one["n_clusters"])
+    return " ".join(f"{size:,}" for k, (size, mode) in enumerate(zip(one["sizes"], modes, strict=True)) if k == mode)
 
 
 def _silhouette_line(one: dict[str, Any], recommended: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -208,8 +221,9 @@ def predict_command(
     found = read_rows(rows, checksum=False)
     names = found.ids if reading.ids is None else given_ids(reading)
     memberships = known.predict_memberships(found, self_similarity=self_similarity)
-    save_predictions(out, memberships, names, force=force)
-    sizes = np.bincount(memberships.argmax(axis=1), minlength=known.n_clusters).tolist()
+    labels = known.labels(memberships)
+    save_predictions(out, memberships, labels, names, force=force)
+    sizes = np.bincount(labels, minlength=known.n_clusters).tolist()
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
     lines = [("wrote", shown(out, limit=400)), ("objects", f"{len(memberships):,}")]
     console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
@@ -245,6 +259,35 @@ def validity_command(
     with console.at(runtime):
         found = prepare_validity(store, labels, options, out=out, force=force).run()
     console.result({**found, "seconds": console.seconds}, validity_lines(found))
+
+
+COMPARED = (
+    "A result of `dasrel cluster`, such as OUT or OUT/best; or a file of labels (CSV, .npy) or memberships (.npy)."
+)
+
+
+@command
+def compare_command(
+    console: Console,
+    *,
+    a: Annotated[str, typer.Argument(metavar="A", help=COMPARED)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one, of the same objects.")],
+    options: Annotated[ValidityOptions, Selection(ValidityOptions, "fuzzifier")],
+    out: Annotated[
+        Path | None,
+        option("--out -o", "Write the objects that moved as a CSV file.", WRITING, metavar="MOVED.csv"),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Compare two results A and B of the same objects: what moved, KL, max |dU|, adjusted Rand index; no scan."""
+    from dasrel.clustering.comparison import compare_files, comparison_lines
+    from dasrel.util.results import check_file
+
+    if out is not None:
+        check_not_input(out, a, b)
+        check_file(out, force=force)
+    found = compare_files(a, b, fuzzifier=options.fuzzifier, out=out)
+    console.result({**found, "seconds": console.seconds}, comparison_lines(found))
 
 
 WORKERS = "Workers to plan for"

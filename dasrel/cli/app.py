@@ -149,6 +149,7 @@ COMMANDS = {
     "plan": analysis_commands.plan_command,
     "predict": analysis_commands.predict_command,
     "validity": analysis_commands.validity_command,
+    "compare": analysis_commands.compare_command,
     "spectrum": analysis_commands.spectrum_command,
     "euclideanize": analysis_commands.euclideanize_command,
     "tree": analysis_commands.tree_command,

@@ -1,4 +1,4 @@
-"""Bundles: the runs that share scans. One run's iteration, the loop over all runs, the split by memory.
+"""Bundles: the runs that share scans. One run's iteration, when it ends, its result, and the loop over all runs.
 
 At centres V (weights of the objects) an iteration takes the distances d to them, the memberships U' that are best at
 these distances, and the centres V' of U'. What is reported of a run, at the end and in its history, belongs to one
@@ -15,8 +15,9 @@ A bundle is any mixture of runs that take part in the same scans:
     scans in all      = the sum of that over bundles + scans for entropy_weight="auto" (1 to `LANCZOS_SCANS`, once for
                         all runs, if any needs it)
 
-All runs are in one bundle unless memory forbids it. The iterations of pcm1 and pcm2 include those of the fcm2 run that
-they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see `first_starts`.
+All runs are in one bundle unless memory forbids it (`bundle_memory`). The iterations of pcm1 and pcm2 include those of
+the fcm2 run that they begin with. Random, given and warm starts cost no scan; "rows" and "k-means++" read rows, see
+`first_starts`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,17 +35,17 @@ from dasrel.clustering import rules
 from dasrel.clustering.model import Model
 from dasrel.clustering.rules import Rule, Weights
 from dasrel.clustering.runs import Run, RunResult, Start
-from dasrel.engine.relation import LeftProducts, Relation, product_shape
-from dasrel.engine.scan import Plan, brought_here, needed_memory, needed_on_worker
-from dasrel.engine.worker_cache import WorkerMemory
-from dasrel.errors import InputError, MemoryLimitError
-from dasrel.util import Float, limits, parallel, progress
-from dasrel.util.text import count_text, size_text
+from dasrel.engine.relation import LeftProducts, Relation
+from dasrel.errors import InputError
+from dasrel.util import Float, limits, progress
+from dasrel.util.text import count_text
 
-LANCZOS_BLOCK = 4
-"""Columns of a Lanczos step."""
-LANCZOS_SCANS = 10
-"""Most scans that entropy_weight="auto" takes, once for all runs, before the first iteration."""
+STEADY_STEPS = 3
+"""Iterations in which fewer than the share `tol` of the objects change their cluster, for hard to have converged."""
+RACE_STEPS = 5
+"""Iterations over which the fall of an objective is measured, twice, to estimate how far it will still fall."""
+RACE_MARGIN = 10.0
+"""How many times that estimate a run must be behind to be stopped."""
 PLAIN_STEPS = 10
 """Steps before acceleration begins: far from the end, extrapolating leads to other optima."""
 _PLAIN = (
@@ -52,8 +53,6 @@ _PLAIN = (
     *("rises", "rejected", "stopped_by_negatives", "first_converged", "_score", "_comparable", "_anchor"),
 )
 """The fields of a run's state that a checkpoint holds as they are."""
-IndexedRuns = list[tuple[int, Run]]
-"""Runs of a bundle, each with its position in the list of all runs."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +151,9 @@ class RunState:
         self.eta = run.init.eta if isinstance(run.init, Model) and run.is_possibilistic else None
         self.n_iter = self.n_iter_here = 0
         self.history: list[float] = []
+        self.changes: list[float] = []
+        self.steady = 0
+        """Iterations one after the other in which few objects have changed their cluster, for hard."""
         self.reseeded = self.negatives = self.rises = self.rejected = 0
         self.stopped_by_negatives = 0
         self.first_converged = True
@@ -167,6 +169,8 @@ class RunState:
             "place": self.index,
             **{name: getattr(self, name) for name in _PLAIN},
             "history": np.array(self.history),
+            "changes": np.array(self.changes),
+            "steady": self.steady,
             "W": list(self.W),
             "fallback": None if fallback is None else [list(fallback[0]), fallback[1], fallback[2]],
         }
@@ -179,6 +183,8 @@ class RunState:
         for name in _PLAIN:
             setattr(state, name, stored[name])
         state.history = stored["history"].tolist()
+        state.changes = stored["changes"].tolist() if "changes" in stored else []  # earlier versions had neither
+        state.steady = stored.get("steady", 0)
         state.W = Weights(*stored["W"])
         back = stored["fallback"]
         state._fallback = None if back is None else (Weights(*back[0]), back[1], back[2])
@@ -189,10 +195,12 @@ class RunState:
         """The rule of the present phase."""
         return "fcm2" if self.first else self.run.rule
 
-    def advance(self, Y: Float, context: BundleContext, mean_distance: float | None) -> FinishedRun | None:
+    def advance(
+        self, Y: Float, context: BundleContext, mean_distance: float | None, best: float | None = None
+    ) -> FinishedRun | None:
         """Do one iteration, given Y = D V (1, c, n), which is overwritten; return the result if it was the last one.
 
-        `mean_distance` is the mean of D, where a run has eta="overall".
+        `mean_distance` is the mean of D, where a run has eta="overall"; `best` is the score to beat, in a race.
         """
         self.n_iter += 1
         self.n_iter_here += 1
@@ -216,6 +224,7 @@ class RunState:
             self.eta = self._spreads(self.U, self.W.V, d, mean_distance)
 
         U, W, objective = update(self._rule(), d)
+        before = self._fallback[1] if self.U is None and self._fallback is not None else self.U
         slack = context.slack(self.beta) + 1e-14 * abs(objective)
         if self._fallback is not None:
             if not objective <= self._fallback[2] + slack:
@@ -225,19 +234,24 @@ class RunState:
         elif self._comparable and objective > self.history[-1] + slack:
             self.rises += 1
         self.history.append(objective)
+        if self.run.history:
+            self.changes.append(np.nan if before is None else float(rules.change(U, before)[0]))
         self._comparable = True
 
         own = self._own_distances(U, d) if W.empty.any() else None
         reseed = own is not None and float(own.max()) > small
-        converged = not reseed and self._change(U, W) < self.run.tol
-        if converged or self.n_iter_here >= self.run.max_iter:
+        self._count_steady(U, before, reseed=reseed)
+        converged = not reseed and (self._change(U, W) < self.run.tol or self.steady >= STEADY_STEPS)
+        stopped = not converged and best is not None and self._cannot_win(best)
+        if converged or stopped or self.n_iter_here >= self.run.max_iter:
             shift = float(W.mass.sum() - (W.mass * W.norms).sum())  # A - B, F09 40 and 41
             score = objective - 0.5 * (self.beta - self.beta_given) * shift
             if self.first:
                 self._begin_possibilistic(U, d, score, converged, mean_distance)
                 return None
             present = np.bincount(U[0].argmax(axis=0), minlength=len(U[0]))
-            return self._finished(U, d, half, objective, score, converged, int((present == 0).sum()))
+            finished = self._finished(U, d, half, objective, score, converged, int((present == 0).sum()))
+            return replace(finished, result=replace(finished.result, stopped_early=True)) if stopped else finished
         if reseed and own is not None:
             U, W = self._reseed(U, W, own, small)
         self._move(U, W, objective, plain=reseed)
@@ -290,6 +304,32 @@ class RunState:
         if self.run.stop == "weights":
             return float(rules.change(W.V, self.W.V, p=self.run.norm)[0])
         return np.inf if self.U is None else float(rules.change(U, self.U, p=self.run.norm)[0])
+
+    def _count_steady(self, U: Float, before: Float | None, *, reseed: bool) -> None:
+        """Count the iterations of hard in which fewer than the share `tol` of the objects change their cluster."""
+        if self.rule != "hard" or self.run.stop != "memberships" or self.run.tol * U.shape[2] <= 1:
+            return  # fewer than one object is none, which is tested anyway
+        few = False
+        if before is not None and not reseed:
+            changed = np.count_nonzero(rules.labels(U) != rules.labels(before))
+            few = changed < self.run.tol * U.shape[2]
+        self.steady = self.steady + 1 if few else 0
+
+    def _cannot_win(self, best: float) -> bool:
+        """Return whether the score of this run will end above `best`; see `Run.race`."""
+        if self.first or self.run.eta_refit:
+            return False
+        if self._score is not None:
+            return self._score > best
+        is_smooth = not (self.reseeded or self.rises or self.negatives or self.beta != self.beta_given)
+        if self.run.is_possibilistic or not is_smooth or len(self.history) <= 2 * RACE_STEPS:
+            return False
+        first, middle, last = (self.history[-1 - steps] for steps in (2 * RACE_STEPS, RACE_STEPS, 0))
+        early, late = first - middle, middle - last
+        if not 0 <= late < early:
+            return False
+        left = late * late / (early - late)  # late (q + q^2 + ...) with q = late / early
+        return last - RACE_MARGIN * max(left, late) > best
 
     @staticmethod
     def _own_distances(U: Float, d: Float) -> Float:
@@ -347,17 +387,18 @@ class RunState:
     def _finished(
         self, U: Float, d: Float, half: Float, objective: float, score: float, converged: bool, empty: int
     ) -> FinishedRun:
+        fuzzy = None if self.run.is_possibilistic else U[0]
+        coincident = [] if self.run.rule == "hard" else _coincident_clusters(d[0], fuzzy)
+        modes = _modes(self.run.n_clusters, coincident) if self.run.is_possibilistic else None
         result = RunResult(
             run=self.run, converged=converged and self.first_converged, n_iter=self.n_iter, objective=objective,
             score=score if self._score is None else self._score, history=tuple(self.history),
             entropy=float(rules.entropy(U)[0]), membership_sums=tuple(U[0].sum(axis=1).tolist()), beta=self.beta,
             entropy_weight=self.entropy_weight, eta=None if self.eta is None else tuple(self.eta.tolist()),
             flat=bool(rules.is_flat(U)[0]),
-            coincident_clusters=0
-            if self.run.rule == "hard"
-            else _coincident_clusters(d[0], None if self.run.is_possibilistic else U[0]),
+            coincident_clusters=len(coincident), modes=modes,
             reseeded=self.reseeded, empty=empty, negative_distances=self.negatives, rises=self.rises,
-            rejected=self.rejected,
+            rejected=self.rejected, changes=tuple(self.changes),
         )  # fmt: skip
         return FinishedRun(self.index, result, U[0], d[0], self.W.V[0], half[0])
 
@@ -366,18 +407,28 @@ SAME_MEMBERS = 0.95
 """Cosine of the memberships of two clusters above which they coincide: both have the same objects, by halves."""
 
 
-def _coincident_clusters(d: Float, U: Float | None) -> int:
-    """Return the number of pairs of clusters that have nearly the same distances, or memberships if given; (c, n)."""
+def _coincident_clusters(d: Float, U: Float | None) -> list[tuple[int, int]]:
+    """Return the pairs of clusters that have nearly the same distances, or memberships if given; (c, n)."""
     near = 0.01 * float(d.max() - d.min())
     cosines = np.zeros((len(d), len(d)))
     if U is not None:
         unit = U / np.maximum(np.linalg.norm(U, axis=1, keepdims=True), np.finfo(float).tiny)
         cosines = unit @ unit.T
-    return sum(
-        cosines[i, j] > SAME_MEMBERS or float(np.abs(d[i] - d[j]).max()) <= near
+    return [
+        (i, j)
         for i in range(len(d))
         for j in range(i)
-    )
+        if cosines[i, j] > SAME_MEMBERS or float(np.abs(d[i] - d[j]).max()) <= near
+    ]
+
+
+def _modes(count: int, coincident: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Return for each cluster the first one that is connected with it by coincident pairs."""
+    first = list(range(count))
+    for i, j in coincident:
+        low, high = sorted((first[i], first[j]))
+        first = [low if at == high else at for at in first]
+    return tuple(first)
 
 
 @lru_cache(maxsize=4096)
@@ -441,6 +492,7 @@ def run_bundle(
     on_step: Callable[[Bundle], None],
     stats: BundleStats,
     memory: int,
+    best_score: Callable[[Run], float | None] = lambda _: None,
 ) -> None:
     """Iterate all runs together until the last has ended; a run that ends is delivered and its columns are dropped.
 
@@ -454,6 +506,8 @@ def run_bundle(
         Called after every iteration that is not the last.
     memory
         Bytes that the scans may use, besides the arrays of the runs.
+    best_score
+        Returns the score that a run has to beat, for those with `race`; None where there is none yet.
 
     Cost: as many scans as the slowest run has iterations.
     """
@@ -491,7 +545,8 @@ def run_bundle(
 
             def step(k: int) -> FinishedRun | None:
                 span = slice(ends[k] - widths[k], ends[k])  # noqa: B023 - called before the next round
-                return active[k].advance(Y[None, span], context, bundle.mean_distance)  # noqa: B023
+                best = best_score(active[k].run) if active[k].run.race else None  # noqa: B023
+                return active[k].advance(Y[None, span], context, bundle.mean_distance, best)  # noqa: B023
 
             threaded = total * n > _SMALL_UPDATE
             finished = list((pool.map if threaded else map)(step, range(len(active))))
@@ -521,110 +576,3 @@ def _refuse_negatives(active: Sequence[RunState]) -> None:
         remedy="say {on_negative=heal} (NERFCM), or {spread=BETA} (-2 lambda_1, lambda_1 the smallest eigenvalue of"
         " -1/2 P D P, always suffices), or Euclideanise the matrix",
     )
-
-
-def split_by_memory(
-    relation: Relation,
-    runs: Sequence[Run],
-    *,
-    keep_all: bool = False,
-    memory: int | str | None = None,
-    workers: WorkerMemory | None = None,
-    has_terms: bool | None = None,
-) -> tuple[list[IndexedRuns], int]:
-    """Return bundles of runs, in order, as wide as memory allows, and the bytes that their scans may take.
-
-    A column takes in the caller: memberships and weights (16 n bytes, and 24 n more if accelerated), their copy in
-    the matrix's precision, and the memory of the scan. The best run of every setting, or every run, is kept besides
-    (24 n c bytes each).
-
-    Parameters
-    ----------
-    workers
-        The workers to plan for; by default those of the active client. None of either: the scan runs on threads here.
-    has_terms
-        Whether the relation has terms, which are added in float64; by default those of `relation` count.
-
-    Cost: none.
-    """
-    limit = limits.memory_limit(memory)
-    n, item = relation.n_objects, relation.matrix.dtype.itemsize
-    of_scan = _scan_memory(relation)
-    keeping = [run.n_clusters for run in (runs if keep_all else {run.setting: run for run in runs}.values())]
-    kept = 24 * n * sum(keeping)
-    widest = max(run.n_clusters for run in runs)
-    update = 4 * 8 * n * widest * min(limits.thread_count(waiting=False), len(runs))
-    if workers is None:
-        client = parallel.active_client()
-        workers = {} if client is None else limits.worker_memory(client)
-    column_bytes = 8 if (bool(relation.terms) if has_terms is None else has_terms) else item
-
-    def needed(columns: int, held: int) -> int:
-        (fixed, task), _, brought = of_scan(columns)
-        return held + fixed + (brought if workers else task)
-
-    def fits(columns: int, held: int) -> bool:
-        _, (task, beside), _ = of_scan(columns)
-        there = all(not most or task * threads + beside <= most for most, threads in workers.values())
-        return there and needed(columns, held) <= limit
-
-    bundles: list[IndexedRuns] = [[]]
-    columns, held = 0, kept + update
-    most_held = held
-    extra = int(any(run.eta == "overall" for run in runs))
-    for index, run in enumerate(runs):
-        mine = n * run.n_clusters * (16 + column_bytes + (24 if run.accelerate else 0))
-        if bundles[-1] and not fits(columns + run.n_clusters + extra, held + mine):
-            bundles.append([])
-            columns, held = 0, kept + update
-        if not bundles[-1] and not fits(run.n_clusters + extra, held + mine):
-            _, (task, there), _ = of_scan(run.n_clusters + extra)
-            limits.check_workers(
-                workers, task, f"a scan for one run of {count_text(run.n_clusters, 'cluster')}", kept=there
-            )
-            raise MemoryLimitError(
-                f"one run of {count_text(run.n_clusters, 'cluster')} on {count_text(n, 'object')} needs"
-                f" {size_text(needed(run.n_clusters + extra, held + mine))}"
-                f" ({size_text(kept)} of it for {count_text(len(keeping), 'kept result')}) and the limit is"
-                f" {size_text(limit)}",
-                remedy="raise {memory}, keep fewer results, or use smaller tiles",
-            )
-        bundles[-1].append((index, run))
-        columns += run.n_clusters
-        held += mine
-        most_held = max(most_held, held)
-    return bundles, limit - most_held
-
-
-def eigenvalue_memory(n: int) -> int:
-    """Return the bytes of the basis in the search for entropy_weight="auto"."""
-    return 8 * n * LANCZOS_BLOCK * (2 * LANCZOS_SCANS + 8)
-
-
-def check_eigenvalue_memory(relation: Relation, *, memory: int | str | None = None) -> None:
-    """Raise if the search for entropy_weight="auto" does not fit into memory."""
-    limit, n = limits.memory_limit(memory), relation.n_objects
-    (fixed, task), _, _ = _scan_memory(relation)(LANCZOS_BLOCK)
-    needed = eigenvalue_memory(n) + fixed + (0 if parallel.active_client() is not None else task)
-    if needed > limit:
-        raise MemoryLimitError(
-            f"the automatic entropy weight needs {size_text(needed)} for {count_text(n, 'object')} and the limit is"
-            f" {size_text(limit)}",
-            remedy="raise {memory}, or say {entropy_weight=NUMBER}",
-        )
-
-
-def _scan_memory(relation: Relation) -> Callable[[int], tuple[tuple[int, int], tuple[int, int], int]]:
-    """Return a function of the number of columns: the bytes of a scan.
-
-    (in the caller, in one task here), (in one task on a worker, besides on that worker), in the caller for the parts
-    that workers send.
-    """
-    source: Any = relation.matrix
-
-    @cache
-    def needed(columns: int) -> tuple[tuple[int, int], tuple[int, int], int]:
-        wide = [product_shape(source, [(relation.view, columns)])]
-        return needed_memory(source, wide), needed_on_worker(source, wide), brought_here(Plan(source.layout), wide)
-
-    return needed

@@ -162,8 +162,7 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
         """Return the cluster of largest membership of each new object, (k,); see `predict_memberships`."""
-        labels: NDArray[np.intp] = self.predict_memberships(X, self_similarity=self_similarity).argmax(axis=1)
-        return labels
+        return self.model_.labels(self.predict_memberships(X, self_similarity=self_similarity))
 
     def predict_memberships(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
         """Return the memberships (k, c) of k new objects in the clusters found.

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasrel.clustering.bundle import FinishedRun, check_eigenvalue_memory, starting_spread
+from dasrel.clustering.bundle import FinishedRun, starting_spread
+from dasrel.clustering.bundle_memory import check_eigenvalue_memory
 from dasrel.clustering.ladder import (
     automatic_parameter,
     begins_with_fcm2,
@@ -294,7 +295,7 @@ class _Stages:
 def _key(run: Run) -> tuple[Any, ...]:
     """Return what tells runs apart that are made together: pcm1, pcm2 and fcm2 may want the same fcm2 run."""
     init = run.init if isinstance(run.init, str) else id(run.init)
-    how = (run.max_iter, run.tol, run.stop, run.norm, run.accelerate)
+    how = (run.max_iter, run.tol, run.stop, run.norm, run.accelerate, run.history, run.race)
     return (*run.setting, *how, init, run.random_state, run.restart)
 
 
@@ -316,7 +317,7 @@ def _after(result: RunResult, before: _Winner) -> RunResult:
 
 def _grouping(finished: FinishedRun) -> Grouping:
     run = finished.result.run
-    return Grouping.of_memberships(f"run {finished.index}", finished.U, run.theta)
+    return Grouping.of_memberships(f"run {finished.index}", finished.U, run.theta, finished.result.modes)
 
 
 class _Warnings:
@@ -355,7 +356,7 @@ def _check_results(
     def bad(test: Any) -> list[int]:
         return those(lambda r: test(r) and test(chosen[r.run.setting]))
 
-    tell(those(lambda r: not r.converged), "did not converge", "raise {max_iter} or {tol}")
+    tell(those(lambda r: not (r.converged or r.stopped_early)), "did not converge", "raise {max_iter} or {tol}")
     if eigenvalue is not None:
         above = those(lambda r: r.run.rule == "fcm2" and r.entropy_weight > 2 * (eigenvalue + r.beta / 2) / n)
         tell(above, "have an entropy weight above the value at which U = 1/c attracts, 2 lambda_max / n")
@@ -385,6 +386,7 @@ def _partition(relation: Relation, finished: FinishedRun) -> Partition:
         rule=run.rule, V=finished.V, half=finished.half, kind=source.kind, ids=np.array(source.ids, dtype=object),
         beta=result.beta, fuzzifier=fuzzifier, entropy_weight=result.entropy_weight if run.rule == "fcm2" else None,
         eta=None if result.eta is None else np.array(result.eta), steps=relation.view.steps,
+        modes=result.modes,
         diagonal=None if diagonal is None else np.asarray(diagonal), has_terms=bool(relation.terms),
     )  # fmt: skip
     return Partition(result, finished.U.T, finished.d.T, model)

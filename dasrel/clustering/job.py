@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from dasrel.clustering import rules
 from dasrel.clustering.bundle import unspread
 from dasrel.clustering.fit import cluster
-from dasrel.clustering.model import Model
-from dasrel.clustering.output import Draw, load_memberships, load_model, write_clustering
+from dasrel.clustering.model import Model, mode_labels
+from dasrel.clustering.output import MOST_IDS, Draw, load_memberships, load_model, write_clustering
 from dasrel.clustering.result import Clustering
-from dasrel.clustering.runs import Partition, Run, grid
+from dasrel.clustering.runs import LATER, Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
@@ -185,9 +185,10 @@ def make_runs(options: dict[str, Any]) -> list[Run]:
     ----------
     options
         Lists of `rule`, `n_clusters` and `init`, lists of the parameters that rules take where they are given, and
-        `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`; perhaps `stop` and `norm`.
+        `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`; perhaps `stop`, `norm`,
+        `history` and `race`.
     """
-    names = ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate", "stop", "norm")
+    names = ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate", "stop", "norm", *LATER)
     common = {name: options[name] for name in names if name in options}
     runs = []
     for rule in options["rule"]:
@@ -225,10 +226,6 @@ def _warm_run(options: dict[str, Any], previous: Previous) -> Run:
     return previous.run(runs[0])
 
 
-MOST_IDS = 10
-"""Ids in a report; the table has all of them."""
-
-
 @dataclass(frozen=True, eq=False)
 class Moves:
     """The changes of memberships from one result to the next, of the same clusters."""
@@ -243,11 +240,13 @@ class Moves:
     """Memberships of all objects now, (n, c)."""
     order: tuple[int, ...]
     """For each cluster, its number before the renumbering."""
+    modes: tuple[int, ...] | None = None
+    """Clusters of pcm1 and pcm2 that coincide now; see `Model.modes`."""
 
     @property
     def moved(self) -> NDArray[np.intp]:
         """Positions in the earlier result of the objects that changed their cluster."""
-        return np.flatnonzero(self.before.argmax(axis=1) != self.now[self.positions].argmax(axis=1))
+        return np.flatnonzero(self._labels(self.before) != self._labels(self.now[self.positions]))
 
     @property
     def new(self) -> NDArray[np.intp]:
@@ -260,7 +259,7 @@ class Moves:
         """Return plain values, for JSON."""
         count = self.now.shape[1]
         moved = self.moved
-        labels = self.now.argmax(axis=1)
+        labels = self._labels(self.now)
         change = np.abs(self.now[self.positions] - self.before)
         worst = int(change.max(axis=1).argmax())
         return {
@@ -269,7 +268,7 @@ class Moves:
             "order": list(self.order),
             "moved": len(moved),
             "moved_ids": [str(self.ids[self.positions[k]]) for k in moved[:MOST_IDS]],
-            "sizes_before": np.bincount(self.before.argmax(axis=1), minlength=count).tolist(),
+            "sizes_before": np.bincount(self._labels(self.before), minlength=count).tolist(),
             "sizes": np.bincount(labels, minlength=count).tolist(),
             "new_per_cluster": np.bincount(labels[self.new], minlength=count).tolist(),
             "largest_change": {"membership": float(change.max()), "id": str(self.ids[self.positions[worst]])},
@@ -282,8 +281,11 @@ class Moves:
 
     def _line(self, k: int) -> list[Any]:
         then, here = self.before[k], self.now[self.positions[k]]
-        first, second = int(then.argmax()), int(here.argmax())
-        return [str(self.ids[self.positions[k]]), first, second, float(then[first]), float(here[second])]
+        first, second = self._labels(np.stack([then, here])).tolist()
+        return [str(self.ids[self.positions[k]]), first, second, float(then.max()), float(here.max())]
+
+    def _labels(self, memberships: Float) -> NDArray[np.intp]:
+        return mode_labels(memberships, self.modes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,30 +341,20 @@ def load_previous(path: str | os.PathLike[str]) -> Previous:
     return Previous(str(path), model, found)
 
 
-def matching_order(before: Float, now: Float) -> NDArray[np.intp]:
-    """Return which column of `now` is which column of `before`: the assignment with the largest total overlap.
-
-    >>> matching_order(np.eye(3), np.eye(3)[:, [2, 0, 1]])
-    array([1, 2, 0])
-    """
-    from scipy.optimize import linear_sum_assignment  # slow to import, and needed for warm starts only
-
-    overlap = before.T @ now
-    overlap = overlap + 1e-9 * overlap.max(initial=0.0) * np.eye(len(overlap))  # equal clusters keep their order
-    order: NDArray[np.intp] = linear_sum_assignment(overlap, maximize=True)[1]
-    return order
-
-
 def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
     """Return the same partition with its clusters in another order."""
     result, model = partition.result, partition.model
-    eta = result.eta
+    eta, modes = result.eta, model.modes
+    if modes is not None:
+        there = [modes[k] for k in order]
+        modes = tuple(there.index(mode) for mode in there)
     return replace(
         partition,
         result=replace(
             result,
             membership_sums=tuple(result.membership_sums[k] for k in order),
             eta=None if eta is None else tuple(eta[k] for k in order),
+            modes=modes,
         ),
         memberships=np.ascontiguousarray(partition.memberships[:, order]),
         distances=np.ascontiguousarray(partition.distances[:, order]),
@@ -371,6 +363,7 @@ def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
             V=np.ascontiguousarray(model.V[order]),
             half=model.half[order],
             eta=None if model.eta is None else model.eta[order],
+            modes=modes,
         ),
     )
 
@@ -385,10 +378,10 @@ def keep_numbers(
     best = found.best
     with progress.watch() as counted:
         moves = previous.moves(best, relation, memory=memory)
-    order = matching_order(moves.before, best.memberships[moves.positions])
+    order = rules.matching_order(moves.before, best.memberships[moves.positions])
     renewed = renumbered(best, order)
     runs = tuple(renewed.result if one is best.result else one for one in found.runs)
-    moves = replace(moves, now=renewed.memberships, order=tuple(order.tolist()))
+    moves = replace(moves, now=renewed.memberships, order=tuple(order.tolist()), modes=renewed.model.modes)
     return replace(found, partitions=(renewed,), runs=runs, scans=found.scans + counted.scans), moves
 
 
@@ -396,7 +389,7 @@ def numbered_as(partition: Partition, model: Model) -> Partition:
     """Return a partition with its clusters numbered as those of its initial model, by the centres' weights."""
     start = model.grown(partition.model.ids, partition.model.diagonal)
     before, now = (np.sqrt(np.maximum(one.V, 0.0)).T for one in (start, partition.model))
-    order = matching_order(before, now)
+    order = rules.matching_order(before, now)
     return partition if np.array_equal(order, np.arange(len(order))) else renumbered(partition, order)
 
 

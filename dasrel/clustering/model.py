@@ -58,6 +58,9 @@ class Model:
     """Whether the relation has a term that is no view of the matrix; new objects cannot be predicted then."""
     threshold: float | None = None
     """For outliers: objects whose `score_samples` is below it are rejected. None for the models of clusterings."""
+    modes: tuple[int, ...] | None = None
+    """For each cluster of pcm1 and pcm2 the first cluster that coincides with it, perhaps by way of others: pcm1 and
+    pcm2 seek modes, dense regions, and several clusters may end in one (L7). Labels are those of modes."""
 
     @property
     def n_clusters(self) -> int:
@@ -100,8 +103,11 @@ class Model:
 
     def predict(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
         """Return the cluster of largest membership of each new object; see `predict_memberships`."""
-        labels: NDArray[np.intp] = self.predict_memberships(rows, self_similarity=self_similarity).argmax(axis=1)
-        return labels
+        return self.labels(self.predict_memberships(rows, self_similarity=self_similarity))
+
+    def labels(self, memberships: Float) -> NDArray[np.intp]:
+        """Return the cluster of largest membership for memberships (k, c); see `modes`."""
+        return mode_labels(memberships, self.modes)
 
     def predict_memberships(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> Float:
         """Return memberships (k, c) of k new objects, from their rows of dissimilarities to the n training objects.
@@ -195,6 +201,8 @@ class Model:
         }
         if self.threshold is not None:
             about["threshold"] = self.threshold
+        if self.modes is not None:
+            about["modes"] = list(self.modes)
         none = np.empty(0)
         arrays = {
             "V": self.V,
@@ -225,6 +233,7 @@ class Model:
                 diagonal=parts["diagonal"] if parts["diagonal"].size else None,
                 has_terms=bool(about["has_terms"]),
                 threshold=_optional(about.get("threshold")),
+                modes=_modes(about.get("modes")),  # not in models of earlier versions
             )
             model._check_complete()
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -247,6 +256,10 @@ class Model:
             raise ValueError(f"spreads of shape {self.eta.shape} for {count_text(self.n_clusters, 'cluster')}")
         if self.diagonal is not None and self.diagonal.shape != (self.n_objects,):
             raise ValueError(f"self-similarities of shape {self.diagonal.shape}")
+        if self.modes is not None and (
+            len(self.modes) != self.n_clusters or any(not 0 <= at <= k for k, at in enumerate(self.modes))
+        ):
+            raise ValueError(f"modes {shown(self.modes)} of {count_text(self.n_clusters, 'cluster')}")
         view = View(self.kind)
         for step, parameter in self.steps:
             view = view.then(step, parameter)
@@ -308,6 +321,20 @@ class Model:
         if own.shape not in ((), (count,)) or not np.isfinite(own).all():
             raise InputError(f"self_similarity has shape {own.shape}: give one finite number, or {count} of them")
         return np.array(np.broadcast_to(own, (count,)))
+
+
+def mode_labels(memberships: Array, modes: tuple[int, ...] | None) -> NDArray[np.intp]:
+    """Return the cluster of largest membership of each object, for memberships (n, c); of a mode its first cluster.
+
+    >>> mode_labels(np.array([[0.1, 0.7, 0.8], [0.9, 0.2, 0.1]]), (0, 1, 1))
+    array([1, 0])
+    """
+    largest: NDArray[np.intp] = memberships.argmax(axis=1)
+    return largest if modes is None else np.array(modes, dtype=np.intp)[largest]
+
+
+def _modes(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else tuple(int(at) for at in value)
 
 
 def _optional(value: Any) -> float | None:

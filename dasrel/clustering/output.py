@@ -11,6 +11,7 @@ after it, such as `fcm1-clusters3-fuzzifier1.5`; `best` has the files of the rec
                       object's silhouette; whether it is on a border
     memberships.npy   n x c
     model.npz         the centres, for `dasrel predict` and for warm starts
+    history.csv       with `history`: objective and largest change of a membership, at each iteration of every run
     moved.csv         after a warm start: id, label and membership, before and now, of objects that moved
 """
 
@@ -41,6 +42,8 @@ from dasrel.util.text import count_text, redacted, shown
 from dasrel.vocabulary import INDICES
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+MOST_IDS = 10
+"""Ids in a report; the table has all of them."""
 Draw = Callable[[Clustering, Path, str], None]
 _NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
 """Parameters that are part of a folder's name where settings differ in them, besides rule and number of clusters."""
@@ -113,6 +116,9 @@ def write_clustering(
         rows = found.table()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         write_csv(temporary / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
+        steps = found.history()
+        if steps:
+            write_csv(temporary / "history.csv", list(steps[0]), (list(row.values()) for row in steps))
         for name, (header, lines) in (tables or {}).items():
             write_csv(temporary / name, header, lines)
     return result
@@ -210,6 +216,8 @@ def _summary(found: Clustering, names: Sequence[str], choose: str, border: float
                 "medoids": [str(ids[k]) for k in partition.medoids],
                 "flat": best.flat,
                 "coincident_clusters": best.coincident_clusters,
+                "n_modes": best.n_modes,
+                "modes": None if best.modes is None else list(best.modes),
                 "negative_distances": best.negative_distances,
                 "empty": best.empty,
                 "border": len(partition.border(border)),
@@ -239,11 +247,11 @@ def _summary(found: Clustering, names: Sequence[str], choose: str, border: float
 
 def _save_partition(partition: Partition, folder: Path, silhouettes: Array | None, border: float) -> None:
     U = partition.memberships
-    labels, objects = partition.labels, np.arange(len(U))
-    largest = U[objects, labels]
-    others = U.copy()
-    others[objects, labels] = -np.inf
-    second = others.argmax(axis=1).tolist() if U.shape[1] > 1 else [""] * len(U)
+    labels = partition.labels
+    largest = U.max(axis=1)
+    modes = np.array(partition.model.modes or range(U.shape[1]))
+    others = np.where(modes == labels[:, None], -np.inf, U)  # the clusters of other modes
+    second = partition.model.labels(others).tolist() if len(set(modes.tolist())) > 1 else [""] * len(U)
     silhouette = [""] * len(U) if silhouettes is None else silhouettes.tolist()
     on_border = ["true" if one else "false" for one in (largest < border).tolist()]
     lines = zip(partition.model.ids, labels.tolist(), largest.tolist(), second, silhouette, on_border, strict=True)
@@ -278,17 +286,17 @@ def load_memberships(folder: PathLike) -> Float:
 
 
 def save_predictions(
-    path: PathLike, memberships: Array, ids: Sequence[str] | None = None, *, force: bool = False
+    path: PathLike, memberships: Array, labels: Array, ids: Sequence[str] | None = None, *, force: bool = False
 ) -> None:
-    """Write id, label, membership, and the membership in every cluster, one line per new object."""
+    """Write id, label, largest membership, and the membership in every cluster, one line per new object."""
     target = Path(path)
     check_file(target, force=force)
     count, clusters = memberships.shape
     if ids is not None and len(ids) != count:
         raise InputError(f"{count_text(len(ids), 'id')} for {count_text(count, 'new object')}; give one for each")
     names = [str(k) for k in range(count)] if ids is None else ids
-    labels = memberships.argmax(axis=1).tolist()
-    lines = ([name, k, u[k], *u] for name, k, u in zip(names, labels, map(np.ndarray.tolist, memberships), strict=True))
+    rows = zip(names, labels.tolist(), map(np.ndarray.tolist, memberships), strict=True)
+    lines = ([name, k, max(u), *u] for name, k, u in rows)
     write_csv(target, ["id", "label", "membership", *(f"cluster{k}" for k in range(clusters))], lines)
 
 

@@ -25,14 +25,14 @@ import numpy as np
 from dask.system import CPU_COUNT
 
 from dasrel.clustering import rules
-from dasrel.clustering.bundle import (
+from dasrel.clustering.bundle import update
+from dasrel.clustering.bundle_memory import (
     LANCZOS_BLOCK,
     LANCZOS_SCANS,
     IndexedRuns,
     check_eigenvalue_memory,
     eigenvalue_memory,
     split_by_memory,
-    update,
 )
 from dasrel.clustering.fit import prepare_clustering
 from dasrel.clustering.job import ClusterJob

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,10 +103,24 @@ class Clustering:
             raise InputError("this result has no matrix; give it to dasrel.validity together with the partitions")
         number = {id(result): k for k, result in enumerate(self.runs)}
         groupings = [
-            Grouping.of_memberships(f"run {number[id(one.result)]}", one.memberships.T, one.result.run.theta)
+            Grouping.of_memberships(
+                f"run {number[id(one.result)]}", one.memberships.T, one.result.run.theta, one.model.modes
+            )
             for one in partitions
         ]
         return judged(self.relation, groupings, indices=indices, samples=samples, memory=memory)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return one row per iteration of every run with `history`: its objective, and max |U - U'| (F09 42).
+
+        Rejected accelerated steps have no row. None stands for the change of a first iteration without memberships.
+        """
+        return [
+            {"run": k, "iteration": at + 1, "objective": objective, "change": None if math.isnan(change) else change}
+            for k, result in enumerate(self.runs)
+            if result.changes
+            for at, (objective, change) in enumerate(zip(result.history, result.changes, strict=True))
+        ]
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per run, plain values."""

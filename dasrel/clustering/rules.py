@@ -393,6 +393,22 @@ def labels(U: Array) -> NDArray[np.intp]:
     return largest
 
 
+def matching_order(before: Array, now: Array) -> NDArray[np.intp]:
+    """Return which column of `now` is which column of `before`, for memberships (n, c) both.
+
+    It is the assignment with the largest total overlap, and so the least sum of squared differences.
+
+    >>> matching_order(np.eye(3), np.eye(3)[:, [2, 0, 1]])
+    array([1, 2, 0])
+    """
+    from scipy.optimize import linear_sum_assignment  # slow to import, and needed only here
+
+    overlap = before.T @ now
+    overlap = overlap + 1e-9 * overlap.max(initial=0.0) * np.eye(len(overlap))  # equal clusters keep their order
+    order: NDArray[np.intp] = linear_sum_assignment(overlap, maximize=True)[1]
+    return order
+
+
 def induced_dissimilarity(U: Array, objects: NDArray[np.intp]) -> Array:
     """Return D(U) = 1 - U'U / max(U'U) (K14 eq. 17) of one run's memberships (c, n), for k chosen objects.
 

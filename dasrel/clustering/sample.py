@@ -350,6 +350,7 @@ def _on_sample(run: Run, beta: float) -> Run:
     return replace(
         as_fcm2(run) if run.is_possibilistic else run, init="k-means++", tol=max(run.tol, TOL),
         max_iter=min(run.max_iter, MAX_ITER), on_negative="heal", spread=beta, accelerate=False,
+        history=False, race=False,
     )  # fmt: skip
 
 

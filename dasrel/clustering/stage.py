@@ -12,18 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from dasrel.clustering.bundle import (
-    LANCZOS_BLOCK,
-    LANCZOS_SCANS,
     Bundle,
     BundleStats,
     FinishedRun,
-    IndexedRuns,
     RunState,
     run_bundle,
-    split_by_memory,
     starting_spread,
     unspread,
 )
+from dasrel.clustering.bundle_memory import LANCZOS_BLOCK, LANCZOS_SCANS, IndexedRuns, split_by_memory
 from dasrel.clustering.runs import Run, RunResult, Start
 from dasrel.clustering.starts import first_starts
 from dasrel.engine.checkpoint import CheckpointWriter
@@ -77,7 +74,10 @@ def run_stage(
         def step(running: Bundle | None) -> None:
             keep.step(phase, lambda: {**done.packed(running), "bundles": indices})
 
-        run_bundle(relation, bundle, deliver=done.add, on_step=step, stats=done.stats, memory=scan_memory)
+        run_bundle(
+            relation, bundle, deliver=done.add, on_step=step, stats=done.stats, memory=scan_memory,
+            best_score=done.best_score,
+        )  # fmt: skip
         done.bundle, done.running = done.bundle + 1, None
         if done.bundle < len(bundles):
             step(None)
@@ -113,6 +113,12 @@ class BundleResults:
             self.best[setting] = finished
         if self._keep_all:
             self.kept[finished.index] = finished
+
+    def best_score(self, run: Run) -> float | None:
+        """Return the lowest score of the finished runs of a setting, if the best of them has converged and is sound."""
+        best = self.best.get(run.setting)
+        is_final = best is not None and best.result.converged and best.result.is_sound
+        return best.result.score if best is not None and is_final else None
 
     def best_result(self, setting: tuple[Any, ...]) -> RunResult:
         """Return the best run of a setting without its arrays."""

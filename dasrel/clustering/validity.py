@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.clustering import rules
+from dasrel.clustering.model import mode_labels
 from dasrel.engine.label_products import LabelSums, Squares, diameter_consumer, label_consumer
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import Consumer, Plan, brought_here, needed_memory, needed_on_worker, prepare_scan
@@ -75,9 +76,9 @@ class Grouping:
     """Names of the clusters, if they have some."""
 
     @staticmethod
-    def of_memberships(name: str, U: Float, theta: float) -> Grouping:
-        """Return the grouping of memberships (c, n): labels are the clusters of largest membership."""
-        return Grouping(name, U.argmax(axis=0).astype(np.int32), len(U), U, theta)
+    def of_memberships(name: str, U: Float, theta: float, modes: tuple[int, ...] | None = None) -> Grouping:
+        """Return the grouping of memberships (c, n): labels are clusters of largest membership, or their `modes`."""
+        return Grouping(name, mode_labels(U.T, modes).astype(np.int32), len(U), U, theta)
 
     @property
     def sizes(self) -> NDArray[np.intp]:
@@ -238,7 +239,7 @@ def _grouping(name: str, given: Any, n: int, fuzzifier: float) -> Grouping:
         U, theta = np.asarray(given.memberships).T, given.result.run.theta
         if U.shape[1] != n:
             raise InputError(f"{name} is of {count_text(U.shape[1], 'object')} and the matrix has {n}")
-        return Grouping.of_memberships(name, U, theta)
+        return Grouping.of_memberships(name, U, theta, given.model.modes)
     array = np.asarray(given)
     if array.ndim not in (1, 2) or len(array) != n:
         raise InputError(f"{name} has shape {array.shape}: give {n} labels, or memberships of shape ({n}, clusters)")

@@ -1,16 +1,7 @@
-"""Judge partitions that are in files: `dasrel validity`.
-
-A partition is one of
-
-    labels.csv     id,label as `dasrel cluster` writes it, further columns ignored; without a column id, and without a
-                   header, one label per line in the order of the store; .tsv has tabs
-    x.npy          n labels, or n x c memberships, in the order of the store
-    a folder       a result of `dasrel cluster`: memberships.npy, and the fuzzifier of its model
-"""
+"""Judge partitions that are in files: `dasrel validity`. What such a file is, `partition_files` says."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.clustering.model import Model
+from dasrel.clustering.partition_files import positions, read_partition_file
 from dasrel.clustering.validity import (
     OF_MEMBERSHIPS,
     Grouping,
@@ -32,10 +23,10 @@ from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import InputError
 from dasrel.options import ValidityOptions
 from dasrel.store.matrix import open_matrix
-from dasrel.util import Array, Names, PathLike
+from dasrel.util import Names, PathLike
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.results import check_file, write_csv
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, shown
 from dasrel.vocabulary import INDICES
 
 
@@ -139,95 +130,21 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-# -------------------------------------------------------------------------------------------------------------- files
-
-
 def read_partition(path: PathLike, ids: Names, fuzzifier: float) -> Grouping:
-    """Read a partition of the objects with these names from a file or a result folder; see the module."""
-    file, name = Path(path), str(path)
-    if file.is_dir():
-        return _of_result(file, ids)
-    if not file.is_file():
-        raise InputError(f"there is no file {shown(name, limit=400)} with labels")
-    try:
-        given = np.load(file, allow_pickle=False) if file.suffix == ".npy" else _labels_in_text(file, ids)
-    except OSError as error:
-        raise InputError(f"{shown(name, limit=400)} cannot be read: {error.strerror or error}") from None
-    except (ValueError, csv.Error) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{shown(name, limit=400)} is no file of labels: {shown(error)}") from None
-    return given_groupings({shown(name, limit=400): given}, len(ids), fuzzifier)[0]
-
-
-def _of_result(folder: Path, ids: Names) -> Grouping:
-    where = shown(folder, limit=400)
-    try:
-        U = np.load(folder / "memberships.npy", allow_pickle=False)
-    except (OSError, ValueError):
-        settings = sorted(one.parent.name for one in folder.glob("*/memberships.npy"))
-        hint = f"; choose one of its settings, such as {shown(folder / settings[0], limit=400)}" if settings else ""
-        raise InputError(f"there is no result of `dasrel cluster` with memberships in {where}{hint}") from None
-    model = Model.load(folder / "model.npz")
-    at = _positions(where, [str(one) for one in model.ids], ids)
-    if U.shape != (len(ids), model.n_clusters):
-        raise InputError(f"{where}: memberships.npy has shape {U.shape}, and its model {(len(ids), model.n_clusters)}")
-    memberships = np.ascontiguousarray(U[at].T, dtype=np.float64)
-    grouping = Grouping.of_memberships(where, memberships, float(model.fuzzifier or 1.0))
+    """Read a partition of the objects with these names from a file or a result folder; see `partition_files`."""
+    found = read_partition_file(path)
+    values, where = found.values, found.where
+    if found.ids is not None:
+        values = values[positions(where, found.ids, ids)]
+    elif values.dtype.kind == "U" and len(values) != len(ids):
+        raise InputError(
+            f"{where} has {count_text(len(values), 'label')} and the store {count_text(len(ids), 'object')}: give one"
+            " for each, in the order of the store, or a column id"
+        )
+    if found.model is None:
+        return given_groupings({where: values}, len(ids), fuzzifier)[0]
+    memberships = np.ascontiguousarray(values.T, dtype=np.float64)
+    grouping = Grouping.of_memberships(where, memberships, float(found.model.fuzzifier or 1.0), found.model.modes)
     if grouping.packed_labels()[1] < 2:
         raise InputError(f"{where} has one cluster only; an index compares at least two")
     return grouping
-
-
-def _labels_in_text(file: Path, ids: Names) -> Array:
-    where = shown(file, limit=400)
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        rows = [row for row in csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",") if row]
-    if not rows:
-        raise InputError(f"{where} is empty: give a label for each object")
-    header = [cell.strip().lower() for cell in rows[0]]
-    if "label" in header:
-        at, named, first = header.index("label"), header.index("id") if "id" in header else None, 1
-    elif len(rows[0]) > 2:
-        raise InputError(f"{where} has {len(rows[0])} columns and none is named label; name them in the first line")
-    else:
-        at, named, first = len(rows[0]) - 1, 0 if len(rows[0]) == 2 else None, 0
-    last = max(at, named or 0)
-    short = next((k for k, row in enumerate(rows) if len(row) <= last), None)
-    if short is not None:
-        raise InputError(f"{where}: row {short + 1} has {count_text(len(rows[short]), 'column')}, not {last + 1}")
-    labels = np.array([row[at].strip() for row in rows[first:]])
-    empty = np.flatnonzero(labels == "")
-    if empty.size:
-        raise InputError(f"{where}: row {empty[0] + first + 1} has no label ({empty.size} such)")
-    if named is not None:
-        return labels[_positions(where, [row[named] for row in rows[first:]], ids)]
-    if len(labels) != len(ids):
-        raise InputError(
-            f"{where} has {count_text(len(labels), 'label')} and the store {count_text(len(ids), 'object')}: give one"
-            " for each, in the order of the store, or a column id"
-        )
-    return labels
-
-
-def _positions(where: str, names: list[str], ids: Names) -> Array:
-    """Return the position in a file of each of the store's objects; raise if the two differ in their names."""
-    position = {name: k for k, name in enumerate(names)}
-    if len(position) < len(names):
-        seen: set[str] = set()
-        twice = [shown(name) for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
-        raise InputError(f"{where} has more than one label for {some(twice)}")
-    wanted = [str(name) for name in ids]
-    missing = [shown(name) for name in wanted if name not in position]
-    known = set(wanted)
-    other = [shown(name) for name in names if name not in known]
-    if missing:
-        extra = f", and labels for {count_text(len(other), 'object')} that it does not have" if other else ""
-        raise InputError(
-            f"{where} has no label for {count_text(len(missing), 'object')} of the store{extra}: {some(missing)}"
-        )
-    if other:
-        raise InputError(
-            f"{where} has labels for {count_text(len(other), 'object')} that the store does not have: {some(other)}"
-        )
-    return np.array([position[name] for name in wanted], dtype=np.intp)

@@ -520,10 +520,20 @@ def _symmetrize(
     record.asymmetry, record.asymmetry_row, record.asymmetry_column = largest, row, column
     if policy.symmetrize == "mean":
         return a * 0.5 + b * 0.5  # halves first: the sum of two large values may not be a number of this type
+    if policy.symmetrize == "mean-square":
+        return _root_mean_square(a, b)
     if policy.symmetrize == "max":
         return np.maximum(a, b)
     # Equal but for rounding: the upper half is kept, on both sides of the diagonal.
     return np.triu(a) + np.triu(a, 1).T if on_diagonal else a
+
+
+def _root_mean_square(a: Array, b: Array) -> Array:
+    """Return sqrt((a^2 + b^2) / 2): equal values to the last bit, and a negative one as it is, to be refused later."""
+    half = a.dtype.type(np.sqrt(0.5))  # first: the sum of two large squares may not be a number of this type
+    mean = np.hypot(a * half, b * half)
+    lower: Array = np.minimum(a, b)
+    return np.where((a == b) | (lower < 0), lower, mean)
 
 
 def _has_zero_triangle(a: Array, b: Array, on_diagonal: bool) -> bool:

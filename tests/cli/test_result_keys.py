@@ -23,7 +23,7 @@ Keys = dict[tuple[str, str], set[str]]
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "text", list: "list", dict: "object"}
 
 NUMBERS = "--fuzzifier 2 --entropy-weight auto,9 --spread-scale 1 --eta cut --eta-cut 0.4 --eta-refit --norm 2"
-RUNS = f"--rule fcm2,pcm1 --clusters 2 --n-init 2 {NUMBERS} --on-negative heal"
+RUNS = f"--rule fcm2,pcm1 --clusters 2 --n-init 2 {NUMBERS} --on-negative heal --history --race"
 ONE = "--rule fcm1 --clusters 2 --n-init 1 --on-negative heal"
 FOUR = "--rule fcm1 --clusters 4 --n-init 1 --on-negative heal"
 WORKERS = "--workers 1,2 --probe 0.02"
@@ -40,9 +40,16 @@ COMMANDS = [
     ("append", "append d.zarr rows.npy --ids rows.txt"),
     ("audit", "audit d.zarr"),
     ("cluster", f"cluster d.zarr warm {FOUR} --warm-start before --spread 0.5 --accelerate"),
+    ("cluster", "cluster d.zarr three --rule hard --clusters 2,3 --n-init 1"),
+    ("cluster", f"cluster d.zarr spread {FOUR} --spread 400"),
+    ("cluster", "cluster d.zarr pcm --rule pcm2 --clusters 2 --n-init 1 --on-negative heal"),
     ("predict", "predict warm new.npy predicted.csv --ids more.txt"),
     ("validity", "validity d.zarr warm warm/labels.csv --index dunn,silhouette -o indices.csv"),
     ("validity", "validity d.zarr warm -o all.csv"),
+    ("compare", "compare three/best warm -o compared.csv"),
+    ("compare", "compare warm three/best"),
+    ("compare", "compare warm spread"),
+    ("compare", "compare pcm pcm/labels.csv"),
     ("plan", f"plan d.zarr {ONE} {WORKERS}"),
     ("plan", f"cluster d.zarr dry {RUNS} --euclideanize spread --dry-run"),
     ("dry-run", "import d.npy new.zarr --kind distance --dry-run"),
@@ -76,9 +83,11 @@ FILES = [
     ("cluster", "out/result.json"),
     ("runs.csv", "out/runs.csv"),
     ("runs.csv", "one/runs.csv"),
+    ("history.csv", "out/history.csv"),
     ("labels.csv", "one/labels.csv"),
     ("moved.csv", "warm/moved.csv"),
     ("predicted.csv", "predicted.csv"),
+    ("compare.csv", "compared.csv"),
     ("validity.csv", "indices.csv"),
     ("validity.csv", "all.csv"),
     ("tree", "tree/result.json"),

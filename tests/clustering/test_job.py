@@ -19,11 +19,11 @@ from dasrel.clustering.job import (
     Moves,
     keep_numbers,
     load_previous,
-    matching_order,
     memberships_at,
     numbered_as,
     renumbered,
 )
+from dasrel.clustering.rules import matching_order
 from dasrel.engine.relation import relation
 from dasrel.io.append import append
 from dasrel.util import progress

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import kernels, watch
-from dasrel.clustering.bundle import split_by_memory
+from dasrel.clustering.bundle_memory import split_by_memory
 from dasrel.clustering.estimators import FuzzyCMeans
 from dasrel.clustering.fit import cluster
 from dasrel.engine.checkpoint import Checkpoint
@@ -59,6 +59,9 @@ BUNDLES = {
         Run("pcm1", 3, init=memberships(90), **FEW),
         Run("fcm2", 3, entropy_weight=0.3, **FEW),
     ],
+    "history": grid(["fcm1", "hard"], 3, n_init=2, history=True, accelerate=True, tol=1e-9, max_iter=20),
+    "steady": grid("hard", 6, n_init=4, tol=0.05),
+    "race": grid("fcm2", 3, n_init=8, entropy_weight=2.0, tol=1e-9, race=True),
     "mixed": [*grid(["fcm1", "fcm2", "hard"], 3, n_init=2, **FEW), *grid("pcm2", 2, **FEW)],
 }
 

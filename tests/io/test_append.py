@@ -96,13 +96,14 @@ def flawed(n: int) -> Any:
     return square
 
 
+@pytest.mark.parametrize("mean", ["mean", "mean-square"])
 @pytest.mark.parametrize(("sizes", "tile"), CASES)
-def test_repairs_are_counted_as_if_at_once(tmp_path: Path, sizes: tuple[int, ...], tile: int) -> None:
+def test_repairs_are_counted_as_if_at_once(tmp_path: Path, sizes: tuple[int, ...], tile: int, mean: Any) -> None:
     n = sizes[-1]
     square = flawed(n)
     if sizes[-2] > n - 5 > 0:  # rows of new objects say nothing twice about pairs with old ones
         square = np.where(np.isnan(square), square, np.triu(square) + np.triu(square, 1).T)
-    policy = Policy(symmetrize="mean", missing=2.5, diagonal="zero", clip_negative=1e-6)
+    policy = Policy(symmetrize=mean, missing=2.5, diagonal="zero", clip_negative=1e-6)
     writing = Writing(tile=tile)
     dasrel.import_matrix(square, tmp_path / "whole", kind="distance", policy=policy, writing=writing)
     store = tmp_path / "grown"

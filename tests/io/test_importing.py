@@ -21,6 +21,7 @@ from dasrel.io.array_files import SequentialSource, Source
 from dasrel.io.importing import detect, import_matrix, open_source
 from dasrel.options import Reading, Writing
 from dasrel.vocabulary import FORMATS
+from tests.helpers import oracle
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import tiles
 
@@ -347,6 +348,32 @@ def test_what_an_earlier_import_has_spooled_is_removed(tmp_path):
     (tmp_path / ".s.zarr.scratch" / "values.f8").write_bytes(b"old")
     import_matrix(line_distances(N), tmp_path / "s.zarr", kind="distance")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "keeps"),
+    [("distance", "mean-square", True), ("distance", "mean", False), ("squared-distance", "mean", True)],
+)
+def test_which_mean_keeps_the_objective_of_both_values(tmp_path, kind, how, keeps):
+    """F09 2.3: G(U) of an asymmetric R is that of (R + R')/2; R are the squares of kind distance."""
+    rng = np.random.default_rng(3)
+    a = rng.random((N, N)) + 0.1
+    np.fill_diagonal(a, 0)
+    U = rng.dirichlet(np.ones(3), N).T
+    power = 2 if kind == "distance" else 1
+    writing = Writing(tile=TILE, dtype="float64")
+    matrix = import_matrix(a, tmp_path / "a.zarr", kind=kind, policy=Policy(symmetrize=how), writing=writing)
+    stored = matrix.to_dask().compute(scheduler="sync")
+    before, after = (oracle.functional("fcm1", values**power, U, 2.0, None, None) for values in (a, stored))
+    assert (after == pytest.approx(before, rel=1e-12)) == keeps
+    assert matrix.manifest["input"]["symmetrize"] == how
+
+
+@pytest.mark.parametrize("kind", ["squared-distance", "similarity", "kernel"])
+def test_the_mean_square_is_for_distances(tmp_path, kind):
+    with pytest.raises(InputError, match=f"not for kind {kind}; say Policy.symmetrize='mean'., which keeps"):
+        import_matrix(np.eye(3), tmp_path / "a.zarr", kind=kind, policy=Policy(symmetrize="mean-square"))
+    assert not (tmp_path / "a.zarr").exists()
 
 
 def test_policies_are_recorded(tmp_path):

@@ -53,11 +53,11 @@ def test_an_off_diagonal_tile_is_compared_with_its_mirror():
         off_tile(a, 600)
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize("how", ["mean", "mean-square", "max"])
 def test_symmetrize_as_numpy_does(how):
     a = np.random.default_rng(1).random((700, 700))
     np.fill_diagonal(a, 0)
-    expected = (a + a.T) / 2 if how == "mean" else np.maximum(a, a.T)
+    expected = {"mean": (a + a.T) / 2, "mean-square": np.sqrt((a**2 + a.T**2) / 2), "max": np.maximum(a, a.T)}[how]
     policy = Policy(symmetrize=how)
     tile, record = diagonal_tile(a, policy=policy)
     np.testing.assert_allclose(tile, expected, rtol=1e-15)
@@ -81,10 +81,25 @@ def test_rounding_is_no_asymmetry_but_is_recorded_and_the_tile_is_symmetric():
     assert (record.asymmetric, record.asymmetry) == (0, np.abs(a - a.T).max())
 
 
-def test_mean_of_two_large_values_stays_finite():
+@pytest.mark.parametrize(("how", "expected"), [("mean", 2.5e38), ("mean-square", 6.5e76**0.5)])
+def test_mean_of_two_large_values_stays_finite(how, expected):
     a = np.array([[0, 3e38], [2e38, 0]], dtype=np.float32)
-    tile, _ = diagonal_tile(a, dtype=F32, policy=Policy(symmetrize="mean"))
-    assert tile[0, 1] == pytest.approx(2.5e38)
+    tile, _ = diagonal_tile(a, dtype=F32, policy=Policy(symmetrize=how))
+    assert tile[0, 1] == pytest.approx(expected)
+
+
+def test_the_mean_square_keeps_the_bits_of_equal_values_and_hides_no_negative_one():
+    a = square(40)
+    a[3, 20] += 0.5
+    tile, _ = diagonal_tile(a, policy=Policy(symmetrize="mean-square"))
+    same = a == a.T
+    np.testing.assert_array_equal(tile[same], a[same])
+    assert tile[3, 20] == tile[20, 3] == pytest.approx(np.sqrt((a[3, 20] ** 2 + a[20, 3] ** 2) / 2))
+    a[5, 6] = -1e-7
+    with pytest.raises(InputError, match="negative"):
+        diagonal_tile(a, policy=Policy(symmetrize="mean-square"))
+    tile, record = diagonal_tile(a, policy=Policy(symmetrize="mean-square", clip_negative=1e-6))
+    assert (tile[5, 6], tile[6, 5], record.clipped) == (0, 0, 1)
 
 
 def test_missing_is_an_error_that_names_the_pair():
