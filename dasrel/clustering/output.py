@@ -185,7 +185,13 @@ def _recommended(found: Clustering, names: Sequence[str], index: str) -> dict[st
     value, run = float(found.quality[index][k]), found.partitions[k].result.run
     name = index.replace("_", " ")
     best = "largest" if INDICES[index] else "smallest"
-    reason = f"the {best} {name} of {count_text(len(names), 'setting')}" if len(names) > 1 else "the only setting"
+    sound = sum(one.result.is_sound for one in found.partitions)
+    reason = "the only setting"
+    if len(names) > 1 and np.isnan(value):
+        reason = f"the first setting: there is no {name} of a single cluster"
+    elif len(names) > 1:
+        reason = f"the {best} {name} of {count_text(sound or len(names), 'setting')}"
+        reason += " without coincident or empty clusters" if 0 < sound < len(names) else ""
     good = not ("silhouette" in found.quality.values and found.quality["silhouette"][k] < GOOD)
     if not good:
         reason += f"; its silhouette is below {GOOD}: perhaps there are no clusters"
