@@ -124,7 +124,7 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
             quality = one["validity"] or {}
             indices = [name for name in ("fuzzy_silhouette", "silhouette", "xie_beni") if quality.get(name) is not None]
             texts = [f"{name.replace('_', ' ')} {quality[name]:.3f}" for name in indices]
-            lines.append((one["folder"], f"{', '.join(texts)}, sizes {_sizes(one)}{suffix}"))
+            lines.append((one["folder"], ", ".join([*texts, f"sizes {_sizes(one)}{suffix}"])))
         if recommended is not None:
             lines.append(("recommended", f"{recommended['folder']}: {recommended['reason']}"))
         return lines

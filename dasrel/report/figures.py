@@ -148,8 +148,11 @@ def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_si
         validity_picture(found, folder / "validity.png", choose)
 
 
-PANELS = ("fuzzy_silhouette", "silhouette", "xie_beni", "calinski_harabasz", "davies_bouldin", "pbm")
-"""The indices that `validity_picture` draws."""
+PANELS = {
+    "fuzzy_silhouette": "fuzzy silhouette", "silhouette": "silhouette", "xie_beni": "Xie-Beni",
+    "calinski_harabasz": "Calinski-Harabasz", "davies_bouldin": "Davies-Bouldin", "pbm": "PBM",
+}  # fmt: skip
+"""The indices that `validity_picture` draws, and their titles."""
 
 
 def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
@@ -171,7 +174,7 @@ def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_sil
             mine = [k for k in np.argsort(counts, kind="stable") if rules[k] == rule]
             axes.plot(counts[mine], values[mine], "o-", color=colour, label=rule, markersize=4)
         axes.plot(counts[best], values[best], "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.6)
-        axes.set_title(f"{name.replace('_', ' ')} ({'larger' if INDICES[name] else 'smaller'} is better)", fontsize=10)
+        axes.set_title(f"{PANELS[name]} ({'larger' if INDICES[name] else 'smaller'} is better)", fontsize=10)
         axes.set_xticks(np.unique(counts))
         axes.set_xlabel("clusters")
         axes.grid(alpha=0.3)

@@ -326,8 +326,10 @@ def test_negative_distances_stop_or_are_healed(tmp_path: Path, here: Callable[..
     assert done.returncode == 0
     result = json.loads(done.stdout)
     assert result["settings"][0]["beta"] > 0
-    assert any("were healed" in text for text in result["warnings"])
-    assert next(line for line in done.stderr.splitlines() if "were healed" in line).startswith("dasrel: warning: ")
+    assert any("healed by a spread" in text for text in result["warnings"])
+    assert next(line for line in done.stderr.splitlines() if "healed by a spread" in line).startswith(
+        "dasrel: warning: "
+    )
 
 
 def test_strict_exits_3(folder: Path, here: Callable[..., Any]) -> None:

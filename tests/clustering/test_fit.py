@@ -12,7 +12,7 @@ from sklearn.metrics import silhouette_samples
 
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model
-from dasrel.clustering.output import write_clustering
+from dasrel.clustering.output import save_clustering, write_clustering
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.io.features import read_rows
@@ -331,12 +331,15 @@ def test_results_have_short_names():
     assert re.fullmatch(r"<Partition: hard, 60 objects in 2 clusters of \d+, \d+>", repr(found.partitions[0]))
 
 
-def test_settings_without_a_silhouette_have_a_recommended_one():
+def test_settings_without_a_silhouette_have_a_recommended_one(tmp_path):
     D = distances(grouped_points(60))
     found = quiet(cluster, D, [Run("fcm1", 1, fuzzifier=2), Run("hard", 1)], kind="distance", judge=True)
     assert np.isnan(found.quality["fuzzy_silhouette"]).all()
     assert found.recommended() == 0
     assert found.best is found.partitions[0]
+    assert save_clustering(found, tmp_path / "out")["recommended"]["reason"].startswith(
+        "the first setting: there is no"
+    )
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_lose_the_result(tmp_path):
@@ -357,3 +360,9 @@ def test_a_full_disk_is_an_error_while_a_picture_is_drawn(tmp_path):
     with pytest.raises(OSError, match=r"No space|disk is full"):
         write_clustering(found, tmp_path / "out", draw=draw)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_objects_have_a_result_folder(tmp_path):
+    found = quiet(cluster, np.zeros((5, 5)), Run("fcm2", 2, entropy_weight="auto"), kind="distance")
+    assert found.best.result.coincident_clusters == 1
+    assert save_clustering(found, tmp_path / "out")["settings"][0]["coincident_clusters"] == 1
