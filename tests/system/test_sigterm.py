@@ -65,7 +65,7 @@ sys.meta_path.insert(0, Begun())
 """
 COMMANDS = {
     "import": ["import", "{folder}/d.npy", "{folder}/s.zarr", "--kind", "distance", "--tile", "8", "--quiet"],
-    "cluster": ["cluster", "{folder}/whole.zarr", "{folder}/out", "--rule", "fcm1", "--clusters", "3", "--quiet"],
+    "cluster": ["cluster", "{folder}/whole.zarr", "{folder}/out", "--clusters", "3", "--no-picture", "--quiet"],
 }
 
 
