@@ -73,7 +73,7 @@ def model(rng: Rng, folder: Path, base: Path) -> Case:
     rewritten = damaged_archive(rng, result / "model.npz")
     if chance(rng, 0.3):
         command = ["cluster", str(base / "plain.zarr"), str(folder / "next"), "--rule", rule, "--clusters", "3",
-                   "--max-iter", "2", "--warm-start", str(result)]  # fmt: skip
+                   "--max-iter", "2", "--no-picture", "--warm-start", str(result)]  # fmt: skip
         return Case([command])
     command = ["predict", str(result if chance(rng, 0.5) else result / "model.npz"), str(base / "new.npy"), str(out)]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 N, TILE = 10, 4
 STORES = ("plain", "double", "kernel", "packed", "grown")
-CLUSTER = ["--rule", "fcm1", "--clusters", "3", "--n-init", "2", "--max-iter", "6", "--tol", "0"]
+CLUSTER = ["--rule", "fcm1", "--clusters", "3", "--n-init", "2", "--max-iter", "6", "--tol", "0", "--no-picture"]
 WORKFLOW = """
 [import]
 source = "d.npy"
