@@ -12,7 +12,7 @@ serves every run and every parameter value at once.
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           minimum_spanning_tree, ultrametric, matrix_image, partition_picture
     Take it out      export_matrix
-    Long jobs        Checkpoint (save and resume), connect and Runtime (Dask clusters), watch (progress)
+    Long jobs        Checkpoint (save and resume), connect and Runtime (Dask clusters), progress and watch
     Batches          read_workflow, run_workflow
 
 Example::

@@ -65,6 +65,7 @@ from dasrel.report.figures import partition_picture as partition_picture
 from dasrel.report.matrix_image import matrix_image as matrix_image
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
+from dasrel.util.drawing import progress as progress
 from dasrel.util.progress import Progress as Progress, watch as watch
 from dasrel.vocabulary import KINDS as KINDS
 from dasrel.workflow.run import run_workflow as run_workflow

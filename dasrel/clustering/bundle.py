@@ -522,7 +522,8 @@ def run_bundle(
             bundle.iteration += 1
             most = max(state.n_iter - state.n_iter_here + state.run.max_iter for state in active)
             now = f"iteration {bundle.iteration} of at most {most}"
-            progress.current().say(f"{now}, {count_text(len(active), 'run')} active")
+            told = f"{now}, {count_text(len(active), 'run')} active"
+            progress.current().say(told, iteration=bundle.iteration, most=most)
             began = time.perf_counter()
             widths = [state.run.n_clusters for state in active]
             ends = np.cumsum(widths).tolist()
@@ -561,6 +562,7 @@ def run_bundle(
             stats.update_seconds += time.perf_counter() - scanned + prepared - began
             if active:
                 on_step(bundle)
+    progress.current().say("")
 
 
 def _refuse_negatives(active: Sequence[RunState]) -> None:

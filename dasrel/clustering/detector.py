@@ -17,16 +17,14 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dasrel.clustering.estimators import checked_array, is_plain
+from dasrel.clustering.estimator_input import new_rows, opened, set_features
 from dasrel.clustering.job import euclideanized
 from dasrel.clustering.oneclass import one_class
 from dasrel.clustering.segments import segment_clusters
 from dasrel.clustering.typicality import OneClassRun, rejected_count
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import InputError
-from dasrel.store.matrix import as_matrix
 from dasrel.util import Float, progress
 from dasrel.util.text import shown
 from dasrel.vocabulary import KINDS, is_similarity
@@ -88,6 +86,8 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         What predicts new objects: `model_.save(path)` saves it, for `dasrel predict`.
     n_features_in_
         Number of objects, which is the number of columns that `predict` needs.
+    feature_names_in_
+        The objects' names, where `fit` was given an array with names, such as a data frame.
     """
 
     width: float | Literal["auto"] | None = "auto"
@@ -107,7 +107,8 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         Parameters
         ----------
         X
-            An open `Matrix`, the path or URL of a store, or a NumPy, Zarr or dask array (n, n) of the `kind` given.
+            An open `Matrix`, the path or URL of a store, or of the `kind` given a NumPy, Zarr or dask array (n, n), a
+            condensed vector, or a data frame with the same names in index and columns.
         y
             Not used.
 
@@ -116,10 +117,7 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """
         run = OneClassRun(self.width, self.spread_scale, tol=self.tol, max_iter=self.max_iter)
         self._check_contamination()
-        X = checked_array(self, X)
-        if is_plain(X) and len(X) < 2:
-            raise InputError(f"n_samples={len(X)}: one object can be compared with no other; give at least 2 objects")
-        source = as_matrix(X, kind=self.kind)
+        source, names = opened(self, X, _check_count)
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with progress.watch() as counted, watched(self.checkpoint, "euclideanize", "outliers"):
             changed = euclideanized(source, self.euclideanize, **kept)
@@ -130,7 +128,7 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             if self.clusters:
                 segments = segment_clusters(result.relation, found, cut, check=changed is None, memory=self.memory)
 
-        self.n_features_in_ = source.n_objects
+        set_features(self, source, names)
         self.typicality_ = found.typicality
         self.labels_ = np.where(cut.rejected, -1, 0) if segments is None else segments.labels
         self.offset_ = cut.threshold
@@ -154,17 +152,15 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         Parameters
         ----------
         X
-            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, or the path of a .npy
-            file or a Zarr array.
+            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, a data frame with named
+            columns in any order, or the path of a .npy file or a Zarr array.
         self_similarity
             For kinds similarity and kernel: the similarity of each new object with itself, one number or (k,).
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
-        check_is_fitted(self)
-        if is_plain(X):
-            X = validate_data(self, X, reset=False)
-        return self.model_.score_samples(X, self_similarity=self_similarity)
+        rows = new_rows(self, X)
+        return self.model_.score_samples(rows, self_similarity=self_similarity)
 
     def decision_function(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
         """Return `score_samples` minus `offset_`, (k,): negative for outliers."""
@@ -189,3 +185,8 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
                 )
             return
         rejected_count(self.contamination, 2)
+
+
+def _check_count(n: int) -> None:
+    if n < 2:
+        raise InputError(f"n_samples={n}: one object can be compared with no other; give at least 2 objects")

@@ -12,25 +12,25 @@ array([ True])
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dasrel.clustering.estimator_input import new_rows, opened, set_features
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.job import euclideanized, numbered_as
 from dasrel.clustering.model import Model
-from dasrel.clustering.runs import grid
+from dasrel.clustering.runs import Partition, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
-from dasrel.errors import InputError
-from dasrel.store.matrix import as_matrix
+from dasrel.errors import DasrelWarning, InputError
 from dasrel.util import Float
 from dasrel.util.text import count_text, shown
-from dasrel.vocabulary import INITS, KINDS, explain_kinds, is_similarity
+from dasrel.vocabulary import INITS, KINDS, is_similarity
 
 _PARAMETERS = f"""
     These parameters are the same in all classes of this family.
@@ -92,11 +92,13 @@ _PARAMETERS = f"""
         The centres: `model_.save(path)` saves them, `init=path` continues from them.
     n_features_in_
         Number of objects, which is the number of columns that `predict` needs.
+    feature_names_in_
+        The objects' names, an array of n strings, where `fit` was given an array with names, such as a data frame.
 """
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Base class of all rules. The fields are the constructor's parameters, as scikit-learn requires them."""
 
     n_clusters: int = field(default=8, kw_only=False)
@@ -127,7 +129,9 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         Parameters
         ----------
         X
-            An open `Matrix`, the path or URL of a store, or a NumPy, Zarr or dask array (n, n) of the `kind` given.
+            An open `Matrix`, the path or URL of a store, or of the `kind` given: a NumPy, Zarr or dask array (n, n), a
+            condensed vector, a data frame with the same names in index and columns, an xarray array, or a
+            DistanceMatrix of scikit-bio.
         y
             Not used.
 
@@ -135,20 +139,25 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         "auto" or init="sample"; see `dasrel.cluster`. Before that, an array is read once to check it, and
         `euclideanize` takes scans of its own.
         """
+        self._fitted(X)
+        return self
+
+    def _fitted(self, X: Any) -> Partition:
+        """Cluster, set the attributes, and return the best partition."""
         init, n_init = self._initial()
         own = {name: getattr(self, name) for name in self._own}
         runs = grid(
             self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=init, max_iter=self.max_iter,
             tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, **own,
         )  # fmt: skip
-        source = as_matrix(self._checked(X), kind=self.kind)
+        source, names = opened(self, X, self._check_count)
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with watched(self.checkpoint, "euclideanize", "cluster"):
             changed = euclideanized(source, self.euclideanize, **kept)
             found = cluster(source if changed is None else changed.relation, runs, **kept)
 
         best = numbered_as(found.best, init) if isinstance(init, Model) else found.best
-        self.n_features_in_ = source.n_objects
+        set_features(self, source, names)
         self.labels_ = best.labels
         self.memberships_ = best.memberships
         self.objective_ = best.objective
@@ -158,11 +167,12 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         self.euclideanized_ = changed
         self.runs_ = found.table()
         self.model_ = best.model
-        return self
+        return best
 
     def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
         """Return the cluster of largest membership of each new object, (k,); see `predict_memberships`."""
-        return self.model_.labels(self.predict_memberships(X, self_similarity=self_similarity))
+        memberships = self.predict_memberships(X, self_similarity=self_similarity)
+        return self.model_.labels(memberships)
 
     def predict_memberships(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
         """Return the memberships (k, c) of k new objects in the clusters found.
@@ -170,17 +180,49 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         Parameters
         ----------
         X
-            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, or the path of a .npy
-            file or a Zarr array.
+            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, a data frame, or the
+            path of a .npy file or a Zarr array. Columns that have names may be in any order; each object of `fit` must
+            have one, and there must be no others.
         self_similarity
             For kinds similarity and kernel: the similarity of each new object with itself, one number or (k,).
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
-        check_is_fitted(self)
-        if is_plain(X):
-            X = validate_data(self, X, reset=False)
-        return self.model_.predict_memberships(X, self_similarity=self_similarity)
+        rows = new_rows(self, X)
+        return self.model_.predict_memberships(rows, self_similarity=self_similarity)
+
+    def predict_proba(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the memberships (k, c) of k new objects, as `predict_memberships`, by the name scikit-learn uses.
+
+        Those of `PossibilisticCMeans` and `EntropyPossibilisticCMeans` need not have sum 1.
+        """
+        return self.predict_memberships(X, self_similarity=self_similarity)
+
+    def transform(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the distances (k, c) of k new objects to the centres, as `KMeans.transform`; X as in `predict`.
+
+        They are the square roots of `model_.distances(X)`. A negative number there, possible when the dissimilarities
+        are not Euclidean, is taken as zero and counted in a warning.
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        rows = new_rows(self, X)
+        return _roots(self.model_.distances(rows, self_similarity=self_similarity))
+
+    def fit_transform(self, X: Any, y: Any = None) -> Float:
+        """Cluster, and return the distances (n, c) of the objects to the centres.
+
+        As `fit` and then `transform` of the same rows, except that under a spread an object is nearer to centres in
+        which it has a weight itself.
+
+        Cost: as `fit`; nothing is read again.
+        """
+        return _roots(self._fitted(X).distances)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of `transform`, for `get_feature_names_out`."""
+        return self.model_.n_clusters
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -188,16 +230,13 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
         return tags
 
-    def _checked(self, X: Any) -> Any:
-        """Check NumPy arrays, lists and data frames by scikit-learn's own functions; values are not copied."""
-        X = checked_array(self, X)
-        if is_plain(X) and len(X) < max(2, self.n_clusters):
+    def _check_count(self, n: int) -> None:
+        if n < max(2, self.n_clusters):
             raise InputError(
-                f"n_samples={count_text(len(X), 'object')} cannot make"
+                f"n_samples={count_text(n, 'object')} cannot make"
                 f" n_clusters={count_text(self.n_clusters, 'cluster')};"
                 " give at least 2 objects, and no more clusters than objects"
             )
-        return X
 
     def _seed(self) -> int:
         if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
@@ -219,35 +258,16 @@ class _CMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         return init if isinstance(init, Model) else np.asarray(init), 1
 
 
-def checked_array(estimator: Any, X: Any) -> Any:
-    """Check an array for an estimator with a `kind`, by scikit-learn's own functions; return other inputs as they are.
-
-    Cost: values are not copied.
-    """
-    kind = estimator.kind
-    if kind is None and not _knows_its_kind(X):
-        raise InputError(
-            "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
-        )
-    if not is_plain(X):
-        return X
-    X = validate_data(estimator, X)
-    if kind is not None and not is_similarity(kind) and X.min() < 0:
-        row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
-        raise InputError(
-            f"Negative values in data of kind {kind}: {X[row, column]:g} in row {row}, column {column}"
-            f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
-        )
-    return X
-
-
-def _knows_its_kind(X: Any) -> bool:
-    return isinstance(X, (str, os.PathLike)) or hasattr(X, "kind")
-
-
-def is_plain(X: Any) -> bool:
-    """Return whether this is an array in memory: not a matrix, a path, or a chunked array, which is not copied."""
-    return not (_knows_its_kind(X) or hasattr(X, "chunks"))
+def _roots(squared: Float) -> Float:
+    negative = int((squared < 0).sum())
+    if negative:
+        warnings.warn(
+            f"{negative} squared distances to centres are negative and were taken as zero: the dissimilarities are not"
+            " Euclidean; train with a spread",
+            DasrelWarning, stacklevel=4,
+        )  # fmt: skip
+    roots: Float = np.sqrt(np.maximum(squared, 0.0))
+    return roots
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

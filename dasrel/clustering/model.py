@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,11 +20,9 @@ from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
 from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, save_archive
+from dasrel.util.labelled import column_order, labelled
 from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import KINDS, is_similarity
-
-if TYPE_CHECKING:
-    from dasrel.io.features import Rows
 
 MODEL_VERSION = 1
 _BLOCK_BYTES = 32 * 2**20  # new rows are read this many bytes at a time
@@ -61,6 +59,10 @@ class Model:
     modes: tuple[int, ...] | None = None
     """For each cluster of pcm1 and pcm2 the first cluster that coincides with it, perhaps by way of others: pcm1 and
     pcm2 seek modes, dense regions, and several clusters may end in one (L7). Labels are those of modes."""
+
+    def __repr__(self) -> str:
+        clusters, objects = count_text(self.n_clusters, "cluster"), count_text(self.n_objects, "object")
+        return f"<Model: {self.rule}, {clusters} of {objects}, kind {self.kind}>"
 
     @property
     def n_clusters(self) -> int:
@@ -119,8 +121,9 @@ class Model:
         Parameters
         ----------
         rows
-            (k, n) numbers of the kind of the training matrix: a NumPy or Zarr array, or a path: .npy, .npz, CSV, TSV,
-            Parquet or a Zarr array. Columns of a file that have names must have those of the training objects.
+            (k, n) numbers of the kind of the training matrix: a NumPy or Zarr array, a data frame, or a path: .npy,
+            .npz, CSV, TSV, Parquet or a Zarr array. Columns that have names must have those of the training objects,
+            in any order; without names they are in the order of `ids`.
         self_similarity
             For kinds similarity and kernel only: the similarity of each new object with itself, one number or (k,).
             It is needed because D*_j = s** + s_jj - 2 s*_j.
@@ -155,20 +158,27 @@ class Model:
     def _step(self) -> int:
         return max(1, _BLOCK_BYTES // (8 * self.n_objects))
 
-    def _new_distances(self, rows: Any, self_similarity: ArrayLike | None) -> Float:
-        """Return the squared distances (k, c) of new objects to the centres."""
-        values = self._rows(rows)
+    def distances(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the squared dissimilarities (k, c) of k new objects to the centres; rows as in `predict_memberships`.
+
+        They are negative where the dissimilarities are not Euclidean.
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        values, order = self._rows(rows)
         count, step = values.shape[0], self._step
         own = self._own(self_similarity, count)
         result = np.empty((count, self.n_clusters))
         norms = np.einsum("in,in->i", self.V, self.V)
-        view, negative = View(self.kind, self.steps), 0
+        view = View(self.kind, self.steps)
         for at in range(0, count, step):
             raw = np.array(values[at : at + step], dtype=np.float64)
             bad = ~np.isfinite(raw)
             if bad.any():
                 r, k = (int(x) for x in np.argwhere(bad)[0])
                 raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}; finite numbers are needed")
+            if order is not None:
+                raw = raw[:, order]
             seen = view.apply(
                 raw, raw, row_self=None if own is None else own[at : at + step], column_self=self.diagonal
             )
@@ -176,17 +186,21 @@ class Model:
             d = rules.new_distances(Y, self.half[None], norms[None], beta=self.beta)
             if not np.isfinite(d).all():
                 raise InputError("distances of the new objects to the centres exceed what numbers can hold; rescale")
-            if self.rule not in ("hard", "fcm2"):
-                negative += int((d < 0).sum())
-                np.maximum(d, 0.0, out=d)
             result[at : at + step] = d[0].T
+        return result
+
+    def _new_distances(self, rows: Any, self_similarity: ArrayLike | None) -> Float:
+        """Return the squared distances (k, c) of new objects to the centres, not below 0 where the rule forbids it."""
+        d = self.distances(rows, self_similarity=self_similarity)
+        negative = 0 if self.rule in ("hard", "fcm2") else int((d < 0).sum())
         if negative:
+            np.maximum(d, 0.0, out=d)
             warnings.warn(
                 f"{negative} distances of new objects to centres are negative and were taken as zero:"
                 " the dissimilarities are not Euclidean; train with a spread",
                 DasrelWarning, stacklevel=3,
             )  # fmt: skip
-        return result
+        return d
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a .npz file, atomically."""
@@ -271,21 +285,27 @@ class Model:
         given = {"m": self.fuzzifier, "lam": self.entropy_weight, "eta": self.eta}
         return Rule(self.rule, **{key: value for key, value in given.items() if value is not None})
 
-    def _rows(self, rows: Any) -> Any:
-        """Return new rows as an array that can be sliced; names, shape and type are checked."""
+    def _rows(self, rows: Any) -> tuple[Any, Array | None]:
+        """Return new rows as an array that can be sliced, and the column of each object; None if they are in order.
+
+        Names, shape and type are checked.
+        """
         from dasrel.io.features import Rows, read_rows
 
-        if isinstance(rows, (str, os.PathLike)):
-            rows = read_rows(rows, checksum=False)
-        if isinstance(rows, Rows):
-            self._check_columns(rows)
-            rows = rows.array()
-        values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
         if self.has_terms:
             raise InputError(
                 "this model is of a relation with an added term (such as an ultrametric), which new"
                 " objects have no values for; train on the matrix itself, or with a spread"
             )
+        if isinstance(rows, (str, os.PathLike)):
+            rows = read_rows(rows, checksum=False)
+        columns, where = None, ""
+        if isinstance(rows, Rows):
+            columns, where, rows = rows.columns, path_text(rows.provenance["source"]), rows.array()
+        elif (named := labelled(rows)) is not None:
+            columns, where, rows = named.columns, named.what, named.values
+        order = None if columns is None else column_order(columns, [str(name) for name in self.ids], where, "the model")
+        values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
         if len(values.shape) != 2 or values.shape[1] != self.n_objects:
             raise InputError(
                 f"new rows have shape {tuple(values.shape)}; the model needs (k, {self.n_objects}): one column for"
@@ -293,19 +313,7 @@ class Model:
             )
         if np.dtype(values.dtype).kind not in "fiub":
             raise InputError(f"new rows are of type {values.dtype}; numbers are needed")
-        return values
-
-    def _check_columns(self, rows: Rows) -> None:
-        """Raise if the columns have names that are not those of the training objects, in their order."""
-        if rows.columns is None or len(rows.columns) != self.n_objects:
-            return
-        for k, (name, wanted) in enumerate(zip(rows.columns, self.ids, strict=True)):
-            if name != str(wanted):
-                where = path_text(rows.provenance["source"])
-                raise InputError(
-                    f"{where}: column {k + 1} of the values is named {shown(name)!r}, but object {k + 1} of the model"
-                    f" is {shown(wanted)!r}; name and order the columns as the model's objects"
-                )
+        return values, order
 
     def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
         if not is_similarity(self.kind):

@@ -49,7 +49,7 @@ from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
 from dasrel.util import Array, limits, parallel
 from dasrel.util.limits import Range
-from dasrel.util.text import shown
+from dasrel.util.text import count_text, shown, time_text
 from dasrel.vocabulary import FITS, METHODS
 
 TYPICAL = {"hard": (16, 16), "fcm1": (54, 25), "fcm2": (54, 25), "pcm1": (75, 47), "pcm2": (75, 47)}
@@ -149,6 +149,11 @@ class ClusteringPlan:
     total_seconds: Range
     fleet: Fleet
     workers: tuple[OnWorkers, ...]
+
+    def __repr__(self) -> str:
+        work = f"{count_text(self.n_objects, 'object')}, {count_text(self.runs, 'run')}"
+        scans, seconds = self.scans.typical, time_text(self.total_seconds.typical)
+        return f"<ClusteringPlan: {work}, about {count_text(round(scans), 'scan')} in {seconds}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

@@ -13,7 +13,11 @@ from dasrel.clustering.runs import Ladder, Partition, Run, RunResult
 from dasrel.clustering.validity import Grouping, Validity, judged
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.util.text import count_text
+from dasrel.util import html
+from dasrel.util.text import count_text, time_text
+
+_ROWS = 20
+"""Settings that a notebook lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,33 @@ class Clustering:
         found = ", ".join(f"{one.run.rule} with {count_text(one.run.n_clusters, 'cluster')}" for one in self._some())
         more = f" and {len(self.partitions) - 5} more" if len(self.partitions) > 5 else ""
         return f"<Clustering: {count_text(len(self.runs), 'run')}, {count_text(self.scans, 'scan')}; {found}{more}>"
+
+    def _repr_html_(self) -> str:
+        values = {} if self.quality is None else self.quality.values
+        indices = [index for index in ("silhouette", "fuzzy_silhouette") if index in values]
+        known = len(self.partitions) > 1 and "fuzzy_silhouette" in values  # else it would take a scan
+        best = self.recommended() if known else None
+        chosen = 0 if len(self.partitions) == 1 else best
+        listed = sorted({*range(min(len(self.partitions), _ROWS)), *(() if best is None else (best,))})
+        rows = [
+            (
+                one.run.rule, one.run.n_clusters, one.described(), f"{one.objective:.6g}",
+                "yes" if one.converged else "no", "yes" if one.is_sound else "no",
+                *(f"{values[index][k]:.4f}" for index in indices), "recommended" if k == best else "",
+            )
+            for k, one in ((k, self.partitions[k].result) for k in listed)
+        ]  # fmt: skip
+        left = len(self.partitions) - len(listed)
+        facts = [
+            ("runs", f"{len(self.runs):,}; {sum(one.converged for one in self.runs):,} converged"),
+            ("scans", f"{self.scans:,} in {time_text(self.seconds)}"),
+            *(("parameter", ladder.reason) for ladder in (() if chosen is None else self.ladders[chosen])),
+            *(("warning", note) for note in self.warnings),
+            *([("not listed", count_text(left, "setting"))] if left > 0 else []),
+        ]
+        names = [index.replace("_", " ") for index in indices]
+        header = ("rule", "clusters", "parameters", "objective", "converged", "distinct", *names, "")
+        return html.card("Clustering", facts, html.table(header, rows))
 
     def _some(self) -> list[RunResult]:
         return [one.result for one in self.partitions[:5]]

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from dasrel.clustering import rules
 from dasrel.clustering.model import Model
 from dasrel.errors import InputError
-from dasrel.util import Float
+from dasrel.util import Float, html
 from dasrel.util.files import digest
-from dasrel.util.text import count_text, shown
+from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import INITS, OTHER_RULES, PARAMETERS, RULES
 
 MOST_RUNS = 100_000
@@ -29,6 +29,8 @@ LARGEST_EXPONENT = 700.0
 LATER = ("history", "race")
 """Fields of a run that earlier versions did not have; False means what they did."""
 _PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+_ROWS = 20
+"""Clusters that a notebook lists."""
 SETTING = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
 """The fields of a run that make objectives comparable."""
 
@@ -149,6 +151,14 @@ class Run:
         if isinstance(self.init, str):
             _check_choice("init", self.init, INITS, "memberships (n, c), or a model")
 
+    def __repr__(self) -> str:
+        usual = {f.name: f.default for f in fields(self)} | dict.fromkeys(_PARAMETERS) | PARAMETERS[self.rule]
+        given = {name: value for name, value in self.parameters().items() if name not in ("rule", "n_clusters", "norm")}
+        if not math.isinf(self.norm):
+            given["norm"] = float(self.norm)
+        others = [f", {name}={value!r}" for name, value in given.items() if value != usual[name]]
+        return f"Run({self.rule!r}, {self.n_clusters}{''.join(others)})"
+
     @property
     def is_possibilistic(self) -> bool:
         """Whether the rule is pcm1 or pcm2."""
@@ -173,6 +183,13 @@ class Run:
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
+class Runs(list[Run]):
+    """A list of runs that is short when it is printed."""
+
+    def __repr__(self) -> str:
+        return f"<{count_text(len(self), 'run')}: {some(self)}>"
+
+
 def grid(
     rule: str | Sequence[str], n_clusters: int | Sequence[int], *, n_init: int = 1, random_state: int = 0, **others: Any
 ) -> list[Run]:
@@ -181,8 +198,8 @@ def grid(
     Any other field of `Run` may be given too, as one value or as a list of values. Restarts of the same number use the
     same random numbers in every combination.
 
-    >>> len(grid("fcm1", [2, 3, 4], fuzzifier=[1.5, 2], n_init=10))
-    60
+    >>> grid("fcm1", [2, 3, 4], fuzzifier=[1.5, 2], n_init=10)
+    <60 runs: Run('fcm1', 2, fuzzifier=1.5), Run('fcm1', 2, fuzzifier=1.5, restart=1), ... and 57 more>
     """
     known = {f.name for f in fields(Run)} - {"restart", "random_state", "rule", "n_clusters"}
     unknown = [name for name in others if name not in known]
@@ -199,11 +216,11 @@ def grid(
     count = n_init * math.prod(map(len, lists))
     if count > MOST_RUNS:
         raise InputError(f"{count:,} runs are requested, and at most {MOST_RUNS:,} can be made at once: lower n_init")
-    return [
+    return Runs(
         Run(**dict(zip(names, values, strict=True)), random_state=random_state, restart=restart)
         for values in itertools.product(*lists)
         for restart in range(n_init)
-    ]
+    )
 
 
 def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -> list[Run]:
@@ -331,6 +348,10 @@ class RunResult:
         """Number of different positions in which the clusters of pcm1 and pcm2 ended; None for the other rules."""
         return None if self.modes is None else len(set(self.modes))
 
+    def __repr__(self) -> str:
+        ended = f"{'converged' if self.converged else 'stopped'} after {count_text(self.n_iter, 'iteration')}"
+        return f"<RunResult of {self.run!r}: objective {self.objective:.6g}, {ended}>"
+
     @property
     def is_sound(self) -> bool:
         """Whether all clusters are distinct and have objects."""
@@ -352,6 +373,12 @@ class RunResult:
         values = {**stored, **tuples}
         names = {f.name: _STORED.get(f.name, f.name) for f in fields(RunResult)[1:]}
         return RunResult(run=run, **{name: values[there] for name, there in names.items() if there in values})
+
+    def described(self) -> str:
+        """Return the parameters that the rule has, with their values, as text for people."""
+        used = {"fuzzifier": self.run.fuzzifier, "entropy weight": self.entropy_weight, "spread": self.beta or None}
+        used["spread scale"] = self.run.spread_scale
+        return ", ".join(f"{name} {value:.4g}" for name, value in used.items() if isinstance(value, (int, float)))
 
     def row(self) -> dict[str, Any]:
         """Return plain values, for a table or a file."""
@@ -379,6 +406,10 @@ class Ladder:
     """Mean silhouette of each."""
     chosen: int
     reason: str
+
+    def __repr__(self) -> str:
+        chosen = getattr(self.results[self.chosen].run, self.parameter)
+        return f"<Ladder of {self.parameter}: {chosen:.6g} of {count_text(len(self.results), 'value')}>"
 
     def report(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -419,6 +450,28 @@ class Partition:
         sizes = ", ".join(f"{size:,}" for size in self.sizes[:10]) + (", ..." if run.n_clusters > 10 else "")
         clusters = count_text(run.n_clusters, "cluster")
         return f"<Partition: {run.rule}, {count_text(n, 'object')} in {clusters} of {sizes}>"
+
+    def _repr_html_(self) -> str:
+        result, n, sizes = self.result, len(self.memberships), self.sizes
+        largest, labels, medoids = self.memberships.max(axis=1), self.labels, self.medoids
+        rows = [
+            (
+                k, f"{sizes[k]:,}", html.bar(sizes[k] / n), self.model.ids[medoids[k]],
+                f"{largest[labels == k].mean():.3f}" if sizes[k] else "none",
+            )
+            for k in range(min(len(sizes), _ROWS))
+        ]  # fmt: skip
+        more = [f"{len(sizes) - _ROWS:,} more clusters"] if len(sizes) > _ROWS else []
+        facts = [
+            ("rule", ", ".join(filter(None, [result.run.rule, result.described()]))),
+            ("objects", f"{n:,}"),
+            ("objective", f"{result.objective:.6g}"),
+            ("converged", f"{'yes' if result.converged else 'no'}, {count_text(result.n_iter, 'iteration')}"),
+            ("border", f"{count_text(len(self.border()), 'object')} with no membership of 0.5"),
+            *([] if result.is_sound else [("beware", "some clusters coincide or have no objects")]),
+        ]
+        header = ("cluster", "objects", "", "medoid", "mean membership")
+        return html.card("Partition", facts, html.table(header, [*rows, *([more] if more else [])]))
 
     @property
     def labels(self) -> NDArray[np.intp]:

@@ -47,7 +47,8 @@ from dasrel.errors import InputError, MemoryLimitError
 from dasrel.kernels.products import View
 from dasrel.kernels.spanning_forest import Forest
 from dasrel.store.layout import TileSource
-from dasrel.util import Array, Float, limits, parallel
+from dasrel.util import Array, Float, Names, limits, parallel
+from dasrel.util.labelled import column_order, row_names
 from dasrel.util.text import count_text, did_you_mean, shown, size_text, some
 from dasrel.vocabulary import INDICES
 
@@ -175,7 +176,7 @@ def validity(
         An open matrix, a store's path or URL, an array with its `kind`, or a relation.
     partitions
         Labels of the n objects (numbers or names), memberships (n, c), a `Partition`, a `Clustering`, or a list or a
-        dictionary of these.
+        dictionary of these. A series or a data frame whose index has the ids may have them in any order.
     fuzzifier
         Exponent of memberships that are given as an array; a `Partition` knows its own, and for labels it is 1.
     indices
@@ -189,7 +190,7 @@ def validity(
     silhouettes, 32 n c for all indices of labels, 60 n c for memberships; 8 n bytes for each partition in the result.
     """
     relation = as_dissimilarity(matrix, kind)
-    found = given_groupings(partitions, relation.n_objects, fuzzifier)
+    found = given_groupings(partitions, relation.matrix.ids, fuzzifier)
     return judged(relation, found, indices=indices, samples=samples, memory=memory)
 
 
@@ -209,8 +210,8 @@ def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, mem
 # ---------------------------------------------------------------------------------------------------------- arguments
 
 
-def given_groupings(partitions: Any, n: int, fuzzifier: float) -> list[Grouping]:
-    """Return the partitions that a user has given, checked; see `validity`."""
+def given_groupings(partitions: Any, ids: Names, fuzzifier: float) -> list[Grouping]:
+    """Return the partitions of the objects with these ids that a user has given, checked; see `validity`."""
     if not 1 <= fuzzifier < math.inf:
         raise InputError(f"fuzzifier is {shown(fuzzifier)}: give a finite number of at least 1")
     if isinstance(partitions, Mapping):
@@ -223,7 +224,7 @@ def given_groupings(partitions: Any, n: int, fuzzifier: float) -> list[Grouping]
         named = [("the partition" if len(listed) == 1 else f"partition {k}", one) for k, one in enumerate(listed)]
     if not named:
         raise InputError("there is no partition: give labels or memberships")
-    found = [_grouping(name, one, n, fuzzifier) for name, one in named]
+    found = [_grouping(name, one, ids, fuzzifier) for name, one in named]
     for grouping in found:
         if grouping.packed_labels()[1] < 2:
             raise InputError(f"{grouping.name} has one cluster only; an index compares at least two")
@@ -234,7 +235,8 @@ def _are_several(partitions: Sequence[Any]) -> bool:
     return not partitions or hasattr(partitions[0], "memberships") or np.ndim(partitions[0]) > 0
 
 
-def _grouping(name: str, given: Any, n: int, fuzzifier: float) -> Grouping:
+def _grouping(name: str, given: Any, ids: Names, fuzzifier: float) -> Grouping:
+    n = len(ids)
     if hasattr(given, "memberships") and hasattr(given, "result"):
         U, theta = np.asarray(given.memberships).T, given.result.run.theta
         if U.shape[1] != n:
@@ -243,6 +245,11 @@ def _grouping(name: str, given: Any, n: int, fuzzifier: float) -> Grouping:
     array = np.asarray(given)
     if array.ndim not in (1, 2) or len(array) != n:
         raise InputError(f"{name} has shape {array.shape}: give {n} labels, or memberships of shape ({n}, clusters)")
+    names, objects = row_names(given), [str(one) for one in ids]
+    numbered = objects == [str(k) for k in range(n)]  # the matrix has no names: others say nothing about the order
+    if names is not None and (set(names) == set(objects) or not numbered):
+        order = column_order(names, objects, name, "the matrix", part="label")
+        array = array if order is None else array[order]
     return of_labels(name, array) if array.ndim == 1 else _of_given_memberships(name, array, fuzzifier)
 
 

@@ -142,7 +142,7 @@ def read_partition(path: PathLike, ids: Names, fuzzifier: float) -> Grouping:
             " for each, in the order of the store, or a column id"
         )
     if found.model is None:
-        return given_groupings({where: values}, len(ids), fuzzifier)[0]
+        return given_groupings({where: values}, ids, fuzzifier)[0]
     memberships = np.ascontiguousarray(values.T, dtype=np.float64)
     grouping = Grouping.of_memberships(where, memberships, float(found.model.fuzzifier or 1.0), found.model.modes)
     if grouping.packed_labels()[1] < 2:

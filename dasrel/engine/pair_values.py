@@ -17,7 +17,8 @@ from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import InputError
 from dasrel.kernels.products import View
 from dasrel.kernels.spanning_forest import mirrored
-from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
+from dasrel.store.array_matrix import ArrayMatrix, as_matrix
+from dasrel.store.matrix import Matrix
 from dasrel.util import Array
 from dasrel.vocabulary import is_similarity
 

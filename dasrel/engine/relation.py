@@ -17,9 +17,10 @@ from dasrel.engine.scan import Consumer, Plan, prepare_scan
 from dasrel.errors import InputError
 from dasrel.kernels import products
 from dasrel.kernels.products import Parameter, Strips, View
+from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.layout import TileSource
-from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
-from dasrel.util import Array, Float
+from dasrel.store.matrix import Matrix
+from dasrel.util import Array, Float, Names
 from dasrel.util.files import digest
 from dasrel.util.text import count_text
 
@@ -411,12 +412,15 @@ class Relation:
         return shaped
 
 
-def relation(matrix: Any, *, kind: str | None = None) -> Relation:
+def relation(matrix: Any, *, kind: str | None = None, ids: Names | None = None) -> Relation:
     """Return the matrix as squared dissimilarities D: stored distances squared, similarities as s_ii + s_jj - 2 s_ij.
 
-    Takes an open matrix, a store's path or URL, or an array with its kind.
+    Takes an open matrix, a store's path or URL, or with its kind an array, a condensed vector, a data frame, or another
+    array with names. `ids` names the objects of an array.
+
+    Cost: no scan of a store; an array is read once to check it.
     """
-    source = as_matrix(matrix, kind=kind)
+    source = as_matrix(matrix, kind=kind, ids=ids)
     result = Relation(source, View(source.kind))
     largest = result.largest()
     tiny, huge = (1e-30, 1e36) if source.dtype == np.float32 else (1e-290, 1e300)

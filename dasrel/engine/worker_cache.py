@@ -69,7 +69,7 @@ def send_tiles(client: Any, reader: Reader, tiles: Sequence[TileIndex], worker: 
     array, elsewhere = reader.local_array, worker is not None
     if array is None:
         return client.submit(read_pinned, reader, tiles, workers=worker, allow_other_workers=elsewhere, pure=False)
-    if isinstance(array, np.ndarray):
+    if not hasattr(array, "dask"):
         return client.scatter(read_pinned(reader, tiles), workers=worker, hash=False)
     parts = [array[reader.layout.span(i), reader.layout.span(j)] for i, j in tiles]
     pinned = dask.delayed(_computed)(tiles, reader.layout.dtype, parts)

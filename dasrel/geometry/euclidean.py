@@ -41,7 +41,7 @@ from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
 from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
-from dasrel.util import PathLike, progress
+from dasrel.util import PathLike, html, progress
 from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
@@ -58,6 +58,8 @@ TYPICAL_EUCLIDEAN = {"spread": 11, "ultrametric": 13, "power": 61, "exponential"
 takes more: 36 for an eigenvalue alone."""
 SPECTRUM_SCANS = 9
 """Scans of `spectrum`, the median over the same data: 5 to 17; noise takes 40."""
+_ROWS = 8
+"""Eigenvalues of each end that a notebook lists."""
 EUCLIDEAN_BUDGET = 200
 """Default limit of the scans of `euclideanize`."""
 
@@ -90,6 +92,32 @@ class Spectrum:
     """Why the search ended: "converged", "exhausted" (values are exact), "rounding", "scans" or "memory"."""
     history: tuple[tuple[float, ...], ...]
     """After each scan: the lowest value and its residual, the highest and its residual."""
+
+    def __repr__(self) -> str:
+        ends = f"eigenvalues {self.lowest[0]:.6g} to {self.highest[0]:.6g}"
+        objects = count_text(self.n_objects, "object")
+        answer = {True: "Euclidean", False: "not Euclidean", None: "not known whether Euclidean"}[self.is_euclidean]
+        return f"<Spectrum of {objects}: {answer}, {ends}, {count_text(self.scans, 'scan')}>"
+
+    def _repr_html_(self) -> str:
+        top = max(abs(self.lowest[0]), abs(self.highest[0])) or 1.0
+        rows = [
+            (end, f"{value:.6g}", f"{residual:.2g}", html.bar(abs(value) / top))
+            for end, values, residuals in (
+                ("lowest", self.lowest, self.lowest_residuals),
+                ("highest", self.highest, self.highest_residuals),
+            )
+            for value, residual in zip(values[:_ROWS], residuals, strict=False)
+        ]
+        facts = [
+            ("objects", f"{self.n_objects:,}"),
+            ("Euclidean", {True: "yes", False: "no", None: "not known"}[self.is_euclidean]),
+            *([("negative", f"at least {count_text(self.n_negative, 'eigenvalue')}")] if self.n_negative else []),
+            *([("spread", f"{self.spread:.6g} added to all pairs makes it Euclidean")] if self.spread else []),
+            ("entropy threshold", f"{self.entropy_threshold:.6g}: above it all clusters of fcm2 are equal"),
+            ("scans", f"{self.scans}, {self.stopped}"),
+        ]
+        return html.card("Spectrum", facts, html.table(("end", "eigenvalue", "residual", "size"), rows))
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -271,6 +299,9 @@ class Euclideanized:
     """The spanning tree behind the ultrametric."""
     given: Relation | None = None
     """The relation that it was made from."""
+
+    def __repr__(self) -> str:
+        return f"<Euclideanized by {self.method}: gamma {self.gamma:.6g}, {count_text(self.scans, 'scan')}>"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Euclideanized:
         return self  # immutable, and scikit-learn copies the parameters of estimators

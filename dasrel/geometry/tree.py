@@ -28,8 +28,9 @@ from dasrel.engine.scan import Consumer, Plan, scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import spanning_forest
 from dasrel.kernels.spanning_forest import Forest
+from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.layout import TileSource
-from dasrel.store.matrix import ArrayMatrix, Matrix, as_matrix
+from dasrel.store.matrix import Matrix
 from dasrel.util import Array, Float, Index
 from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Range, memory_limit
@@ -357,6 +358,9 @@ class Ultrametric:
     """(n - 1,) first position of the range of each merge."""
     last: Index
     """(n - 1,) position after the last of this range."""
+
+    def __repr__(self) -> str:
+        return f"<Ultrametric: {count_text(self.n_objects, 'object')}, squared heights up to {self.largest():g}>"
 
     @property
     def n_objects(self) -> int:

@@ -8,7 +8,6 @@ of them changes. What is stored, and the audit, are those of a store that was wr
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -37,6 +36,7 @@ from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, Names, limits, parallel
+from dasrel.util.labelled import column_order
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
@@ -409,7 +409,9 @@ def _open_rows(source: Any, old: Matrix, given: list[str] | None) -> tuple[TileP
             remedy=hint,
         )
     names = _new_names(given if given is not None else rows.ids, m, old, where)
-    order = None if rows.columns is None else _order(rows.columns, [*map(str, old.ids), *names], where)
+    order = None
+    if rows.columns is not None:
+        order = column_order(rows.columns, [*map(str, old.ids), *names], where, "the store and the new ones")
     data = rows.data
     if order is not None and hasattr(data, "dask"):
         data, order = data[:, order], None
@@ -437,26 +439,6 @@ def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> 
         f" {shown(old.ids[0])}",
         remedy="give them: {ids=FILE}",
     )
-
-
-def _order(columns: Sequence[str], objects: Sequence[str], where: str) -> Array | None:
-    """Return the column of each object; None if they are in order."""
-    if list(columns) == list(objects):
-        return None
-    at = {name: k for k, name in enumerate(columns)}
-    if len(at) < len(columns):
-        twice = [shown(name) for name, count in Counter(columns).items() if count > 1]
-        raise InputError(f"{where}: names of columns are not unique: {some(twice)}; rename or drop the repeats")
-    absent = [shown(name) for name in objects if name not in at]
-    if absent:
-        known = set(objects)
-        strange = [shown(name) for name in columns if name not in known]
-        raise InputError(
-            f"{where}: {count_text(len(absent), 'object has', 'objects have')} no column: {some(absent)}; columns of"
-            f" no object: {some(strange)};"
-            " columns are named as the objects of the store and the new ones"
-        )
-    return np.array([at[name] for name in objects], dtype=np.intp)
 
 
 # ------------------------------------------------------------------------------------------------------------- features

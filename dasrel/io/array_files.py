@@ -20,11 +20,11 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.io.numpy_files import FlatFile, check_numbers, npy_header
+from dasrel.kernels.condensed import check_condensed, square_side, triangle_block
 from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, path_text, shown, some
-from dasrel.vocabulary import is_similarity
 
 
 class Source(Protocol):
@@ -113,9 +113,8 @@ class MappedSource:
 
 @dataclass
 class TriangleSource:
-    """One triangle as a vector: rows of the upper one, which are the columns of the lower one.
+    """One triangle as a vector, in condensed form.
 
-    That is SciPy's condensed form, and R's `dist`, which lists the lower triangle column by column: the same order.
     With `diagonal` each row begins with the object's own value (the symmetric array form of MatrixMarket).
     """
 
@@ -130,21 +129,8 @@ class TriangleSource:
 
     def block(self, rows: slice, columns: slice) -> Array:
         """Return the block, gathered row by row; on the diagonal both triangles of it."""
-        n = self.n_objects
         values = self.vector.values() if isinstance(self.vector, FlatFile) else self.vector
-        result = np.zeros((rows.stop - rows.start, columns.stop - columns.start), dtype=values.dtype)
-        for k, r in enumerate(range(rows.start, rows.stop)):
-            # Position of the pair (r, c) is `before + c`.
-            before = r * n - r * (r - 1) // 2 - r if self.diagonal else r * n - r * (r + 1) // 2 - r - 1
-            first = max(columns.start, r if self.diagonal else r + 1)
-            if first < columns.stop:
-                result[k, first - columns.start :] = values[before + first : before + columns.stop]
-            if k % parallel.BAND == 0 or r == rows.stop - 1:
-                parallel.release_pages(values)
-        if rows == columns:
-            below = np.tri(result.shape[0], k=-1, dtype=bool)
-            result = np.where(below, result.T, result)
-        return result
+        return triangle_block(values, self.n_objects, rows, columns, diagonal=self.diagonal)
 
     def block_memory(self, rows: int, columns: int) -> int:
         """Return the size of the block; on the diagonal twice, and a mask."""
@@ -261,29 +247,6 @@ def provenance_of(path: Path) -> dict[str, Any]:
     return {"source": str(path), "size": found.st_size, "modified": found.st_mtime_ns}
 
 
-def square_side(shape: tuple[int, ...], what: str) -> int:
-    """Return the number of objects of a square array, or of a condensed vector."""
-    if any(size < 0 for size in shape):
-        raise InputError(f"{what} has the shape {shown(shape)}, which no array has; it is damaged")
-    if len(shape) == 2:
-        if shape[0] != shape[1]:
-            raise InputError(
-                f"{what} is not square: {count_text(shape[0], 'row')}, {count_text(shape[1], 'column')}; give one row"
-                " and one column per object"
-                " (features go through `dasrel pairwise`)"
-            )
-        return shape[0]
-    if len(shape) == 1:
-        n = (1 + math.isqrt(1 + 8 * shape[0])) // 2
-        if n * (n - 1) // 2 != shape[0]:
-            raise InputError(
-                f"{what} has {count_text(shape[0], 'value')}, which is no n(n-1)/2: not a condensed distance vector;"
-                " is it truncated?"
-            )
-        return n
-    raise InputError(f"{what} has {len(shape)} dimensions; a square matrix or a condensed vector is needed")
-
-
 def open_npy(path: Path, reading: Reading, kind: str) -> Source:
     """Open a `.npy` file, mapped: square in either order, or a condensed vector."""
     with open(path, "rb") as file:
@@ -335,12 +298,6 @@ def mapped_source(
         check_condensed(kind, what)
         return TriangleSource(file, n, provenance)
     return MappedSource(file, n, provenance, fortran=fortran)
-
-
-def check_condensed(kind: str, what: str) -> None:
-    """Raise if the kind needs the diagonal, which a condensed vector does not have."""
-    if is_similarity(kind):
-        raise InputError(f"{what} is a condensed vector: it has no self-{kind} values; give the full matrix")
 
 
 def sequential_vector(

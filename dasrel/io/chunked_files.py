@@ -25,11 +25,11 @@ from dasrel.io.array_files import (
     mapped_source,
     provenance_of,
     sequential_vector,
-    square_side,
 )
 from dasrel.io.numpy_files import check_numbers
 from dasrel.io.reader_errors import HOLES, reader_errors
 from dasrel.io.zarr_values import ZarrValues
+from dasrel.kernels.condensed import square_side
 from dasrel.options import Reading
 from dasrel.util import Array
 from dasrel.util.text import count_text, path_text, shown

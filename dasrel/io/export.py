@@ -17,8 +17,9 @@ from dasrel.engine.relation import Relation
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.io.array_files import allocated
 from dasrel.kernels.checks import copy_transposed
+from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.store.layout import unchanged
-from dasrel.store.matrix import ArrayMatrix, Matrix, open_matrix
+from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
 from dasrel.util.files import disk_errors, replacing, replacing_folder

@@ -27,6 +27,7 @@ from dasrel.io.zarr_values import ZarrValues
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, file_crc32c
+from dasrel.util.labelled import labelled
 from dasrel.util.text import count_text, path_text, shown, some
 
 SUFFIXES = ".npy, .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
@@ -185,12 +186,15 @@ def _from_file(path: Path, checksum: bool) -> Features:
 
 def _from_array(features: Any, checksum: bool) -> Features:
     if is_sparse(features):
+        ids = columns = None
         with reader_errors("the SciPy sparse matrix"):
             data: Any = _sorted_csr(features)
         parts = [data.data, data.indices, data.indptr]
         source = "SciPy sparse matrix"
     else:
-        data = np.asarray(features)
+        named = labelled(features)
+        ids, columns = (None, None) if named is None else (named.rows, named.columns)
+        data = np.asarray(features if named is None else named.values)
         parts = [data]
         source = "array"
     _check_numbers(data, f"the {source}")
@@ -200,7 +204,7 @@ def _from_array(features: Any, checksum: bool) -> Features:
         for part in parts:
             found = array_checksum(part, found)
         provenance["checksum"] = f"crc32c: {found:08x}"
-    return Features(data, (int(data.shape[0]), int(data.shape[1])), None, provenance)
+    return Features(data, (int(data.shape[0]), int(data.shape[1])), ids, provenance, columns)
 
 
 def _check_numbers(array: Any, where: str) -> None:
@@ -404,13 +408,8 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
             return Rows(ZarrValues(array, where), None, None, {"source": str(source)})
         if not os.path.isfile(source):
             raise InputError(f"no rows at {where}: there is no such file or folder")
-    elif hasattr(source, "columns") and hasattr(source, "index") and hasattr(source, "to_numpy"):  # a data frame
-        rows, columns = _labels(source.index), _labels(source.columns)
-        source = source.to_numpy()
-    elif hasattr(source, "coords") and hasattr(source, "dims"):  # xarray
-        labels = [source.coords[d].values if d in source.coords else None for d in source.dims]
-        rows, columns = (None if one is None else [str(x) for x in one] for one in (*labels, None, None)[:2])
-        source = source.data
+    elif (named := labelled(source)) is not None:
+        rows, columns, source = named.rows, named.columns, named.values
     if hasattr(source, "chunks") and hasattr(source, "shape") and not isinstance(source, np.ndarray):
         name = type(source).__module__.partition(".")[0]
         about = {"source": f"{name} array of {' x '.join(map(str, source.shape))} {source.dtype}"}
@@ -425,7 +424,3 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
         if columns == [str(k) for k in range(len(columns))] and rows is None:
             columns = None  # a header of numbers, as of a frame without names
     return Rows(found.data, rows, columns, found.provenance)
-
-
-def _labels(index: Any) -> list[str] | None:
-    return None if type(index).__name__ == "RangeIndex" else [str(name) for name in index]

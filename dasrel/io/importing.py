@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from zarr.storage import MemoryStore
 
 from dasrel.errors import InputError, Stopped, StoreError
 from dasrel.io import array_files, chunked_files, matlab, npz, triplets
@@ -24,13 +25,15 @@ from dasrel.io.reader_errors import check_objects, reader_errors
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.io.text_stream import given_ids, sniff
 from dasrel.kernels import checks
+from dasrel.kernels.condensed import check_condensed, square_side
 from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile, lasting, local_path
 from dasrel.store.writer import check_new_store, claimed, new_layout
-from dasrel.util import Array, limits, parallel
+from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
+from dasrel.util.labelled import labelled
 from dasrel.util.text import path_text, shown
 from dasrel.vocabulary import FORMATS
 
@@ -46,9 +49,10 @@ PAIRS = ("pairs", "m8", "parquet")
 
 def import_matrix(
     source: Any,
-    store: StoreLike,
+    store: StoreLike | None = None,
     *,
     kind: str,
+    ids: str | os.PathLike[str] | Names | None = None,
     reading: Reading | None = None,
     policy: Policy | None = None,
     writing: Writing | None = None,
@@ -58,13 +62,17 @@ def import_matrix(
     Parameters
     ----------
     source
-        A path, the URL of a Zarr array, or a NumPy, SciPy sparse, dask, xarray or Zarr array. What a sparse matrix
-        does not list is 0 for similarities and kernels, and a missing pair for distances, whose value
-        `policy.missing` must name: a distance of 0 would mean that the objects are equal.
+        A path, the URL of a Zarr array, a NumPy, SciPy sparse, dask, xarray or Zarr array, a data frame, or a
+        DistanceMatrix of scikit-bio; square, or a condensed vector. Objects keep the names of a data frame, whose
+        index and columns must agree. What a sparse matrix does not list is 0 for similarities and kernels, and a
+        missing pair for distances, whose value `policy.missing` must name: a distance of 0 would mean that the objects
+        are equal.
     store
-        A path, a URL that Zarr opens, or a Zarr store object.
+        A path, a URL that Zarr opens, or a Zarr store object; None keeps the store in the memory of this process.
     kind
         What the numbers are, one of `dasrel.KINDS`. It is never guessed.
+    ids
+        The objects' names, or a file with one name per line; they replace names in the source.
     reading, policy, writing
         How the source is read, what is done about its flaws, and how the store is written. With `Writing(part=(k, n))`
         only one part of the tiles is written, for job arrays. The source must then be one of which any block can be
@@ -80,6 +88,13 @@ def import_matrix(
     in chunks that do not fit the tiles) are first spooled as plain numbers beside the store. Memory: one tile and its
     blocks per thread, within `writing.memory`.
     """
+    if ids is not None:
+        if reading is not None and reading.ids is not None:
+            raise InputError("ids are given twice, as ids and in reading; give them once")
+        names = os.fspath(ids) if isinstance(ids, os.PathLike) else ids
+        reading = replace(group(reading, Reading, "reading"), ids=names)
+    if store is None:
+        store = MemoryStore()
     given: dict[str, Any] = {"kind": kind, "reading": reading, "policy": policy, "writing": writing}
     with prepare_import(source, store, **given, write=True) as job:
         return job.result()
@@ -136,7 +151,7 @@ def prepare_import(
         if ids is None and n is not None:
             ids = checked_ids(found.ids if found is not None and names is None else names, n)
         layout = None if n is None else new_layout(n, writing)
-        local = found is None or found.local
+        local = found is None or found.local or isinstance(store, MemoryStore)  # which workers do not see
         there = not local and parallel.active_client() is not None
 
         def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_ImportTile, Sequence[Tile]]:
@@ -163,8 +178,9 @@ def prepare_import(
 
 def _facts(source: Any, name: str, opened: Opened) -> dict[str, Any]:
     """Return what an estimate reports of a source."""
-    facts: dict[str, Any] = {"source": str(source), "format": name}
-    if isinstance(source, str | os.PathLike) and os.path.isfile(source):
+    is_path = isinstance(source, str | os.PathLike)
+    facts: dict[str, Any] = {"source": str(source) if is_path else opened.provenance["source"], "format": name}
+    if is_path and os.path.isfile(source):
         facts["size_bytes"] = os.path.getsize(source)
     if isinstance(opened, SequentialSource):
         facts["first"] = "its values are spooled to disk"
@@ -289,18 +305,21 @@ def _opened(path: Path, name: str, reading: Reading, kind: str, policy: Policy) 
 
 
 def open_array(array: Any, reading: Reading, kind: str) -> Opened:
-    """Open a NumPy, SciPy sparse, dask, xarray or Zarr array."""
+    """Open a NumPy, SciPy sparse, dask, xarray or Zarr array, a data frame, or a matrix of scikit-bio."""
     import zarr
     from scipy.sparse import issparse
 
     if isinstance(array, zarr.Array | zarr.Group):
         return chunked_files.open_zarr(array, reading, kind)
     name = type(array).__module__.partition(".")[0]
-    what = f"the {name} array"
+    what, ids = f"the {name} array", None
+    named = labelled(array)
+    if named is not None:
+        array, ids = named.values, None if reading.ids is not None else named.ids()
     is_sparse: bool = issparse(array)
     if is_sparse:
         check_numbers(array.dtype, what)
-        n = array_files.square_side(array.shape, what)
+        n = square_side(array.shape, what)
         with reader_errors("the SciPy sparse matrix"):
             if array.format in ("csr", "csc", "bsr"):
                 array.check_format(full_check=True)  # SciPy takes any index for valid, and reads beyond its arrays
@@ -314,17 +333,12 @@ def open_array(array: Any, reading: Reading, kind: str) -> Opened:
         or not hasattr(array, "dtype")
     ):
         raise InputError(f"a source of type {type(array).__name__} is not known; give a path, a URL or an array")
-    ids = None
-    if hasattr(array, "coords") and hasattr(array, "dims"):  # xarray: the labels of the first dimension are the names
-        first = array.dims[0] if array.dims else None
-        ids = [str(x) for x in array.coords[first].values] if first in array.coords else None
-        array = array.data if hasattr(array.data, "dask") or isinstance(array.data, np.ndarray) else array
     check_numbers(np.dtype(array.dtype), what)
-    n = array_files.square_side(array.shape, what)
+    n = square_side(array.shape, what)
     provenance = {"source": f"{name} array of {' x '.join(map(str, array.shape))} {array.dtype}"}
     chunks = getattr(array, "chunks", None)
     if len(array.shape) == 1 and isinstance(array, np.ndarray):
-        array_files.check_condensed(kind, what)
+        check_condensed(kind, what)
         return TriangleSource(array, n, provenance, ids, local=True)
     if len(array.shape) == 1:
         return array_files.sequential_vector(

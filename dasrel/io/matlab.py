@@ -25,18 +25,17 @@ from dasrel.io.array_files import (
     SequentialSource,
     Source,
     TriangleSource,
-    check_condensed,
     choose,
     is_matrix,
     mapped_memory,
     mapped_source,
     provenance_of,
-    square_side,
     triangle_memory,
 )
 from dasrel.io.chunked_files import opened_dataset
 from dasrel.io.numpy_files import FlatFile, check_numbers
 from dasrel.io.reader_errors import check_unpacked, reader_errors
+from dasrel.kernels.condensed import check_condensed, square_side
 from dasrel.options import Reading
 from dasrel.util import limits
 from dasrel.util.files import replacing

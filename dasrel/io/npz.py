@@ -19,18 +19,17 @@ from dasrel.io.array_files import (
     Source,
     TriangleSource,
     as_text,
-    check_condensed,
     choose,
     is_matrix,
     mapped_memory,
     mapped_source,
     provenance_of,
-    square_side,
     triangle_memory,
 )
 from dasrel.io.numpy_files import FlatFile, archive_header, check_archive, check_numbers, npy_header, npy_layout
 from dasrel.io.reader_errors import reader_errors
 from dasrel.io.triplets import spool_entries, triplet_memory
+from dasrel.kernels.condensed import check_condensed, square_side
 from dasrel.options import Reading
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing

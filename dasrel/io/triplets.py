@@ -30,12 +30,12 @@ from dasrel.io.array_files import (
     TriangleSource,
     mapped_memory,
     provenance_of,
-    square_side,
     triangle_memory,
 )
 from dasrel.io.numpy_files import FlatFile
 from dasrel.io.reader_errors import check_claimed, whole_number
 from dasrel.kernels import LONG, POINTER
+from dasrel.kernels.condensed import square_side
 from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.text import count_text, path_text, shown, some

@@ -24,8 +24,9 @@ from dasrel.kernels.products import panel_rows, panels
 from dasrel.kernels.spanning_forest import mirrored, seen_as_dissimilarity
 from dasrel.options import ImageOptions
 from dasrel.report.downsample import checked_order, cluster_order, induced_image, pixel_of_objects
+from dasrel.store.array_matrix import as_matrix
 from dasrel.store.layout import TileSource
-from dasrel.store.matrix import Matrix, as_matrix, open_matrix
+from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import Array, Float, Index, Names, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output, Range, memory_limit

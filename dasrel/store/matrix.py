@@ -1,7 +1,6 @@
-"""Open matrices: stores on disk or in object storage, and arrays used directly, without a store.
+"""Open matrices: stores on disk, in object storage or in memory.
 
-An array may be a NumPy, memory-mapped, Zarr or dask array. The identity of a matrix, by which checkpoints are matched,
-is known without reading a tile.
+The identity of a matrix, by which checkpoints are matched, is known without reading a tile.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ import numpy as np
 import zarr
 
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.kernels import checks
-from dasrel.kernels.checks import TileStatistics, audit_of
-from dasrel.options import Policy
-from dasrel.store.layout import IMPORT_AGAIN, Layout, Reader, TileIndex, unchanged
+from dasrel.store.layout import IMPORT_AGAIN, Layout, Reader, unchanged
 from dasrel.store.tile_files import (
     RecordedChecksums,
     StoreLike,
@@ -35,7 +31,6 @@ from dasrel.store.tile_files import (
     check_regular,
     checked_ids,
     checksum_text,
-    default_tile,
     is_mapped,
     lasting,
     local_path,
@@ -43,10 +38,11 @@ from dasrel.store.tile_files import (
     open_group,
     read_checksums,
 )
-from dasrel.util import Array, Names, limits, parallel
-from dasrel.util.files import crc32c, digest
+from dasrel.util import Array, Names, limits
+from dasrel.util.files import digest
+from dasrel.util.html import Html, card
 from dasrel.util.text import count_text, redacted, shown, size_text, some
-from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
+from dasrel.vocabulary import KINDS, is_similarity
 
 DECIDING = ("input", "compress", "format_version")
 """Other fields of a manifest on which the values depend."""
@@ -78,6 +74,9 @@ class Matrix:
     def __repr__(self) -> str:
         objects = count_text(self.n_objects, "object")
         return f"<Matrix {location(self.store)}: {objects}, kind {self.kind}, tile {self.tile}>"
+
+    def _repr_html_(self) -> str:
+        return matrix_card(self, "Matrix", [("store", location(self.store))])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # With its manifest: where it arrives, the store may have grown, and this matrix has not.
@@ -224,7 +223,7 @@ class Matrix:
 
         Cost: no scan; reads the records, some hundred bytes a tile.
         """
-        return _identity(self)
+        return identity_of(self)
 
     def identity_digest(self) -> str:
         """Return sixteen hexadecimal digits that stand for `identity`, for result files. Cost: as `identity`."""
@@ -235,7 +234,7 @@ class Matrix:
 
         Cost: no scan; reads the ids.
         """
-        return _fingerprint(self)
+        return fingerprint_of(self)
 
     def content_hash(self, *, verify: bool) -> str:
         """Return a hash of what a local store holds. An unfinished append does not change it.
@@ -271,6 +270,23 @@ class Matrix:
         }
         side = range(self.layout.n_blocks)
         return da.block([[tiles[i, j] if i <= j else tiles[j, i].T for j in side] for i in side])
+
+
+def matrix_card(matrix: Any, title: str, facts: Sequence[tuple[str, str]]) -> Html:
+    """Return what is known of an open matrix, for notebooks. Cost: no scan."""
+    layout, audit = matrix.layout, matrix.audit
+    tiles = f"{count_text(len(layout.tiles()), 'tile')} of {layout.tile:,} x {layout.tile:,}"
+    return card(
+        title,
+        [
+            *facts,
+            ("objects", f"{matrix.n_objects:,}"),
+            ("kind", f"{matrix.kind}: {KINDS[matrix.kind]}"),
+            ("values", f"{matrix.dtype}, {tiles}; a scan reads {size_text(layout.total_bytes)}"),
+            ("range", f"{audit['minimum']:.6g} to {audit['maximum']:.6g}, mean {audit['mean']:.6g}"),
+            ("ids", some([shown(name) for name in matrix.ids[:5]], show=5, total=matrix.n_objects)),
+        ],
+    )
 
 
 def rows_of(reader: Reader, where: Array) -> Array:
@@ -449,141 +465,8 @@ class StoredNames(Sequence[str]):
         return str(stored_ids(self.store)[int(k)])
 
 
-@dataclass(frozen=True)
-class ArrayTiles:
-    """An array cut into tiles."""
-
-    array: Any
-    layout: Layout
-
-    mapped = False
-    """Tiles are no files of their own."""
-
-    @property
-    def local_array(self) -> Any | None:
-        """The array, unless it is a Zarr array, which any process can read."""
-        return None if isinstance(self.array, zarr.Array) else self.array
-
-    @property
-    def read_memory(self) -> int:
-        """Anonymous memory that reading one tile takes, in bytes."""
-        plain = isinstance(self.array, np.ndarray) and self.array.dtype == self.layout.dtype
-        return 0 if plain else 2 * self.layout.tile_bytes
-
-    def read_checked(self, i: int, j: int) -> Array:
-        """Read tile (i, j), i <= j."""
-        return np.asarray(self.block(i, j), dtype=self.layout.dtype)
-
-    def block(self, i: int, j: int) -> Array:
-        """Read the values of strip i against strip j unchanged, i and j in any order."""
-        part = self.array[self.layout.span(i), self.layout.span(j)]
-        return np.asarray(part.compute() if hasattr(part, "compute") else part)
-
-
-class ArrayMatrix:
-    """An array with the same interface as a store's `Matrix`. Get one with `as_matrix`."""
-
-    def __init__(self, array: Any, kind: str, ids: Names | None = None, tile: int | None = None) -> None:
-        if kind not in KINDS:
-            raise InputError(f"kind must be one of the four ({explain_kinds()}), not {kind!r}")
-        if len(array.shape) != 2 or array.shape[0] != array.shape[1]:
-            raise InputError(f"a pairwise matrix is square; this array has shape {tuple(array.shape)}")
-        if array.dtype.kind not in "fiub":
-            raise InputError(f"values are of type {array.dtype}; numbers are needed")
-        self.kind = kind
-        self.n_objects = int(array.shape[0])
-        self.dtype = np.dtype("float32" if array.dtype in (np.float32, np.float16) else "float64")
-        self.ids = checked_ids(ids, self.n_objects)
-        self.tile = tile or default_tile(self.n_objects, self.dtype)
-        self.layout = Layout(self.n_objects, self.tile, self.dtype)
-        self.files = ArrayTiles(array, self.layout)
-        self.store = None
-        self._records: list[TileStatistics] = []
-        self.audit, self.diagonal = self._check()
-
-    def __repr__(self) -> str:
-        return f"<DirectMatrix: {count_text(self.n_objects, 'object')}, kind {self.kind}>"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n_objects, n_objects)."""
-        return self.n_objects, self.n_objects
-
-    def rows_at(self, where: Array) -> Array:
-        """Read the rows of the objects at these positions: (number of positions, n)."""
-        return rows_of(self.files, where)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return dense_array(self, dtype, copy)
-
-    def check_unchanged(self) -> None:
-        """Do nothing: an array in memory is the caller's own."""
-
-    def records(self) -> Array:
-        """Return the statistics of every tile of the upper triangle in order, with their checksums."""
-        return np.array([record.to_row() for record in self._records])
-
-    def identity(self) -> dict[str, Any]:
-        """Return what a checkpoint must find again, as `Matrix.identity`."""
-        return _identity(self)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what stores of the same values have too, as `Matrix.fingerprint`."""
-        return _fingerprint(self)
-
-    def _check(self) -> tuple[dict[str, Any], Array | None]:
-        """Check the array as an import does, without repairs: one read of the array, both triangles."""
-        similar = is_similarity(self.kind)
-        diagonal = np.empty(self.n_objects) if similar else None
-
-        def check(index: TileIndex) -> TileStatistics:
-            i, j = index
-            start = self.layout.span(i).start, self.layout.span(j).start
-            upper = self.files.block(i, j)
-            lower = self.files.block(j, i) if i != j else None
-            try:
-                tile, record = checks.check_tile(
-                    upper, lower, place=start, kind=self.kind, dtype=self.dtype, policy=Policy(), ids=self.ids
-                )  # fmt: skip
-            except InputError as error:
-                remedy = f"`dasrel.import_matrix` can repair and record it: {error.remedy}"
-                raise InputError(error.problem, where=error.where, remedy=remedy) from None
-            if i == j and diagonal is not None:
-                diagonal[self.layout.span(i)] = np.diagonal(tile)
-            record.source_checksum = float(crc32c(np.ascontiguousarray(tile)))
-            return record
-
-        total = TileStatistics()
-        self._records = parallel.run(
-            check, self.layout.tiles(), label="check", bytes_each=self.layout.tile_bytes, local=True
-        )
-        for record in self._records:
-            total = total.merged(record)
-        return audit_of(total, self.ids), diagonal
-
-
-def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None) -> Matrix | ArrayMatrix:
-    """Open anything that can be scanned: an open matrix, a store's path or URL, or an array with its kind.
-
-    Cost: none for a store. An array is read once to check it as an import would: symmetric, finite, zero diagonal.
-    """
-    if isinstance(matrix, (Matrix, ArrayMatrix)):
-        if kind is not None and kind != matrix.kind:
-            raise InputError(f"the matrix is of kind {matrix.kind}; kind={kind!r} cannot change that")
-        return matrix
-    if isinstance(matrix, (str, os.PathLike)):
-        return as_matrix(open_matrix(matrix), kind=kind)
-    if kind is None:
-        raise InputError(
-            "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
-        )
-    array = matrix if hasattr(matrix, "shape") and hasattr(matrix, "dtype") else np.asarray(matrix)
-    if hasattr(array, "toarray") or hasattr(array, "tocsr"):
-        raise InputError("a sparse matrix cannot be scanned directly; `dasrel.import_matrix` makes a store of it")
-    return ArrayMatrix(array, kind, ids)
-
-
-def _identity(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
+def identity_of(matrix: Any) -> dict[str, Any]:
+    """Return what a checkpoint must find again of a matrix; see `Matrix.identity`."""
     return {
         "n_objects": matrix.n_objects, "kind": matrix.kind, "tile": matrix.layout.tile,
         "dtype": str(matrix.layout.dtype), "ids": digest([_joined_ids(matrix)]),
@@ -591,7 +474,8 @@ def _identity(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fingerprint(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
+def fingerprint_of(matrix: Any) -> dict[str, Any]:
+    """Return what matrices of the same values have in common; see `Matrix.fingerprint`."""
     audit = matrix.audit
     return {
         "n_objects": matrix.n_objects, "kind": matrix.kind, "ids": zlib.crc32(_joined_ids(matrix)),
@@ -599,7 +483,7 @@ def _fingerprint(matrix: Matrix | ArrayMatrix) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _joined_ids(matrix: Matrix | ArrayMatrix) -> bytes:
+def _joined_ids(matrix: Any) -> bytes:
     return "\n".join(str(name) for name in matrix.ids).encode("utf-8", "surrogatepass")
 
 

@@ -14,6 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Iterations(NamedTuple):
+    """The position of an algorithm whose iterations are limited."""
+
+    now: int
+    """Number of the current iteration, from 1."""
+    most: int
+    done: int
+    """Iterations finished since `seconds` began: fewer than now - 1 after a resumption."""
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,8 @@ class Progress:
     """Since the current pass began."""
     note: str = ""
     """A note of the algorithm: the iteration, the runs not converged yet."""
+    iterations: Iterations | None = None
+    """None where the number of passes is not known."""
 
 
 class Meter:
@@ -45,6 +59,9 @@ class Meter:
         """Tiles read from the source, or written to a store; tiles pinned on a cluster's workers do not count."""
         self.bytes = 0
         self.note = ""
+        self._iterations: tuple[int, int] | None = None
+        self._first: tuple[int, float] = (1, 0.0)
+        """The first of these iterations, and when it began."""
         self.complete = ""
         """What was found complete, so that nothing was left to do; empty where there was work."""
         self._callback = callback
@@ -74,12 +91,22 @@ class Meter:
                 meter.bytes += bytes
             meter = meter._parent
 
-    def say(self, note: str) -> None:
-        """Set the algorithm's note shown beside the progress."""
+    def say(self, note: str, *, iteration: int = 0, most: int = 0) -> None:
+        """Set the algorithm's note shown beside the progress, and its iteration, where their number is limited."""
         meter: Meter | None = self
         while meter is not None:
-            meter.note = note
+            with meter._lock:
+                meter.note = note
+                if most and (meter._iterations is None or iteration <= meter._iterations[0]):
+                    meter._first = iteration, time.perf_counter()
+                meter._iterations = (iteration, most) if most else None
             meter = meter._parent
+
+    def _position(self) -> Iterations | None:
+        if self._iterations is None:
+            return None
+        (now, most), (first, began) = self._iterations, self._first
+        return Iterations(now, most, now - first, time.perf_counter() - began)
 
     def found_complete(self, what: str) -> None:
         """Record that `what`, the result, was there already, from a process that was interrupted at its very end."""
@@ -115,11 +142,11 @@ class Pass:
                 if read:
                     meter.tiles += tiles
                     meter.bytes += bytes
-                scans, note = meter.scans, meter.note
+                scans, note, at = meter.scans, meter.note, meter._position()
             if meter._callback is not None:
                 seconds = time.perf_counter() - self._began
                 meter._callback(
-                    Progress(self._label, scans, done, self._tiles_total, so_far, self._bytes_total, seconds, note)
+                    Progress(self._label, scans, done, self._tiles_total, so_far, self._bytes_total, seconds, note, at)
                 )
             meter = meter._parent
 

@@ -477,13 +477,24 @@ def test_rows_that_cannot_be_placed(
     assert not (folder / "new.csv").exists()
 
 
-def test_columns_in_another_order_are_refused(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (folder / "r.csv").open("w", newline="") as file:
+def test_named_columns_come_in_any_order(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = np.random.default_rng(0).uniform(0, 5, N)
+    for name, order in (("plain", range(N)), ("mixed", np.random.default_rng(1).permutation(N))):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", *(NAMES[k] for k in order)])
+            writer.writerow(["x", *(values[k] for k in order)])
+        assert app.run(["predict", "out", f"{name}.csv", f"{name}-new.csv"]) == 0
+    assert (folder / "mixed-new.csv").read_text() == (folder / "plain-new.csv").read_text()
+    with (folder / "other.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["id", *NAMES[:-2], NAMES[-1], NAMES[-2]])
-        writer.writerow(["x", *[1.0] * N])
-    assert app.run(["predict", "out", "r.csv", "new.csv"]) == 1
-    assert "column 44 of the values is named 'o44', but object 44 of the model is 'o43'" in capsys.readouterr().err
+        writer.writerow(["id", *NAMES[:-1], "stranger"])
+        writer.writerow(["x", *values])
+    capsys.readouterr()
+    assert app.run(["predict", "out", "other.csv", "other-new.csv"]) == 1
+    told = "other.csv: 1 object has no column: o44; columns of no object: stranger; columns are named as the objects of"
+    assert told in capsys.readouterr().err
+    assert not (folder / "other-new.csv").exists()
 
 
 def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

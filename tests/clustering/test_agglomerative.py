@@ -18,7 +18,7 @@ from dasrel.clustering.agglomerative import LinkageJob, prepare_linkage
 from dasrel.clustering.row_rounds import Rounds, RowArray, row_threads
 from dasrel.geometry.dendrogram import in_merge_order
 from dasrel.kernels import row_linkage
-from dasrel.store.matrix import ArrayMatrix
+from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, grouped_points, line_distances, mirrored, simpson, tied, uniform_points
 from tests.helpers.stores import stored
 

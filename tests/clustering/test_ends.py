@@ -18,7 +18,7 @@ from dasrel.clustering.model import Model
 from dasrel.clustering.runs import Start
 from dasrel.clustering.stage import BundleResults
 from dasrel.errors import InputError, StoreError
-from dasrel.store.matrix import as_matrix
+from dasrel.store.array_matrix import as_matrix
 from dasrel.util import progress
 from tests.helpers import oracle
 from tests.helpers.faults import quiet

@@ -7,13 +7,14 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from scipy.spatial.distance import pdist, squareform
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
-from sklearn.utils import get_tags
+from sklearn.utils import estimator_checks, get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dasrel.clustering import estimators
@@ -27,6 +28,7 @@ from dasrel.clustering.estimators import (
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.io.importing import import_matrix
 from dasrel.store.matrix import open_matrix
+from dasrel.util.progress import watch
 from dasrel.vocabulary import KINDS
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances
@@ -78,6 +80,17 @@ def expected_to_fail(_: Any) -> dict[str, str]:
     return {"check_clustering": features}
 
 
+# scikit-learn runs these on its own transformers only. Two others of that kind are not for a pairwise matrix:
+# check_set_output_transform_pandas names its rows and columns differently, which is refused (see
+# test_output_as_a_data_frame), and check_dataframe_column_names_consistency wants columns in another order refused,
+# which are put in order (see test_columns_come_in_any_order).
+MORE_CHECKS = [
+    estimator_checks.check_transformer_get_feature_names_out,
+    estimator_checks.check_set_output_transform,
+    estimator_checks.check_get_feature_names_out_error,
+]
+
+
 @pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")  # few iterations, and more clusters than there are
 @parametrize_with_checks(
     [kind(kind="distance", n_init=2, max_iter=10, tol=1e-3, on_negative="heal") for kind in CHECKED],
@@ -85,6 +98,13 @@ def expected_to_fail(_: Any) -> dict[str, str]:
 )
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")
+@pytest.mark.parametrize("kind", CHECKED)
+@pytest.mark.parametrize("check", MORE_CHECKS)
+def test_more_scikit_learn_checks(kind: Any, check: Any) -> None:
+    check(kind.__name__, kind(kind="distance", n_init=2, max_iter=10, tol=1e-3, on_negative="heal"))
 
 
 # --------------------------------------------------------------------------------------------------------- the oracle
@@ -227,6 +247,146 @@ def test_predicting_rows_in_all_forms(tmp_path: Path, points: Any, squared: Any)
     for form in (rows, rows.tolist(), tmp_path / "rows.npy", zarr.open_array(tmp_path / "rows.zarr", mode="r")):
         np.testing.assert_allclose(found.predict_memberships(form), expected, atol=1e-3)
         np.testing.assert_array_equal(found.predict(form), expected.argmax(axis=1))
+
+
+# ------------------------------------------------------------------------------------------------- names and distances
+
+
+@pytest.fixture(scope="module")
+def frame(points: Any) -> Any:
+    names = [f"o{k}" for k in range(len(points))]
+    return pd.DataFrame(squareform(pdist(points)), names, names)
+
+
+@pytest.fixture(scope="module")
+def named(frame: Any) -> Any:
+    return HardCMeans(3, kind="distance", n_init=5, random_state=0).fit(frame)
+
+
+@pytest.fixture(scope="module")
+def fresh(points: Any, frame: Any) -> Any:
+    """Rows of new objects, their columns in another order."""
+    new = np.random.default_rng(9).uniform(-2, 8, (25, 2))
+    rows = pd.DataFrame(np.linalg.norm(new[:, None] - points[None], axis=2), columns=frame.columns)
+    return rows.sample(frac=1, axis=1, random_state=3).set_index(pd.Index([f"new {k}" for k in range(25)]))
+
+
+def test_names_of_a_frame(frame: Any, named: Any) -> None:
+    assert named.n_features_in_ == len(frame)
+    assert named.feature_names_in_.dtype == object
+    assert named.feature_names_in_.tolist() == list(frame.columns) == list(named.model_.ids)
+    plain = clone(named).fit(frame.to_numpy())
+    assert not hasattr(plain, "feature_names_in_")
+    np.testing.assert_array_equal(plain.labels_, named.labels_)
+    again = clone(named).fit(frame).fit(frame.to_numpy())  # what an earlier fit has set does not stay
+    assert not hasattr(again, "feature_names_in_")
+
+
+def test_columns_come_in_any_order(frame: Any, named: Any, fresh: Any) -> None:
+    ordered = fresh[frame.columns]
+    assert list(fresh.columns) != list(frame.columns)
+    np.testing.assert_array_equal(named.predict(fresh), named.predict(ordered))
+    np.testing.assert_array_equal(named.transform(fresh), named.transform(ordered))
+    np.testing.assert_array_equal(named.predict_proba(fresh), named.predict_memberships(ordered))
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):  # as in all of scikit-learn
+        np.testing.assert_array_equal(named.predict(ordered.to_numpy()), named.predict(fresh))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(columns="o7"), "the data frame: 1 object has no column: o7; columns are named"),
+        (lambda rows: rows.assign(p1=0.0), "the data frame: columns of no object: p1; columns are named"),
+        (lambda rows: rows.rename(columns={"o7": "O7"}), "1 object has no column: o7; columns of no object: O7;"),
+    ],
+)
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_memberships", "transform"])
+def test_other_columns_are_refused(named: Any, fresh: Any, method: str, change: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        getattr(named, method)(change(fresh))
+    assert "\n" not in str(caught.value)
+
+
+def test_distances_are_those_of_k_means(points: Any, frame: Any, named: Any, fresh: Any) -> None:
+    """KMeans with the same clusters has the same centres, and distances are to points."""
+    means = np.array([points[named.labels_ == k].mean(axis=0) for k in range(3)])
+    peer = KMeans(3, init=means, n_init=1).fit(points)
+    np.testing.assert_array_equal(peer.labels_, named.labels_)
+    np.testing.assert_allclose(named.transform(frame), peer.transform(points), atol=1e-6)
+    np.testing.assert_allclose(clone(named).fit_transform(frame), peer.transform(points), atol=1e-6)
+    new = np.random.default_rng(9).uniform(-2, 8, (25, 2))
+    np.testing.assert_allclose(named.transform(fresh), peer.transform(new), atol=1e-6)
+
+
+def test_fit_transform_reads_nothing_again(frame: Any) -> None:
+    made = FuzzyCMeans(3, kind="distance", fuzzifier=1.5, init="random", random_state=0)
+    with watch() as meter:
+        made.fit_transform(frame)
+    assert meter.scans == made.n_scans_ == made.n_iter_
+
+
+def test_output_as_a_data_frame(frame: Any, named: Any, fresh: Any) -> None:
+    made = clone(named).set_output(transform="pandas")
+    found = made.fit_transform(frame)
+    assert list(found.index) == list(frame.index)
+    assert list(found.columns) == ["hardcmeans0", "hardcmeans1", "hardcmeans2"]
+    assert list(made.get_feature_names_out()) == list(found.columns)
+    assert list(made.transform(fresh).index) == list(fresh.index)
+    np.testing.assert_array_equal(made.transform(fresh).to_numpy(), named.transform(fresh))
+
+
+def test_memberships_of_possibilistic_rules_need_not_have_sum_1(points: Any, squared: Any) -> None:
+    fuzzy = EntropyFuzzyCMeans(3, kind="squared-distance", random_state=0).fit(squared)
+    np.testing.assert_allclose(fuzzy.predict_proba(squared).sum(axis=1), 1, rtol=1e-12)
+    typical = EntropyPossibilisticCMeans(3, kind="squared-distance", random_state=0).fit(squared)
+    far = ((points - [100.0, 100.0]) ** 2).sum(axis=1)[None]
+    assert typical.predict_proba(far).sum() < 1e-6
+
+
+def test_negative_squared_distances_are_counted() -> None:
+    """Three objects at 1, 1 and 3: no triangle. The middle one is at 1 - 9/4 < 0 from the mean of the others."""
+    D = np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 1.0], [3.0, 1.0, 0.0]]) ** 2
+    init = np.array([[0.5, 0.0], [0.0, 1.0], [0.5, 0.0]])
+    made = HardCMeans(2, kind="squared-distance", init=init, max_iter=1)
+    with pytest.warns(DasrelWarning):
+        made.fit(D)
+    squared = made.model_.distances(D)
+    assert squared.min() < 0
+    with pytest.warns(DasrelWarning, match="squared distances to centres are negative and were taken as zero"):
+        found = made.transform(D)
+    np.testing.assert_allclose(found**2, np.maximum(squared, 0), atol=1e-12)
+
+
+def test_condensed_vectors_and_matrices_of_scikit_bio(points: Any, frame: Any, named: Any) -> None:
+    class DistanceMatrix:
+        """As scikit-bio's."""
+
+        ids = property(lambda self: tuple(frame.columns))
+        data = property(lambda self: frame.to_numpy())
+
+    for form in (pdist(points), DistanceMatrix()):
+        found = clone(named).fit(form)
+        np.testing.assert_array_equal(found.labels_, named.labels_)
+        assert found.n_features_in_ == len(frame)
+    assert found.feature_names_in_.tolist() == list(frame.columns)
+    with pytest.raises(InputError, match="n_samples=3 objects cannot make n_clusters=5 clusters"):
+        HardCMeans(5, kind="distance").fit(np.ones(3))
+    with pytest.raises(InputError, match="is a condensed vector: it has no self-kernel values"):
+        HardCMeans(2, kind="kernel").fit(pdist(points))
+
+
+def test_names_that_are_attributes_elsewhere(points: Any, squared: Any) -> None:
+    """A column of a data frame is an attribute of it too."""
+    names = ["kind", "chunks", "ids", "data", "shape", "dtype", *map(str, range(len(squared) - 6))]
+    frame = pd.DataFrame(squared, names, names)
+    with pytest.raises(InputError, match="does not tell its kind"):
+        HardCMeans(3).fit(frame)
+    assert HardCMeans(3, kind="squared-distance", random_state=0).fit(frame).feature_names_in_[1] == "chunks"
+
+
+def test_a_frame_with_other_columns_than_rows(frame: Any) -> None:
+    with pytest.raises(InputError, match="rows and columns of the data frame have different names: row 0 is 'o0' and"):
+        HardCMeans(3, kind="distance").fit(frame.add_prefix("x"))
 
 
 # ------------------------------------------------------------------------------------------------ words of the family

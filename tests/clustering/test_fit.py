@@ -16,7 +16,7 @@ from dasrel.clustering.output import save_clustering, write_clustering
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.io.features import read_rows
-from dasrel.store.matrix import as_matrix
+from dasrel.store.array_matrix import as_matrix
 from dasrel.util import progress
 from tests.helpers import oracle
 from tests.helpers.faults import quiet
@@ -145,7 +145,7 @@ def test_rows_from_a_file_with_names(tmp_path):
         np.testing.assert_array_equal(model.predict_memberships(given), expected)
     wrong = header.replace(f",{model.ids[-1]}", ",other")
     (tmp_path / "rows.csv").write_text("\n".join([wrong, *lines]))
-    with pytest.raises(InputError, match="column 60 of the values is named 'other'"):
+    with pytest.raises(InputError, match="1 object has no column: 59; columns of no object: other;"):
         model.predict(tmp_path / "rows.csv")
 
 

@@ -4,6 +4,7 @@ from unittest import mock
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.spatial.distance import cdist
 from sklearn import metrics
@@ -300,3 +301,33 @@ def test_bad_options_get_one_clear_line():
         dasrel.silhouette_samples(d, [GROUPS, GROUPS], kind="distance")
     with pytest.raises(InputError, match="a relation knows its kind"):
         dasrel.validity(relation(d, kind="distance"), GROUPS, kind="distance")
+
+
+def test_labels_with_names_are_matched_by_them():
+    names = [f"o{k}" for k in range(N)]
+    frame = pd.DataFrame(distances(POINTS), names, names)
+    labels, U = some_labels(N, 4), some_memberships(N, 3)
+    order = np.random.default_rng(0).permutation(N)
+    mixed = [names[k] for k in order]
+    expected = dasrel.validity(frame, {"labels": labels, "fuzzy": U}, kind="distance")
+    given = {"labels": pd.Series(labels[order], mixed), "fuzzy": pd.DataFrame(U[order], mixed)}
+    found = dasrel.validity(frame, given, kind="distance")
+    for index in expected.values:
+        np.testing.assert_array_equal(found[index], expected[index])
+    for wrong, message in (
+        (pd.Series(labels, [*names[1:], "x"]), "the partition: 1 object has no label: o0; labels of no object: x;"),
+        (pd.Series(labels, [*names[1:], "o1"]), "the partition: names of labels are not unique: o1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dasrel.validity(frame, wrong, kind="distance")
+
+
+def test_names_of_labels_where_the_matrix_has_none():
+    """An index that is no permutation of 0, 1, ... says nothing about the objects; one that is, puts them in order."""
+    labels, d = some_labels(N, 4), distances(POINTS)
+    expected = dasrel.silhouette_samples(d, labels, kind="distance")
+    sampled = pd.Series(labels, np.arange(N) * 3 + 1)
+    np.testing.assert_array_equal(dasrel.silhouette_samples(d, sampled, kind="distance"), expected)
+    np.testing.assert_array_equal(dasrel.silhouette_samples(d, pd.Series(labels), kind="distance"), expected)
+    turned = pd.Series(labels)[::-1]
+    np.testing.assert_array_equal(dasrel.silhouette_samples(d, turned, kind="distance"), expected)

@@ -18,8 +18,8 @@ from dasrel.engine.relation import LeftProducts, left_products, product_consumer
 from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.products import View
+from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.store.layout import Layout
-from dasrel.store.matrix import ArrayMatrix
 from dasrel.store.writer import create_store
 from tests.helpers.matrices import squared_of, symmetric
 from tests.helpers.scans import reduction

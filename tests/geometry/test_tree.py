@@ -17,7 +17,7 @@ from dasrel.engine.scan import Plan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.geometry.tree import Tree, forest_consumer, minimum_spanning_tree
 from dasrel.kernels import spanning_forest
-from dasrel.store.matrix import ArrayMatrix
+from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, symmetric, tied
 from tests.helpers.stores import stored
 

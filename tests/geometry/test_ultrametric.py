@@ -10,7 +10,7 @@ from dasrel.engine.relation import relation
 from dasrel.errors import InputError
 from dasrel.geometry import tree
 from dasrel.geometry.tree import Tree, minimum_spanning_tree, ultrametric
-from dasrel.store.matrix import ArrayMatrix
+from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, gram, normal_points, tied
 
 

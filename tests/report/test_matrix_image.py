@@ -16,7 +16,7 @@ from dasrel.errors import InputError
 from dasrel.geometry.tree import minimum_spanning_tree
 from dasrel.report.downsample import induced_image
 from dasrel.report.matrix_image import image_consumer, ivat_image, matrix_image, write_image
-from dasrel.store.matrix import ArrayMatrix
+from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
 from tests.helpers.stores import stored
 

@@ -15,8 +15,9 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io.importing import import_matrix
 from dasrel.kernels.checks import TileStatistics
 from dasrel.options import Reading, Writing
+from dasrel.store.array_matrix import as_matrix
 from dasrel.store.layout import Layout
-from dasrel.store.matrix import as_matrix, is_store, read_manifest
+from dasrel.store.matrix import is_store, read_manifest
 from dasrel.store.tile_files import default_tile
 from dasrel.store.writer import create_store
 from dasrel.util import limits

@@ -20,7 +20,7 @@ import dasrel
 from dasrel import Writing
 from dasrel.engine.runtime import PATIENT, Runtime, connect, start
 from dasrel.errors import ClusterError, StoreError
-from dasrel.store.matrix import ArrayMatrix
+from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.util import parallel
 from tests.helpers.faults import Blocks, DeadlyTiles, Tokens, kill_a_worker, struck, worker_processes
 from tests.helpers.matrices import distances, grouped_points

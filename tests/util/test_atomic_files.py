@@ -22,7 +22,8 @@ import pytest
 
 from dasrel.errors import InputError, StoreError
 from dasrel.options import Writing
-from dasrel.store.matrix import as_matrix, open_matrix
+from dasrel.store.array_matrix import as_matrix
+from dasrel.store.matrix import open_matrix
 from dasrel.util import files
 from dasrel.util.archives import ArchiveFormat, json_array, load_archive, load_array, save_archive
 from dasrel.util.files import (
