@@ -230,8 +230,8 @@ def fields(line: bytes, delimiter: bytes | None) -> list[bytes]:
     mark = " " if delimiter is None else delimiter.decode("ascii")
     try:
         found = next(csv.reader([text], delimiter=mark, skipinitialspace=delimiter is None, strict=True), [])
-    except csv.Error:
-        return line.split(delimiter)
+    except csv.Error:  # a quote that is not closed: a line of one field is refused
+        return [line]
     return [field.encode("utf-8", "surrogateescape") for field in found]
 
 
@@ -343,6 +343,8 @@ def _judge_numbers(rows: list[list[bytes]]) -> str:
     width = len(rows[-1])
     if len(rows) == width + 1:
         rows = rows[1:]
+    if width == 3 and any(is_number(field) and not field.isdigit() for row in rows for field in row[:2]):
+        return "lsmat"  # numbers of objects would be whole
     if len(rows) != width or any(len(row) != width for row in rows):
         return "lsmat" if width not in (3, 12) and not (width < FEW and len(rows) > width + 1) else "pairs"
     if not all(field.isdigit() for row in rows for field in row[:2]):

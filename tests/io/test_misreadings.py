@@ -69,7 +69,12 @@ def test_lists_of_pairs_are_still_known(tmp_path, text, n):
     assert imported(tmp_path, text, policy=Policy(missing=1.0)).n_objects == n
 
 
-@pytest.mark.parametrize("line", ['"', '""', '"a'])
+def test_a_square_of_decimals_that_is_cut_short_is_no_list_of_pairs(tmp_path):
+    with pytest.raises(InputError, match="2 rows for 3 columns"):
+        imported(tmp_path, "0.000\t0.375\t0.309\n-0\t0.000\t0.267", policy=Policy(missing=0.5, symmetrize="mean"))
+
+
+@pytest.mark.parametrize("line", ['"', '""', '"a', 'a,",0.5', '0.5 a "b', '0.5\ta\t"b'])
 @pytest.mark.parametrize("mark", [" ", "\t", ","])
 def test_a_line_of_quotes_is_no_blank_line(tmp_path, mark, line):
     pairs = "".join(mark.join(row) + "\n" for row in (("0.5", "a", "b"), ("0.25", "a", "c"), ("0.75", "b", "c")))

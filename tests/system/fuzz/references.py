@@ -3,6 +3,7 @@
 Each returns the readings of a file that make sense. They are simple and slow, and know nothing of dasrel.
 """
 
+import contextlib
 import csv
 import gzip
 import math
@@ -326,14 +327,17 @@ def hdf5(path: Path, dataset: str | None) -> list[Candidate]:
 def mat(path: Path, dataset: str | None) -> list[Candidate]:
     """Every square matrix and vector of the file, or the one of this name."""
     import h5py
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     head = path.read_bytes()[:128]
     if head.startswith((b"MATLAB 7.3", b"\x89HDF")):
         with h5py.File(path, "r") as file:
             read = {name: np.asarray(data[...]).T for name, data in file.items() if isinstance(data, h5py.Dataset)}
     else:
-        read = loadmat(path, mat_dtype=False, verify_compressed_data_integrity=True)
+        read = {}
+        for name, *_ in whosmat(path):
+            with contextlib.suppress(Exception):  # one that is damaged does no harm to another
+                read |= loadmat(path, variable_names=[name], mat_dtype=False, verify_compressed_data_integrity=True)
     found = []
     for name, values in read.items():
         if dataset in (None, name) and getattr(values, "ndim", 0) == 2 and values.dtype.kind in "fiu":
