@@ -340,15 +340,15 @@ def _has_number(field: bytes) -> bool:
 
 def _judge_numbers(rows: list[list[bytes]]) -> str:
     """Judge lines of numbers: a square, or pairs of numbered objects with values."""
-    width = len(rows[-1])
+    width = len(rows[1])
     if len(rows) == width + 1:
         rows = rows[1:]
-    if width == 3 and any(is_number(field) and not field.isdigit() for row in rows for field in row[:2]):
-        return "lsmat"  # numbers of objects would be whole
+    if width != 12 and any(is_number(field) and not field.isdigit() for row in rows for field in row[:2]):
+        return "lsmat"  # numbers of objects would be whole; twelve columns are an alignment's
     if len(rows) != width or any(len(row) != width for row in rows):
         return "lsmat" if width not in (3, 12) and not (width < FEW and len(rows) > width + 1) else "pairs"
     if not all(field.isdigit() for row in rows for field in row[:2]):
-        return "lsmat"  # numbers of objects would be whole
+        return "lsmat"
     if not all(is_number(field) for row in rows for field in row) or _is_symmetric(rows):
         return "lsmat"
     return AMBIGUOUS if len({as_number(row[k]) for k, row in enumerate(rows)}) == 1 else "pairs"

@@ -74,6 +74,12 @@ def test_a_square_of_decimals_that_is_cut_short_is_no_list_of_pairs(tmp_path):
         imported(tmp_path, "0.000\t0.375\t0.309\n-0\t0.000\t0.267", policy=Policy(missing=0.5, symmetrize="mean"))
 
 
+def test_rows_with_numbers_as_names_and_a_blank_end_are_no_list_of_pairs(tmp_path):
+    text = "0\t0\t0.514\t0.807\n1\t0.514\t0\t0.786\n2\t0.807\t0.786\t0\n\v"
+    with pytest.raises(InputError, match="line 4 has 1 field"):
+        imported(tmp_path, text, policy=Policy(missing=0.5, symmetrize="mean"))
+
+
 @pytest.mark.parametrize("line", ['"', '""', '"a', 'a,",0.5', '0.5 a "b', '0.5\ta\t"b'])
 @pytest.mark.parametrize("mark", [" ", "\t", ","])
 def test_a_line_of_quotes_is_no_blank_line(tmp_path, mark, line):
