@@ -25,7 +25,7 @@ from dasrel.io.text_stream import fields, find_delimiter
 from dasrel.io.triplets import Records, RecordWriter, TripletSource, has_both_directions, triplet_memory
 from dasrel.options import Policy, Reading
 from dasrel.util import Array, limits
-from dasrel.util.text import path_text, shown, some
+from dasrel.util.text import count_text, path_text, shown, some
 from dasrel.vocabulary import is_similarity
 
 CHUNK = 4 << 20
@@ -279,8 +279,8 @@ def _parse_slowly(layout: ListLayout, lines: Lines) -> Part:
         row = fields(line, layout.delimiter)
         if len(row) != layout.width:
             raise InputError(
-                f"{path}: line {number} has {len(row)} fields where {layout.width} are expected, as in the first line;"
-                " fix or drop it"
+                f"{path}: line {number} has {count_text(len(row), 'field')} where {layout.width} are expected, as in"
+                " the first line; fix or drop it"
             )
         if not text_stream.is_number(row[value]):
             raise InputError(

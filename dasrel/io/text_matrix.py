@@ -427,7 +427,7 @@ def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list
         if found != width:
             extra = int(table.labelled)
             raise InputError(
-                f"{path_text(table.path)}: line {line.number} has {found + extra} fields where"
+                f"{path_text(table.path)}: line {line.number} has {count_text(found + extra, 'field')} where"
                 f" {width + extra} are expected ({table.counted or 'as in the first line'}); fix or drop it"
             )
         labels.append((line.number, label))
