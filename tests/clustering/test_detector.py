@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.metrics import pairwise_distances
@@ -140,3 +141,18 @@ def test_kinds_and_equal_objects() -> None:
         found = OneClusterPCM(kind="distance").fit(np.zeros((3, 3)))
     np.testing.assert_array_equal(found.labels_, 0)
     np.testing.assert_array_equal(found.predict(np.zeros((1, 3))), [1])
+
+
+def test_names_of_a_frame_and_columns_in_any_order() -> None:
+    x = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 20.0])
+    names = [f"o{k}" for k in range(6)]
+    frame = pd.DataFrame(np.abs(np.subtract.outer(x, x)), names, names)
+    found = OneClusterPCM(width=2.0, contamination=0.1, kind="distance").fit(frame)
+    assert found.feature_names_in_.tolist() == names
+    rows = pd.DataFrame([np.abs(2.5 - x), np.abs(-30 - x)], columns=names)
+    np.testing.assert_array_equal(found.score_samples(rows[names[::-1]]), found.score_samples(rows))
+    assert found.predict(rows[names[::-1]]).tolist() == [1, -1]
+    with pytest.raises(InputError, match="1 object has no column: o3"):
+        found.predict(rows.drop(columns="o3"))
+    upper = np.concatenate([np.abs(x[k] - x[k + 1 :]) for k in range(6)])  # a condensed vector
+    np.testing.assert_array_equal(clone(found).fit(upper).labels_, found.labels_)
