@@ -143,7 +143,8 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         *chosen,
         (
             "converged",
-            f"{'yes' if one['converged'] else 'no'}, after {count_text(one['n_iter'], 'iteration')} (run {one['run']})",
+            f"{'yes' if one['converged'] else 'no'}, after {one['n_iter']:,} of at most {_most(one):,} iterations"
+            f" (run {one['run']})",
         ),
         ("objective", f"{one['objective']:.8g}"),
         *_silhouette_line(one, recommended),
@@ -152,6 +153,12 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("medoids", " ".join(shown(name) for name in one["medoids"])),
         ("border", f"{count_text(one['border'], 'object')} with a largest membership below {border:g}"),
     ]
+
+
+def _most(one: dict[str, Any]) -> int:
+    """Return the most iterations of a run, with those of the fcm2 run before pcm1 and pcm2."""
+    twice = one["rule"].startswith("pcm") and one["init"] not in ("memberships", "model")
+    return int(one["max_iter"]) * (2 if twice else 1)
 
 
 def _modes_line(one: dict[str, Any]) -> list[tuple[str, str]]:

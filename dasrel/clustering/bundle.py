@@ -195,6 +195,11 @@ class RunState:
         """The rule of the present phase."""
         return "fcm2" if self.first else self.run.rule
 
+    @property
+    def most_left(self) -> int:
+        """Most iterations to come, with those of pcm1 and pcm2 after fcm2."""
+        return self.run.max_iter * (2 if self.first else 1) - self.n_iter_here
+
     def advance(
         self, Y: Float, context: BundleContext, mean_distance: float | None, best: float | None = None
     ) -> FinishedRun | None:
@@ -493,6 +498,7 @@ def run_bundle(
     stats: BundleStats,
     memory: int,
     best_score: Callable[[Run], float | None] = lambda _: None,
+    later: int = 0,
 ) -> None:
     """Iterate all runs together until the last has ended; a run that ends is delivered and its columns are dropped.
 
@@ -508,6 +514,8 @@ def run_bundle(
         Bytes that the scans may use, besides the arrays of the runs.
     best_score
         Returns the score that a run has to beat, for those with `race`; None where there is none yet.
+    later
+        Most scans of the job that may follow this bundle, for the time left.
 
     Cost: as many scans as the slowest run has iterations.
     """
@@ -520,10 +528,9 @@ def run_bundle(
     with ThreadPoolExecutor(limits.thread_count(waiting=False)) as pool:
         while active:
             bundle.iteration += 1
-            most = max(state.n_iter - state.n_iter_here + state.run.max_iter for state in active)
-            now = f"iteration {bundle.iteration} of at most {most}"
-            told = f"{now}, {count_text(len(active), 'run')} active"
-            progress.current().say(told, iteration=bundle.iteration, most=most)
+            most = bundle.iteration - 1 + max(state.most_left for state in active)
+            now = f"iteration {bundle.iteration} of at most {most}, {count_text(len(active), 'run')} active"
+            progress.current().say(now, iteration=bundle.iteration, most=most + later)
             began = time.perf_counter()
             widths = [state.run.n_clusters for state in active]
             ends = np.cumsum(widths).tolist()

@@ -193,7 +193,8 @@ class _Stages:
         listed, starts = self._started(list(values.values()), list(ladders.values()))
         finished = self.keep.result("stage")
         if finished is None:
-            done = self._stage("bundles", listed, starts)
+            second = [run.max_iter for run in requested.values() if begins_with_fcm2(run)]
+            done = self._stage("bundles", listed, starts, later=2 + max(second, default=0))
             silhouettes = self._silhouettes([first_run(run) for run in requested.values()], done)
         else:
             done = BundleResults.unpacked(finished["state"], listed, self.keep_all)
@@ -207,7 +208,7 @@ class _Stages:
                 at = {run.setting: k for k, run in enumerate(listed)}
                 pairs = [[at[setting], value] for setting, value in silhouettes.items()]
                 self.keep.finish("stage", {"state": done.packed(), "silhouettes": pairs})
-            done = self._stage("second", [value for run in later.values() for value in self._values(run)], {})
+            done = self._stage("second", [value for run in later.values() for value in self._values(run)], {}, later=2)
             before = {v.setting: winners[s] for s, run in later.items() for v in self._values(run)}
             done.change_results(lambda one: _after(one, before[one.run.setting]))
             silhouettes = self._silhouettes(list(later.values()), done)
@@ -256,10 +257,11 @@ class _Stages:
         centres = (centres_on_all(V, found["positions"], n) for V in found["V"])
         return listed, {len(others) + k: start for k, start in enumerate(centres)}
 
-    def _stage(self, phase: str, runs: Sequence[Run], starts: Mapping[int, Start]) -> BundleResults:
+    def _stage(self, phase: str, runs: Sequence[Run], starts: Mapping[int, Start], *, later: int) -> BundleResults:
+        """Run a stage, after which `later` scans may follow: silhouettes, the second stage, validity indices."""
         return run_stage(
             self.relation, runs, phase=phase, keep=self.keep, starts=starts, keep_all=self.keep_all,
-            memory=self.memory, warn=self.notes.add,
+            memory=self.memory, warn=self.notes.add, later=later,
         )  # fmt: skip
 
     def _silhouettes(self, runs: Sequence[Run], done: BundleResults) -> dict[Any, float]:

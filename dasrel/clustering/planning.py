@@ -320,8 +320,8 @@ def _iterations(bundles: list[IndexedRuns]) -> Range:
     for bundle in bundles:
         each = []
         for _, run in bundle:
-            twice = 2 if run.is_possibilistic and isinstance(run.init, str) else 1  # fcm2 comes first
-            most = twice * run.max_iter
+            most = run.most_iterations
+            twice = most // run.max_iter  # fcm2 comes first
             typical = most if run.tol == 0 else min(most, TYPICAL[run.rule][run.accelerate])
             each.append(Range(most if run.tol == 0 else twice, typical, most))
         total += Range(*(max(getattr(one, name) for one in each) for name in ("least", "typical", "most")))

@@ -165,6 +165,11 @@ class Run:
         return self.rule in ("pcm1", "pcm2")
 
     @property
+    def most_iterations(self) -> int:
+        """Most iterations, with those of the fcm2 run that pcm1 and pcm2 begin with."""
+        return self.max_iter * (2 if self.is_possibilistic and isinstance(self.init, str) else 1)
+
+    @property
     def theta(self) -> float:
         """Exponent of the memberships."""
         return 1.0 if self.fuzzifier is None else float(self.fuzzifier)  # "auto" is replaced before a run begins

@@ -41,6 +41,7 @@ def run_stage(
     keep_all: bool,
     memory: int | str | None,
     warn: Callable[..., None],
+    later: int = 0,
 ) -> BundleResults:
     """Run all runs and return their results.
 
@@ -54,6 +55,8 @@ def run_stage(
         First centres that are known already, by the index of the run.
     warn
         Called if there are several bundles.
+    later
+        Most scans of the job that may follow this stage, for the time left.
 
     Cost: as many scans as the slowest run of each bundle has iterations.
     """
@@ -66,6 +69,7 @@ def run_stage(
             remedy="raise {memory} to make fewer scans",
         )
     indices = [[index for index, _ in bundle] for bundle in bundles]
+    most = [max(run.most_iterations for _, run in bundle) for bundle in bundles]
     done = BundleResults.unpacked(keep.state(phase), runs, keep_all)
     done.bundles = len(bundles)
     while done.bundle < len(bundles):
@@ -76,7 +80,7 @@ def run_stage(
 
         run_bundle(
             relation, bundle, deliver=done.add, on_step=step, stats=done.stats, memory=scan_memory,
-            best_score=done.best_score,
+            best_score=done.best_score, later=later + sum(most[done.bundle + 1 :]),
         )  # fmt: skip
         done.bundle, done.running = done.bundle + 1, None
         if done.bundle < len(bundles):

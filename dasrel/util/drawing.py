@@ -57,10 +57,10 @@ def rate(event: Progress) -> str:
 
 
 def time_left(event: Progress) -> str:
-    """Return the remaining time: of the job where the number of its iterations is limited, else of the current pass.
+    """Return the remaining time: of the job, at most, where the number of its iterations is limited, else of the pass.
 
-    >>> time_left(Progress("scan", 1, 5, 10, 0, 0, 90.0)), time_left(Progress("scan", 1, 1, 101, 0, 0, 72.0))
-    ('1.5 min left', '2 h left')
+    >>> time_left(Progress("import", 1, 5, 10, 0, 0, 90.0)), time_left(Progress("scan", 1, 1, 101, 0, 0, 72.0))
+    ('1.5 min left', '2 h left of this scan')
     >>> from dasrel.util.progress import Iterations
     >>> time_left(Progress("scan", 3, 5, 10, 0, 0, 10.0, "iteration 3 of at most 300", Iterations(3, 300, 2, 50.0)))
     'at most 1.7 h left'
@@ -73,7 +73,7 @@ def time_left(event: Progress) -> str:
     if not event.tiles or event.tiles >= event.tiles_total:
         return ""
     left = event.seconds / event.tiles * (event.tiles_total - event.tiles)
-    return f"{time_text(left)} left"
+    return f"{time_text(left)} left{' of this scan' if event.label == 'scan' else ''}"
 
 
 def share_done(event: Progress) -> float:
@@ -93,7 +93,7 @@ def line(event: Progress) -> str:
     """Return an event as one line of text.
 
     >>> line(Progress("scan", 3, 5, 10, 6_000_000_000, 12_000_000_000, 4.0, note="iteration 3"))
-    'scan 3: 5 of 10 tiles, 1.5 GB/s, 4 s left, iteration 3'
+    'scan 3: 5 of 10 tiles, 1.5 GB/s, 4 s left of this scan, iteration 3'
     """
     parts = [f"{event.tiles:,} of {count_text(event.tiles_total, 'tile')}", rate(event), time_left(event), event.note]
     return f"{_title(event)}: " + ", ".join(part for part in parts if part)

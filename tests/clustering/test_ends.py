@@ -125,6 +125,44 @@ def test_a_switch_is_true_or_false(name):
         dasrel.Run("hard", 2, **{name: "yes"})
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [
+        grid("fcm1", 3, n_init=2, max_iter=40),
+        [
+            *grid("pcm2", 3, n_init=2, entropy_weight=2.0, max_iter=30),
+            *grid("fcm2", 3, entropy_weight=2.0, max_iter=20),
+        ],
+        [dasrel.Run("pcm1", 3, max_iter=50), dasrel.Run("fcm2", 2, max_iter=50)],
+    ],
+    ids=["one rule", "fcm2 first", "automatic values"],
+)
+def test_iterations_are_told_as_a_fraction_and_the_scans_left_are_those_of_the_job(runs):
+    told = []
+    with progress.watch(told.append):
+        found = quiet(cluster, squared(60), runs, kind="squared-distance", judge=True)
+    steps = [one for one in told if one.note.startswith("iteration")]
+    assert len({one.scans for one in steps}) >= found.scans - found.first_scans - 2
+    for one in steps:
+        words = one.note.replace(",", "").split()
+        assert int(words[1]) <= int(words[5])
+        assert one.iterations.now == int(words[1])
+        left = one.iterations.most - one.iterations.now
+        assert one.scans + left >= found.scans
+    most = max(2 * run.max_iter if run.rule.startswith("pcm") else run.max_iter for run in runs)
+    assert steps[0].iterations.most <= most + 3
+
+
+def test_the_summary_tells_iterations_as_a_fraction(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    stored("d.zarr", np.sqrt(squared(60)), dtype="float64", tile=32)
+    for rule, most in (("hard", 70), ("pcm2", 140)):
+        words = f"cluster d.zarr {rule} --rule {rule} --clusters 3 --n-init 1 --no-picture --max-iter 70"
+        assert app.run(words.split()) == 0
+        (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("converged")]
+        assert f"of at most {most} iterations (run " in line
+
+
 # --------------------------------------------------------------------------------------------- few objects that change
 
 
