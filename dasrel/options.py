@@ -508,6 +508,41 @@ class ClusterOptions:
     strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.")
 
 
+def parse_reject(text: str) -> Literal["auto"] | float:
+    """Read the share of objects to reject: auto, or a number."""
+    try:
+        return "auto" if text == "auto" else float(text)
+    except ValueError:
+        raise ValueError("is neither auto nor a number, such as 0.05") from None
+
+
+@dataclass(frozen=True)
+class OutlierOptions:
+    """How to find outliers: one result for each combination of the listed values."""
+
+    width: list[Literal["auto", "none"] | float] = _run(
+        ["auto"], "Widths of the Gaussian kernel; none takes the matrix itself as a kernel.", metavar="W", above=0
+    )
+    spread_scale: list[float] = _run([1.0], "gamma: large values give kernel densities.", metavar="G", above=0)
+    reject: Literal["auto"] | float = _run(
+        "auto", "Share of objects to reject, such as 0.05.", metavar="P", parse=parse_reject, above=0, most=0.5
+    )
+    clusters: bool = _run(False, "Find clusters of any shape among the others; the matrix must be Euclidean.")
+    features: str | None = _run(
+        None, "Check clusters by these features, whose distances the matrix has.", metavar="FILE"
+    )
+    eta_refit: bool = _run(False, "Estimate eta again at every iteration.")
+    max_iter: int = _run(300, "Maximum number of iterations.", least=1)
+    tol: float = _run(1e-5, "Converged when typicalities change by less than this on average.", least=0)
+    euclideanize: str | None = _run(None, "As for `dasrel cluster`.", metavar="METHOD|FILE")
+    picture: bool = _run(True, "Draw the typicalities, and the matrix in the order of the clusters.")
+    memory: int | str | None = _run(None, MEMORY, typed=str)
+
+    def __post_init__(self) -> None:
+        if self.features is not None and not self.clusters:
+            raise InputError("features are of use with {clusters} only", remedy="say {clusters=True}")
+
+
 # ------------------------------------------------------------------------------------------- options of one operation
 
 
@@ -619,7 +654,7 @@ class ExportOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, PairwiseOptions, SpectrumOptions, EuclideanizeOptions, TreeOptions,
+    RunOptions, ClusterOptions, OutlierOptions, PairwiseOptions, SpectrumOptions, EuclideanizeOptions, TreeOptions,
     ValidityOptions, ImageOptions, ExportOptions,
 )  # fmt: skip
 RENAMED = {

@@ -208,7 +208,7 @@ def predict_command(
     force: Force = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Assign new objects to the clusters of a MODEL, from their values to its objects."""
+    """Assign new objects to the clusters of a MODEL, or tell outliers, from their values to its objects."""
     check_not_input(out, model, rows, reading.ids)
     if dry_run:
         from dasrel.clustering.output import estimate_predict
@@ -218,7 +218,7 @@ def predict_command(
 
     import numpy as np
 
-    from dasrel.clustering.output import load_model, save_predictions
+    from dasrel.clustering.output import load_model, save_outliers, save_predictions
     from dasrel.io.features import read_rows
     from dasrel.io.text_stream import given_ids
     from dasrel.util.results import check_file
@@ -227,12 +227,20 @@ def predict_command(
     known = load_model(model)
     found = read_rows(rows, checksum=False)
     names = found.ids if reading.ids is None else given_ids(reading)
+    lines = [("wrote", shown(out, limit=400))]
+    if known.threshold is not None:
+        scores = known.score_samples(found, self_similarity=self_similarity)
+        rejected = save_outliers(out, scores, known.threshold, names, force=force)
+        result = {"out": str(out), "n_objects": len(scores), "outliers": rejected}
+        lines += [("objects", f"{len(scores):,}"), ("outliers", f"{rejected:,}")]
+        console.result({**result, "seconds": console.seconds}, lines)
+        return
     memberships = known.predict_memberships(found, self_similarity=self_similarity)
     labels = known.labels(memberships)
     save_predictions(out, memberships, labels, names, force=force)
     sizes = np.bincount(labels, minlength=known.n_clusters).tolist()
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
-    lines = [("wrote", shown(out, limit=400)), ("objects", f"{len(memberships):,}")]
+    lines.append(("objects", f"{len(memberships):,}"))
     console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
 
 

@@ -434,7 +434,7 @@ def iterate(
         wanted = [(width, len(several)) for width, several in groups.items()]
         if wanted != shape:
             shape = wanted
-            products = LeftProducts([(_kernel(relation, width), k) for width, k in wanted], memory=memory)
+            products = LeftProducts([(kernel_view(relation, width), k) for width, k in wanted], memory=memory)
         found = products.run(stacked)
         del stacked
         if all(one.n_iter == 0 for one in active):
@@ -452,7 +452,8 @@ def iterate(
             on_step()
 
 
-def _kernel(relation: Relation, width: float | None) -> Relation:
+def kernel_view(relation: Relation, width: float | None) -> Relation:
+    """Return the relation as a Gaussian kernel of a width, or as it is without one."""
     return relation if width is None else relation.gaussian(width)
 
 
@@ -465,7 +466,7 @@ def split_columns(relation: Relation, widths: Sequence[float | None], memory: in
         counted: dict[float | None, int] = {}
         for k in some:
             counted[widths[k]] = counted.get(widths[k], 0) + 1
-        shape = product_shape(source, [(_kernel(relation, width).view, count) for width, count in counted.items()])
+        shape = product_shape(source, [(kernel_view(relation, width).view, count) for width, count in counted.items()])
         return COLUMN_BYTES * n * len(widths) + sum(needed_memory(source, [shape])) <= memory
 
     bundles, left = [], list(range(len(widths)))

@@ -298,12 +298,28 @@ def save_predictions(
     target = Path(path)
     check_file(target, force=force)
     count, clusters = memberships.shape
-    if ids is not None and len(ids) != count:
-        raise InputError(f"{count_text(len(ids), 'id')} for {count_text(count, 'new object')}; give one for each")
-    names = [str(k) for k in range(count)] if ids is None else ids
+    names = _names_of_new(ids, count)
     rows = zip(names, labels.tolist(), map(np.ndarray.tolist, memberships), strict=True)
     lines = ([name, k, max(u), *u] for name, k, u in rows)
     write_csv(target, ["id", "label", "membership", *(f"cluster{k}" for k in range(clusters))], lines)
+
+
+def save_outliers(
+    path: PathLike, scores: Array, threshold: float, ids: Sequence[str] | None = None, *, force: bool = False
+) -> int:
+    """Write id, typicality and whether it is an outlier, one line per new object; return the number of outliers."""
+    target = Path(path)
+    check_file(target, force=force)
+    names, rejected = _names_of_new(ids, len(scores)), scores < threshold
+    said = ["true" if one else "false" for one in rejected.tolist()]
+    write_csv(target, ["id", "typicality", "outlier"], zip(names, np.exp(scores).tolist(), said, strict=True))
+    return int(rejected.sum())
+
+
+def _names_of_new(ids: Sequence[str] | None, count: int) -> Sequence[str]:
+    if ids is not None and len(ids) != count:
+        raise InputError(f"{count_text(len(ids), 'id')} for {count_text(count, 'new object')}; give one for each")
+    return [str(k) for k in range(count)] if ids is None else ids
 
 
 # ----------------------------------------------------------------------------------------------------------- writing

@@ -61,7 +61,7 @@ def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Pat
     steps.legend(frameon=False)
     named = f"{title}, " if title else ""
     figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}", fontsize=12)
-    return _save(figure, Path(path), dpi=120)
+    return save_figure(figure, Path(path), dpi=120)
 
 
 def partition_picture(
@@ -130,7 +130,7 @@ def partition_picture(
         _draw_histogram(figure.add_subplot(grid[1, 1:]), U)
     _draw_induced(figure, right, induced_image(U.T, order, PIXELS), middles, ends)
     figure.suptitle(title, fontsize=14)
-    return _save(figure, Path(path), dpi=110)
+    return save_figure(figure, Path(path), dpi=110)
 
 
 def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
@@ -186,7 +186,7 @@ def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_sil
         f"{count_text(found.partitions[best].result.run.n_clusters, 'cluster')} recommended by the"
         f" {choose.replace('_', ' ')} (circle)", fontsize=13,
     )  # fmt: skip
-    return _save(figure, Path(path), dpi=110)
+    return save_figure(figure, Path(path), dpi=110)
 
 
 def _draw_truth(figure: Any, axes: Any, values: Array, classes: Array, name: str) -> None:
@@ -250,7 +250,7 @@ def _colours(count: int) -> list[Any]:
     return [table(k) for k in range(count)]
 
 
-def _save(figure: Figure, path: Path, *, dpi: int) -> Path:
+def save_figure(figure: Figure, path: Path, *, dpi: int) -> Path:
     """Write a figure as PNG, atomically, and create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:

@@ -41,6 +41,7 @@ from dasrel.options import (
     ExportOptions,
     ImageOptions,
     OptionField,
+    OutlierOptions,
     PairwiseOptions,
     Policy,
     Reading,
@@ -244,6 +245,16 @@ class Cluster(Table):
     store: str | None = None
 
 
+@with_options(OutlierOptions, EVERY)
+class Outliers(Table):
+    """`dasrel outliers`."""
+
+    HOW = ("memory", "every")
+    FILES = ("features",)
+    SUFFIXES = ("",)
+    store: str | None = None
+
+
 @with_options(TreeOptions)
 class Tree(Table):
     """`dasrel tree`."""
@@ -293,6 +304,7 @@ TABLES: dict[str, type[Table]] = {
     "spectrum": Spectrum,
     "euclideanize": Euclideanize,
     "cluster": Cluster,
+    "outliers": Outliers,
     "tree": Tree,
     "image": Image,
     "figure": Figure,

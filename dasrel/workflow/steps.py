@@ -205,6 +205,28 @@ def _cluster(job: Job) -> Summary:
     }
 
 
+def _outliers(job: Job) -> Summary:
+    from dasrel.clustering.outlier_job import prepare_outliers
+    from dasrel.options import OutlierOptions
+    from dasrel.report.outlier_figures import outlier_pictures
+
+    table = job.step.table
+    options = table.group(
+        OutlierOptions,
+        features=job.places.get("features"),
+        euclideanize=job.places.get("euclideanize", table.euclideanize),
+    )
+    result = prepare_outliers(job.store, options, job.file(), force=True).run(
+        checkpoint=job.checkpoint(),
+        about={"out": str(job.out / job.step.name)},
+        draw=outlier_pictures if table.picture else None,
+    )
+    return {name: result[name] for name in ("n_objects", "converged")} | {
+        "folders": [one["folder"] for one in result["settings"]],
+        "outliers": [one["outliers"] for one in result["settings"]],
+    }
+
+
 def _tree(job: Job) -> Summary:
     from dasrel.geometry.tree import minimum_spanning_tree
     from dasrel.report.matrix_image import save_tree
@@ -265,6 +287,7 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "spectrum": _spectrum,
     "euclideanize": _euclideanize,
     "cluster": _cluster,
+    "outliers": _outliers,
     "tree": _tree,
     "image": _image,
     "figure": _figure,

@@ -32,6 +32,7 @@ COMMANDS = [
     ("audit", "import flaws.npy f.zarr --kind distance --symmetrize mean --missing fill=9 --clip-negative 0.1"),
     ("audit", "audit d.zarr --verify --spectrum"),
     ("audit", "pairwise points.npy e.zarr --metric minkowski --metric-option p=3 --tile 16"),
+    ("audit", "pairwise points.npy square.zarr --metric euclidean --tile 16"),
     ("part", "import d.npy p.zarr --kind distance --tile 16 --part 1/2"),
     ("audit", "audit p.zarr"),
     ("cluster", f"cluster d.zarr out {RUNS} --choose dunn"),
@@ -44,6 +45,13 @@ COMMANDS = [
     ("cluster", f"cluster d.zarr spread {FOUR} --spread 400"),
     ("cluster", "cluster d.zarr pcm --rule pcm2 --clusters 2 --n-init 1 --on-negative heal"),
     ("predict", "predict warm new.npy predicted.csv --ids more.txt"),
+    ("outliers", "outliers d.zarr odd --width auto,2 --reject 0.1"),
+    ("outliers", "outliers d.zarr kernel --width none --euclideanize spread"),
+    ("outliers", "outliers e.zarr shapes --width 1.5 --clusters --euclideanize spread"),
+    ("outliers", "outliers square.zarr checked --width 2 --clusters --features points.npy"),
+    ("outliers", "outliers square.zarr eigen --width 2 --clusters"),
+    ("predict", "predict kernel new.npy odd.csv --ids more.txt"),
+    ("dry-run", "outliers d.zarr dry --clusters --dry-run"),
     ("validity", "validity d.zarr warm warm/labels.csv --index dunn,silhouette -o indices.csv"),
     ("validity", "validity d.zarr warm -o all.csv"),
     ("compare", "compare three/best warm -o compared.csv"),
@@ -88,6 +96,9 @@ FILES = [
     ("moved.csv", "warm/moved.csv"),
     ("predicted.csv", "predicted.csv"),
     ("compare.csv", "compared.csv"),
+    ("outliers", "odd/result.json"),
+    ("outliers.csv", "odd/widthauto/outliers.csv"),
+    ("outliers-predicted.csv", "odd.csv"),
     ("validity.csv", "indices.csv"),
     ("validity.csv", "all.csv"),
     ("tree", "tree/result.json"),
@@ -112,6 +123,8 @@ clusters = [2, 3]
 n_init = 1
 max_iter = 1
 on_negative = "heal"
+[outliers]
+width = 2
 [tree]
 [image]
 pixels = 20

@@ -38,6 +38,7 @@ COMMAND_ONLY = {
     "euclideanize": {"out", "checkpoint"},
     "export": {"out"},
     "image": {"out"},
+    "outliers": {"out", "checkpoint"},
     "spectrum": {"checkpoint"},
     "tree": {"out"},
 }
@@ -45,8 +46,9 @@ TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"), ("image", "store"),
-    ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
+    ("outliers", "store"), ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
+    ("outliers", "every"),
     ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
 }  # fmt: skip
 
