@@ -18,7 +18,7 @@ from dasrel.util.results import check_not_input
 
 if TYPE_CHECKING:
     from dasrel.clustering.oneclass import OneClass
-    from dasrel.clustering.outlier_job import OutlierResult
+    from dasrel.clustering.segments import OutlierResult
 
 
 @command
@@ -50,6 +50,7 @@ def outliers_command(
 
 def pictures(found: OneClass, results: list[OutlierResult], folder: Path) -> None:
     """Draw typicalities into the folder; matplotlib is imported only here, after the work."""
+    from dasrel.report.matrix_image import matrix_image
     from dasrel.report.outlier_figures import outlier_pictures
 
-    outlier_pictures(found, results, folder)
+    outlier_pictures(found, results, folder, matrix_image=matrix_image)

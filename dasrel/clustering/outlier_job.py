@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from dasrel import __version__
-from dasrel.clustering.job import euclideanized
 from dasrel.clustering.oneclass import (
     COLUMN_BYTES,
     OneClass,
@@ -30,12 +29,19 @@ from dasrel.clustering.oneclass import (
     one_class,
     prepare_one_class,
 )
-from dasrel.clustering.segments import EUCLIDEAN_SCANS, Segments, check_euclidean, segment_clusters
-from dasrel.clustering.typicality import Cut, OneClassRun, Typicality
+from dasrel.clustering.segments import (
+    EUCLIDEAN_SCANS,
+    OutlierResult,
+    Segments,
+    check_euclidean,
+    segment_clusters,
+)
+from dasrel.clustering.typicality import OneClassRun, Typicality
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import product_shape
 from dasrel.engine.scan import needed_memory
 from dasrel.errors import DasrelError, DasrelWarning, InputError
+from dasrel.geometry.euclidean import as_euclidean, euclidean_scans
 from dasrel.options import OutlierOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Array, PathLike, limits, progress
@@ -48,22 +54,6 @@ TYPICAL = 8
 """Iterations, the median over figure 1 of F10, Gaussian clouds of 2 to 20 dimensions and digits: 3 to 30."""
 MOST_IDS = 10
 """Ids of outliers in result.json; outliers.csv has all of them."""
-
-
-@dataclass(frozen=True, eq=False)
-class OutlierResult:
-    """The result of one setting."""
-
-    folder: str
-    found: Typicality
-    cut: Cut
-    segments: Segments | None
-    ladder: tuple[Typicality, ...]
-
-    @property
-    def labels(self) -> Array:
-        """(n,) the cluster of each object, -1 for outliers; 0 for all others if no clusters were wanted."""
-        return np.where(self.cut.rejected, -1, 0) if self.segments is None else self.segments.labels
 
 
 Draw = Callable[[OneClass, list[OutlierResult], Path], None]
@@ -159,7 +149,7 @@ class OutlierJob:
         kept: dict[str, Any] = {"memory": options.memory, "checkpoint": checkpoint}
         features = None if options.features is None else self._features(options.features)
         with watched(checkpoint, "euclideanize", "outliers"):
-            changed = euclideanized(self.store, options.euclideanize, **kept)
+            changed = as_euclidean(self.store, options.euclideanize, **kept)
             runs = self.prepared.runs
             found = self.prepared.run(checkpoint) if changed is None else one_class(changed.relation, runs, **kept)
             with progress.watch() as counted:
@@ -193,8 +183,6 @@ class OutlierJob:
         if options.picture:
             scans += Range(1, 1, 1)
         if options.euclideanize in METHODS:
-            from dasrel.geometry.euclidean import euclidean_scans
-
             scans += euclidean_scans(options.euclideanize)
         counted: dict[Any, int] = {}
         for k in max(bundles, key=len):

@@ -78,6 +78,22 @@ class Segments:
         return np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
 
 
+@dataclass(frozen=True, eq=False)
+class OutlierResult:
+    """The result of one setting."""
+
+    folder: str
+    found: Typicality
+    cut: Cut
+    segments: Segments | None
+    ladder: tuple[Typicality, ...]
+
+    @property
+    def labels(self) -> Array:
+        """(n,) the cluster of each object, -1 for outliers; 0 for all others if no clusters were wanted."""
+        return np.where(self.cut.rejected, -1, 0) if self.segments is None else self.segments.labels
+
+
 def segment_clusters(
     relation: Relation,
     found: Typicality,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,12 @@ from matplotlib.figure import Figure
 
 from dasrel.errors import InputError
 from dasrel.report.figures import save_figure
-from dasrel.report.matrix_image import matrix_image
 from dasrel.util import Array, PathLike
 from dasrel.util.text import count_text
 
 if TYPE_CHECKING:
     from dasrel.clustering.oneclass import OneClass
-    from dasrel.clustering.outlier_job import OutlierResult
+    from dasrel.clustering.segments import OutlierResult
     from dasrel.clustering.typicality import Cut, Typicality
 
 PIXELS = 500
@@ -25,8 +25,10 @@ DRAWN = 4000
 """Points of the curve of sorted typicalities."""
 
 
-def outlier_pictures(found: OneClass, results: list[OutlierResult], folder: Path) -> None:
-    """Draw outliers.png for every setting; the matrix is drawn in the order of the first one.
+def outlier_pictures(
+    found: OneClass, results: list[OutlierResult], folder: Path, *, matrix_image: Callable[..., Array]
+) -> None:
+    """Draw outliers.png for every setting; the matrix is drawn in the order of the first one, by `matrix_image`.
 
     Cost: one scan, for the image of the matrix.
     """

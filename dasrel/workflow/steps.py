@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,7 @@ def _cluster(job: Job) -> Summary:
 def _outliers(job: Job) -> Summary:
     from dasrel.clustering.outlier_job import prepare_outliers
     from dasrel.options import OutlierOptions
+    from dasrel.report.matrix_image import matrix_image
     from dasrel.report.outlier_figures import outlier_pictures
 
     table = job.step.table
@@ -219,7 +221,7 @@ def _outliers(job: Job) -> Summary:
     result = prepare_outliers(job.store, options, job.file(), force=True).run(
         checkpoint=job.checkpoint(),
         about={"out": str(job.out / job.step.name)},
-        draw=outlier_pictures if table.picture else None,
+        draw=partial(outlier_pictures, matrix_image=matrix_image) if table.picture else None,
     )
     return {name: result[name] for name in ("n_objects", "converged")} | {
         "folders": [one["folder"] for one in result["settings"]],
