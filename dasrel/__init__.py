@@ -7,7 +7,8 @@ serves every run and every parameter value at once.
     Describe it      audit_store, spectrum (is it Euclidean?), euclideanize (make it so)
     Cluster          cluster, grid, Run; save_clustering; plan_clustering (what it would cost)
     Build a tree     linkage (agglomerative clustering; cut the result, draw it)
-    Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM
+    Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM;
+                     stability (of halves), density_picture
     Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           minimum_spanning_tree, ultrametric, matrix_image, partition_picture

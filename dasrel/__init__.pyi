@@ -25,6 +25,7 @@ from dasrel.clustering.runs import (
     RunResult as RunResult,
     grid as grid,
 )
+from dasrel.clustering.stability import Stability as Stability, stability as stability
 from dasrel.clustering.typicality import OneClassRun as OneClassRun, Typicality as Typicality
 from dasrel.clustering.validity import (
     Validity as Validity,
@@ -63,6 +64,7 @@ from dasrel.io.pairwise import from_blocks as from_blocks, pairwise as pairwise
 from dasrel.options import Policy as Policy, Reading as Reading, Writing as Writing
 from dasrel.report.figures import partition_picture as partition_picture
 from dasrel.report.matrix_image import matrix_image as matrix_image
+from dasrel.report.outlier_figures import density_picture as density_picture
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
 from dasrel.util.drawing import progress as progress
