@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.clustering.oneclass import Column, iterate, kernel_view, prepare_one_class, split_columns
-from dasrel.clustering.typicality import OneClassRun, rejected_count
+from dasrel.clustering.typicality import OneClassRun, as_number, rejected_count
 from dasrel.engine.relation import Relation
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.util import Float, limits, progress
@@ -90,7 +90,7 @@ def stability(
         raise InputError(f"methods are among {', '.join(METHODS)}, not {shown(some(unknown))}")
     if any(run.width == "auto" for run in runs):
         raise InputError("halves have widths of their own: give a number for width, such as that of `one_class`")
-    if isinstance(repeats, bool) or not isinstance(repeats, (int, np.integer)) or repeats < 1:
+    if not (as_number(repeats) >= 1 and as_number(repeats) % 1 == 0):
         raise InputError(f"repeats is a whole number of at least 1, not {shown(repeats)}")
     n = relation.n_objects
     if n < 4:

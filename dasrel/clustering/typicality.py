@@ -46,21 +46,21 @@ class OneClassRun:
             raise InputError(f"spread_scale is a number above 0, not {shown(self.spread_scale)}")
         if self.stop not in ("mean", "sum"):
             raise InputError(f"stop is mean or sum, not {shown(self.stop)!r}")
-        tol, most = _number(self.tol), _number(self.max_iter)
+        tol, most = as_number(self.tol), as_number(self.max_iter)
         if not tol >= 0:
             raise InputError(f"tol is a number of at least 0, not {shown(self.tol)}")
         if not (most >= 1 and most % 1 == 0):
             raise InputError(f"max_iter is a whole number of at least 1, not {shown(self.max_iter)}")
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
     """Return a number as it is, and NaN for anything else."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     return float(value) if number else float("nan")
 
 
 def _is_positive(value: Any) -> bool:
-    return 0 < _number(value) < float("inf")
+    return 0 < as_number(value) < float("inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +208,6 @@ def rejected_count(reject: float, n: int) -> int:
     >>> rejected_count(0.1, 290), rejected_count(0.05, 10)
     (29, 1)
     """
-    if not 0 < _number(reject) <= 0.5:
+    if not 0 < as_number(reject) <= 0.5:
         raise InputError(f"the share of objects to reject is above 0 and at most 0.5, or auto, not {shown(reject)}")
     return max(1, min(n - 1, int(np.ceil(float(reject) * n - 1e-9))))
