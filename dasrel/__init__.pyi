@@ -1,6 +1,7 @@
 """The public names of dasrel, each with its home. `__init__.py` reads this file and imports a name on first use."""
 
 from dasrel.clustering.agglomerative import linkage as linkage
+from dasrel.clustering.agglomerative_estimator import AgglomerativeClustering as AgglomerativeClustering
 from dasrel.clustering.comparison import Comparison as Comparison, compare as compare
 from dasrel.clustering.detector import OneClusterPCM as OneClusterPCM
 from dasrel.clustering.estimators import (
@@ -62,6 +63,7 @@ from dasrel.io.export import export_matrix as export_matrix
 from dasrel.io.importing import import_matrix as import_matrix
 from dasrel.io.pairwise import from_blocks as from_blocks, pairwise as pairwise
 from dasrel.options import Policy as Policy, Reading as Reading, Writing as Writing
+from dasrel.report.dendrogram_picture import dendrogram_picture as dendrogram_picture
 from dasrel.report.figures import partition_picture as partition_picture
 from dasrel.report.matrix_image import matrix_image as matrix_image
 from dasrel.report.outlier_figures import density_picture as density_picture

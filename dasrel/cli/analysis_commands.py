@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from dasrel.clustering.job import ClusterJob
     from dasrel.clustering.planning import ClusteringPlan, OnWorkers
     from dasrel.clustering.result import Clustering
+    from dasrel.geometry.dendrogram import Dendrogram
+    from dasrel.store.matrix import Matrix
+    from dasrel.util import Index
     from dasrel.util.limits import Range
 
 
@@ -538,12 +541,17 @@ def tree_command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the output files.")],
     options: TreeOptions,
     force: Force = False,
-    resume: Annotated[bool, option("--resume", "Do nothing if the same tree is there already.", WRITING)] = False,
     dry_run: DryRun = False,
+    checkpoint: Checkpoint | None,
     runtime: Runtime,
 ) -> None:
-    """Write the minimum spanning tree, single linkage and VAT order of a STORE, in one scan."""
+    """Write the minimum spanning tree of a STORE, or with --linkage a dendrogram and its cuts, in one scan."""
     check_not_input(out, store)
+    if options.linkage is not None:
+        _agglomerate(console, store, out, options, force, dry_run, checkpoint, runtime)
+        return
+    if checkpoint is not None:
+        raise typer.BadParameter("--checkpoint is for --linkage: the spanning tree takes one scan")
     if dry_run:
         from dasrel.report.matrix_image import estimate_tree
 
@@ -557,7 +565,7 @@ def tree_command(
 
     matrix = open_matrix(store)
     about = {"matrix": matrix.identity_digest(), "out": str(out)}
-    saved = finished_result(out, about) if resume else None
+    saved = finished_result(out, about) if console.resume else None
     if saved is None:
         check_out(out, force=force)
         with console.at(runtime):
@@ -575,6 +583,30 @@ def tree_command(
             ("files", "tree.npz, edges.csv, linkage.npy, vat.csv"),
         ],
     )
+
+
+def _agglomerate(
+    console: Console, store: str, out: Path, options: TreeOptions, force: bool, dry_run: bool,
+    checkpoint: Checkpoint | None, runtime: Runtime,
+) -> None:  # fmt: skip
+    from dasrel.clustering.tree_job import prepare_tree, tree_lines
+
+    if dry_run:
+        console.cost(prepare_tree(store, out, options, force=force).cost())
+        return
+    checkpoint = checkpoint and replace(checkpoint, force=force)
+    job = prepare_tree(store, out, options, force=force, resume=console.resume)
+    with nullcontext() if job.finished else console.at(runtime):
+        result = job.run(checkpoint=checkpoint, draw=dendrogram_figure)
+    console.finish(checkpoint, out, "tree")
+    console.result({"store": store, **result, "seconds": console.seconds}, tree_lines(result))
+
+
+def dendrogram_figure(found: Dendrogram, matrix: Matrix, labels: Index, folder: Path) -> None:
+    """Draw a dendrogram into its folder; matplotlib is imported only here, after the work."""
+    from dasrel.report.dendrogram_picture import draw_into
+
+    draw_into(found, matrix, labels, folder)
 
 
 @command

@@ -29,20 +29,19 @@ from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_wr
 from dasrel.engine.pair_values import DISTANCE, PairValues, pair_values
 from dasrel.engine.relation import relation
 from dasrel.engine.scan import Consumer, Plan, needed_memory, scan
-from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, StoreError
+from dasrel.errors import DasrelWarning, MemoryLimitError, StoreError
 from dasrel.geometry.dendrogram import Dendrogram, in_merge_order
 from dasrel.geometry.tree import TreeJob
 from dasrel.kernels import Transpose
+from dasrel.options import check_linkage
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, Index, PathLike, limits, parallel, progress
 from dasrel.util.files import digest, disk_errors
 from dasrel.util.limits import Cost, Range, memory_limit
-from dasrel.util.text import count_text, did_you_mean, shown, size_text
-from dasrel.vocabulary import LINKAGES
+from dasrel.util.text import count_text, shown, size_text
 
 COMMAND = "tree"
 """The name of the checkpoints."""
-NOT_REDUCIBLE = ("centroid", "median")
 KEPT_IN_MEMORY = 2**30
 """Bytes of rows in memory at most where a checkpoint is written: what is done with them, a few seconds, is repeated
 after an interruption."""
@@ -104,18 +103,7 @@ def prepare_linkage(
     memory: int | str | None = None,
 ) -> LinkageJob:
     """Check the arguments of `linkage`. Cost: no scan."""
-    if method in NOT_REDUCIBLE:
-        raise InputError(
-            f"{method} linkage is not reducible: a union may be nearer to a third cluster than either of its parts was,"
-            " so that pairs cannot be merged independently",
-            remedy="use {method=average} or {method=ward}",
-        )
-    if method not in LINKAGES:
-        raise InputError(f"no linkage {shown(method)!r}; {did_you_mean(method, LINKAGES)}")
-    if method == "ward" and as_similarity:
-        raise InputError(
-            "Ward's linkage needs dissimilarities", remedy="leave {as_similarity} out, or use another {method}"
-        )
+    check_linkage(method, as_similarity=as_similarity)
     values = pair_values(matrix, kind=kind, squared=method == "ward", direct=as_similarity)
     if method == "ward" and values.relation is None:
         relation(values.matrix)  # refuses values whose squares the tiles' type cannot hold

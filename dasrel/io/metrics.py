@@ -3,7 +3,8 @@
 The metrics of features: their names and options, what they need from all rows, and the values of one tile.
 
 Distances come from SciPy's `cdist` and from scikit-learn, kernels from scikit-learn. Two are computed here because
-they can be had much faster: Euclidean distances by matrix products, and Simpson's dissimilarity on packed bits.
+they can be had much faster: Euclidean distances by matrix products, and Simpson's dissimilarity on packed bits; and one
+because neither has it: Tanimoto's similarity x'y / (x'x + y'y - x'y) of L7.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Metric:
     def takes_sparse(self) -> bool:
         """Whether sparse rows are used as they are; for other metrics each strip of rows is made dense."""
         if self.is_kernel:
-            return self.name not in ("chi2", "additive_chi2")
+            return self.name not in ("chi2", "additive_chi2", "tanimoto")
         return self.by_products or (self.name in SPARSE and not self.options)
 
     def memory(self, tile: int, strip_bytes: int, itemsize: int) -> int:
@@ -116,6 +117,11 @@ def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
     """Check a metric's name, the kind of matrix it can give, and its options; the nearest names are suggested."""
     known = {alias: full for full, others in ALIASES.items() for alias in others} | {full: full for full in OPTIONS}
     given = dict(options or {})
+    if name == "tanimoto":
+        if kind != "similarity":
+            raise InputError("metric tanimoto gives similarities, 1 for equal rows", remedy="say {kind=similarity}")
+        _check_options(name, given, ())
+        return Metric(name, kind)
     if is_similarity(kind):
         if name not in KERNELS:
             hint = (
@@ -188,6 +194,8 @@ def needs(metric: Metric) -> tuple[Callable[[Any], Any] | None, str]:
     name = metric.name
     if name == "simpson":
         return lambda rows: ~(dense(rows) > 0.5).any(axis=1), "metric simpson: images without ink (nothing above 0.5)"
+    if name == "tanimoto":
+        return lambda rows: ~dense(rows).any(axis=1), "metric tanimoto has no value for rows of zeros"
     if metric.is_kernel and name not in ("chi2", "additive_chi2"):
         return None, ""
     if name in ("chi2", "additive_chi2", "jensenshannon"):
@@ -257,6 +265,8 @@ def _block_function(metric: Metric, rows: Any, columns: Any) -> Block:
         return _euclidean(metric, rows, columns)
     if metric.name == "simpson":
         return _simpson(rows, columns)
+    if metric.name == "tanimoto":
+        return _tanimoto(dense(rows), dense(columns))
     name, options = metric.name, dict(metric.options)
     sparse = is_sparse(rows) and metric.takes_sparse
     function: Callable[[Any, Any], Any]
@@ -338,6 +348,18 @@ def _directly(squared: Array, near: Array, x: Any, y: Any) -> None:
             squared[a, b] = np.asarray(difference.multiply(difference).sum(axis=1)).ravel()
         else:
             squared[a, b] = np.einsum("ij,ij->i", difference, difference)
+
+
+def _tanimoto(x: Array, y: Array) -> Block:
+    """Compute x'y / (x'x + y'y - x'y), which is at most 1."""
+    x_norms, y_norms = np.einsum("ij,ij->i", x, x), np.einsum("ij,ij->i", y, y)
+
+    def block(r: slice, c: slice) -> Array:
+        products = x[r] @ y[c].T
+        values: Array = products / (x_norms[r, None] + y_norms[None, c] - products)
+        return np.minimum(values, 1.0, out=values)
+
+    return block
 
 
 def _simpson(rows: Any, columns: Any) -> Block:

@@ -50,7 +50,8 @@ def pairwise(
         text holds the names).
     metric
         A metric of SciPy's `cdist` or scikit-learn's `pairwise_distances`, or `simpson` (images, ink above 0.5); for
-        the kinds kernel and similarity one of scikit-learn's `pairwise_kernels`.
+        the kinds kernel and similarity one of scikit-learn's `pairwise_kernels`; for kind similarity also `tanimoto`,
+        x'y / (x'x + y'y - x'y).
     kind
         `distance` stores the metric's values. `squared-distance` stores their squares, except for `sqeuclidean` and
         `simpson`, whose values are taken as squared already. `kernel` and `similarity` store a kernel's values.

@@ -70,8 +70,12 @@ def matrix_image(
 
 def image_consumer(source: TileSource, order: ArrayLike | None, pixels: int) -> Consumer:
     """Return the consumer of `matrix_image`, for a scan that others share; its result is the image."""
+    return means_consumer(source, pixel_of_objects(checked_order(order, source.layout.n_objects), pixels))
+
+
+def means_consumer(source: TileSource, pixel: Array) -> Consumer:
+    """Return the consumer of the means over groups of objects, given the group of each; its result is g x g."""
     layout, diagonal = source.layout, source.diagonal
-    pixel = pixel_of_objects(checked_order(order, layout.n_objects), pixels)
     sizes = np.bincount(pixel)
     side = sizes.size
 

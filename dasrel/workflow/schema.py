@@ -255,10 +255,11 @@ class Outliers(Table):
     store: str | None = None
 
 
-@with_options(TreeOptions)
+@with_options(TreeOptions, EVERY)
 class Tree(Table):
     """`dasrel tree`."""
 
+    HOW = ("memory", "scratch", "every")
     SUFFIXES = ("",)
     store: str | None = None
 

@@ -230,6 +230,8 @@ def _outliers(job: Job) -> Summary:
 
 
 def _tree(job: Job) -> Summary:
+    if job.step.table.linkage is not None:
+        return _dendrogram(job)
     from dasrel.geometry.tree import minimum_spanning_tree
     from dasrel.report.matrix_image import save_tree
     from dasrel.store.matrix import open_matrix
@@ -239,6 +241,16 @@ def _tree(job: Job) -> Summary:
     about = {"matrix": matrix.identity_digest(), "out": str(job.out / job.step.name)}
     saved = save_tree(tree, matrix.ids, job.file(), about=about, force=True)
     return {name: saved[name] for name in ("n_objects", "units", "shortest", "longest")}
+
+
+def _dendrogram(job: Job) -> Summary:
+    from dasrel.clustering.tree_job import prepare_tree
+    from dasrel.options import TreeOptions
+    from dasrel.report.dendrogram_picture import draw_into
+
+    prepared = prepare_tree(job.store, job.file(), job.step.table.group(TreeOptions), force=True)
+    result = prepared.run(checkpoint=job.checkpoint(), about={"out": str(job.out / job.step.name)}, draw=draw_into)
+    return {name: result[name] for name in ("n_objects", "linkage", "units", "lowest", "highest", "largest_gap")}
 
 
 def _image(job: Job) -> Summary:

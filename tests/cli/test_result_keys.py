@@ -71,6 +71,8 @@ COMMANDS = [
     ("dry-run", "spectrum d.zarr --dry-run"),
     ("dry-run", "euclideanize d.zarr --method log --out new.npz --dry-run"),
     ("dry-run", "tree d.zarr new --dry-run"),
+    ("dry-run", "tree d.zarr new --linkage average --dry-run"),
+    ("dry-run", "tree d.zarr new --linkage average --memory 31kB --dry-run"),
     ("dry-run", "image d.zarr new.png --dry-run"),
     ("dry-run", "export d.zarr dry.npy --format npy --dry-run"),
     ("spectrum", "spectrum d.zarr"),
@@ -79,6 +81,8 @@ COMMANDS = [
     ("export", "export d.zarr d.csv --format lsmat --relation plain"),
     ("export", "export d.zarr full.npy --format npy"),
     ("tree", "tree d.zarr tree"),
+    ("linkage", "tree d.zarr linked --linkage average --clusters 2,3,32"),
+    ("linkage", "tree d.zarr cut --linkage complete --height 3"),
     ("image", "image d.zarr vat.png"),
     ("status", "run w.toml --dry-run"),
     ("run", "run w.toml --log-json run.log"),
@@ -104,6 +108,9 @@ FILES = [
     ("tree", "tree/result.json"),
     ("edges.csv", "tree/edges.csv"),
     ("vat.csv", "tree/vat.csv"),
+    ("linkage", "linked/result.json"),
+    ("linkage-labels.csv", "linked/labels.csv"),
+    ("linkage-labels.csv", "cut/labels.csv"),
     ("spectrum", "w/spectrum.json"),
     ("log", "run.log"),
 ]
@@ -125,7 +132,10 @@ max_iter = 1
 on_negative = "heal"
 [outliers]
 width = 2
-[tree]
+[tree.mst]
+[tree.linked]
+linkage = "average"
+clusters = [2]
 [image]
 pixels = 20
 [figure]
@@ -186,7 +196,7 @@ def cell_type(text: str) -> str:
 
 def placed(output: str, key: str, table: Keys) -> tuple[str, str] | None:
     """Find where the table describes a key: with another output, where it refers to one; nowhere in a `map`."""
-    key = re.sub(r"^cluster\d+$", "clusterK", key)
+    key = re.sub(r"^cluster\d+$", "clusterK", re.sub(r"^label_\d+$", "label_K", key))
     for end in (k for k, letter in enumerate(key) if letter == "."):
         for kind in table.get((output, key[:end].removesuffix("[]")), ()):
             if kind == "map":

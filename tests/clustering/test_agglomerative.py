@@ -289,7 +289,7 @@ def test_large_values_are_summed_in_float64() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "centroid"}, "centroid linkage is not reducible.*use method='average' or method='ward'"),
+        ({"method": "centroid"}, "centroid linkage is not reducible.*use average or ward"),
         ({"method": "median"}, "median linkage is not reducible"),
         ({"method": "averag"}, "no linkage 'averag'; did you mean average"),
         (

@@ -9,6 +9,7 @@ import scipy.sparse
 from scipy.spatial.distance import cdist, pdist, squareform
 from sklearn.metrics import pairwise as sk, pairwise_distances, pairwise_kernels
 
+import dasrel
 from dasrel import InputError
 from dasrel.io.features import read_features
 from dasrel.io.metrics import ALIASES, KERNELS, OPTIONS, made_ready, resolve, tile_values
@@ -260,3 +261,25 @@ def test_blank_images_are_named(tmp_path: Path) -> None:
         pairwise(images, tmp_path / "s", metric="simpson", ids=[f"m{k}" for k in range(N)])
     assert "\n" not in str(report.value)
     assert not (tmp_path / "s").exists()
+
+
+def test_tanimoto_of_l7(tmp_path: Path) -> None:
+    """L7, example 1, as it prints the matrix; but for x2 and x5, where 19 / (5 + 78.25 - 19) is 0.30 and not 0.20."""
+    points = np.array([[1, 1], [2, 1], [5, 4], [6, 5], [6.5, 6]])
+    printed = np.array(
+        [[1, 0.75, 0.26, 0.21, 0.18], [0.75, 1, 0.44, 0.35, 0.30], [0.26, 0.44, 1, 0.96, 0.90],
+         [0.21, 0.35, 0.96, 1, 0.98], [0.18, 0.30, 0.90, 0.98, 1]]
+    )  # fmt: skip
+    found = dasrel.pairwise(points, tmp_path / "t.zarr", metric="tanimoto", kind="similarity")
+    np.testing.assert_allclose(np.asarray(found), printed, atol=0.00501)
+    levels = dasrel.linkage(found, method="single", as_similarity=True).heights
+    np.testing.assert_allclose(levels, [0.98, 0.96, 0.75, 0.44], atol=0.00501)
+    x = normal_points(N, 6)
+    dense = np.array([[a @ b / (a @ a + b @ b - a @ b) for b in x] for a in x])
+    writing = dasrel.Writing(dtype="float64", tile=7)
+    found = dasrel.pairwise(x, tmp_path / "x.zarr", metric="tanimoto", kind="similarity", writing=writing)
+    np.testing.assert_allclose(np.asarray(found), dense, atol=1e-12)
+    with pytest.raises(InputError, match=r"metric tanimoto gives similarities.*; say kind='similarity'"):
+        dasrel.pairwise(points, tmp_path / "u.zarr", metric="tanimoto")
+    with pytest.raises(InputError, match="metric tanimoto has no value for rows of zeros"):
+        dasrel.pairwise(np.eye(4)[:, :3], tmp_path / "v.zarr", metric="tanimoto", kind="similarity")

@@ -36,6 +36,7 @@ COMMANDS = {
     "spectrum": f"spectrum base.zarr --picture s.png {KEPT}",
     "euclideanize": f"euclideanize base.zarr --method spread --out e.npz {KEPT}",
     "tree": "tree base.zarr tree",
+    "linkage": f"tree base.zarr linked --linkage average {KEPT}",
     "workflow": "run w.toml",
 }
 WORKFLOW = """
@@ -125,6 +126,8 @@ MOMENTS = [
     ("euclideanize", "dasrel.util.archives.save_archive", 1, 1),
     ("tree", "dasrel.util.files.move_into_place", 0, 1),
     ("tree", "dasrel.util.files.move_into_place", 1, 1),
+    ("linkage", "dasrel.util.files.move_into_place", 0, 1),
+    ("linkage", "dasrel.util.files.move_into_place", 1, 1),
     ("workflow", "dasrel.store.growth._clean", 0, 1),
     ("workflow", "dasrel.workflow.run.write_json", 0, 2),
 ]

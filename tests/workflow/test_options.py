@@ -40,7 +40,7 @@ COMMAND_ONLY = {
     "image": {"out"},
     "outliers": {"out", "checkpoint"},
     "spectrum": {"checkpoint"},
-    "tree": {"out"},
+    "tree": {"out", "checkpoint"},
 }
 TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
@@ -48,7 +48,7 @@ OTHER_DEFAULTS = {
     ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"), ("image", "store"),
     ("outliers", "store"), ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
-    ("outliers", "every"),
+    ("outliers", "every"), ("tree", "every"),
     ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
 }  # fmt: skip
 
@@ -93,7 +93,8 @@ def test_their_defaults_are_equal(step: str) -> None:
         (dasrel.spectrum, SpectrumOptions, set()),
         (dasrel.euclideanize, EuclideanizeOptions, {"method"}),  # commands want it named
         (dasrel.pairwise, PairwiseOptions, {"metric_options"}),  # None is the same as none
-        (dasrel.minimum_spanning_tree, TreeOptions, set()),
+        (dasrel.minimum_spanning_tree, Selection(TreeOptions, "memory"), set()),
+        (dasrel.linkage, Selection(TreeOptions, "as_similarity", "scratch", "memory"), set()),
         (dasrel.export_matrix, Selection(ExportOptions, "format", "memory"), set()),  # the matrix may be a relation
     ],
 )
