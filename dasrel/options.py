@@ -30,7 +30,7 @@ from dasrel.util.option_fields import (
     option as option,
     option_fields as option_fields,
 )
-from dasrel.util.text import did_you_mean, shown
+from dasrel.util.text import shown
 from dasrel.vocabulary import (
     FITS,
     FORMATS,
@@ -48,6 +48,7 @@ from dasrel.vocabulary import (
     OrderName,
     RuleName,
     is_similarity,
+    linkage_fault,
 )
 
 READING = "Reading the source"
@@ -56,7 +57,6 @@ WRITING = "Writing"
 RUNNING = "Runs: lists such as 2,3,4 make one run of each"
 SURVIVING = "Interruptions: exit code 75 means that the command can be resumed"
 SEARCH = "The search for eigenvalues"
-AGGLOMERATION = "Hierarchical clustering"
 PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
 
 # ----------------------------------------------------------------------------------------------------------- the groups
@@ -459,7 +459,7 @@ class PairwiseOptions:
 
 
 _search = partial(option, panel=SEARCH)
-_tree = partial(option, panel=AGGLOMERATION)
+_tree = partial(option, panel="Hierarchical clustering")
 _max_scans = partial(_search, help="Maximum number of scans; then the best result so far, with a warning.", least=1)
 
 
@@ -502,48 +502,25 @@ class EuclideanizeOptions:
             raise InputError(f"tol lies between 0 and 1 and max_scans is at least 1, not {self.tol}, {self.max_scans}")
 
 
-def check_linkage(method: object, *, as_similarity: bool = False) -> None:
-    """Raise if there is no such linkage, or none that can be computed exactly by independent merges."""
-    if method in ("centroid", "median"):
-        raise InputError(
-            f"{method} linkage is not reducible: a union may be nearer to a third cluster than either of its parts was,"
-            " so that pairs cannot be merged independently; use average or ward"
-        )
-    if method not in LINKAGES:
-        raise InputError(f"no linkage {shown(method)!r}; {did_you_mean(method, LINKAGES)}")
-    if method == "ward" and as_similarity:
-        raise InputError(
-            "Ward's linkage needs dissimilarities", remedy="leave {as_similarity} out, or use another linkage"
-        )
-
-
 @dataclass(frozen=True)
 class TreeOptions:
     """How to find a minimum spanning tree, or to cluster hierarchically."""
 
-    linkage: str | None = _tree(
-        None, f"Agglomerative clustering by {', '.join(LINKAGES)} linkage; the spanning tree if not given."
-    )
-    n_clusters: list[int] | None = _tree(
-        None, "Cut into so many clusters: one or more numbers.", name="clusters", metavar="C", least=1
-    )
+    linkage: str | None = _tree(None, f"One of {', '.join(LINKAGES)}; the spanning tree only if not given.")
+    n_clusters: list[int] | None = _tree(None, "Cut into so many clusters.", name="clusters", metavar="C", least=1)
     height: list[float] | None = _tree(None, "Cut at this height: one or more.", metavar="H")
     as_similarity: bool = _tree(False, "Merge by the similarities of a store as they are, the largest first.")
     picture: bool = _tree(True, "Draw the dendrogram with the matrix beside it.")
-    scratch: str | os.PathLike[str] | None = _tree(
-        None, "A folder for what does not fit into memory; beside OUT if not given.", typed=str, metavar="DIR"
-    )
+    scratch: str | os.PathLike[str] | None = _tree(None, "Where to put what memory cannot hold.", typed=str)
     memory: int | str | None = _writing(None, MEMORY, typed=str)
 
     def __post_init__(self) -> None:
-        if self.linkage is not None:
-            check_linkage(self.linkage, as_similarity=self.as_similarity)
-        elif self.n_clusters or self.height or self.as_similarity or self.scratch:
+        if self.linkage is None and (self.n_clusters or self.height or self.as_similarity or self.scratch):
             raise InputError("cuts, similarities and scratch are for a linkage", remedy="add {linkage=average}")
-        if self.n_clusters and self.height:
-            raise InputError("cut either into numbers of clusters or at heights, not both")
-        if any(not math.isfinite(height) for height in self.height or ()):
-            raise InputError("the height of a cut is a finite number")
+        fault = "" if self.linkage is None else linkage_fault(self.linkage, as_similarity=self.as_similarity)
+        fault = "cut into numbers of clusters or at heights, not both" if self.n_clusters and self.height else fault
+        if fault or not all(map(math.isfinite, self.height or ())):
+            raise InputError(fault or "the height of a cut is a finite number")
 
 
 @dataclass(frozen=True)

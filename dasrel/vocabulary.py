@@ -134,3 +134,15 @@ def explain_kinds(*, lines: bool = False) -> str:
     if lines:
         return "\n".join(f"  {name:<17} {meaning}" for name, meaning in KINDS.items())
     return "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
+
+
+def linkage_fault(method: object, *, as_similarity: bool) -> str:
+    """Return why a linkage cannot be computed by independent merges; an empty string if it can."""
+    if method in ("centroid", "median"):
+        return (
+            f"{method} linkage is not reducible: a union may be nearer to a third cluster than either of its parts was,"
+            " so that pairs cannot be merged independently; use average or ward"
+        )
+    if method not in LINKAGES:
+        return f"no linkage {str(method)[:40]!r}; use one of {', '.join(LINKAGES)}"
+    return "Ward's linkage needs dissimilarities, not similarities" if method == "ward" and as_similarity else ""

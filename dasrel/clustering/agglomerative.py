@@ -29,16 +29,16 @@ from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_wr
 from dasrel.engine.pair_values import DISTANCE, PairValues, pair_values
 from dasrel.engine.relation import relation
 from dasrel.engine.scan import Consumer, Plan, needed_memory, scan
-from dasrel.errors import DasrelWarning, MemoryLimitError, StoreError
+from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, StoreError
 from dasrel.geometry.dendrogram import Dendrogram, in_merge_order
 from dasrel.geometry.tree import TreeJob
 from dasrel.kernels import Transpose
-from dasrel.options import check_linkage
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, Index, PathLike, limits, parallel, progress
 from dasrel.util.files import digest, disk_errors
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown, size_text
+from dasrel.vocabulary import linkage_fault
 
 COMMAND = "tree"
 """The name of the checkpoints."""
@@ -103,7 +103,8 @@ def prepare_linkage(
     memory: int | str | None = None,
 ) -> LinkageJob:
     """Check the arguments of `linkage`. Cost: no scan."""
-    check_linkage(method, as_similarity=as_similarity)
+    if fault := linkage_fault(method, as_similarity=as_similarity):
+        raise InputError(fault)
     values = pair_values(matrix, kind=kind, squared=method == "ward", direct=as_similarity)
     if method == "ward" and values.relation is None:
         relation(values.matrix)  # refuses values whose squares the tiles' type cannot hold

@@ -291,7 +291,7 @@ def test_large_values_are_summed_in_float64() -> None:
     [
         ({"method": "centroid"}, "centroid linkage is not reducible.*use average or ward"),
         ({"method": "median"}, "median linkage is not reducible"),
-        ({"method": "averag"}, "no linkage 'averag'; did you mean average"),
+        ({"method": "averag"}, "no linkage 'averag'; use one of single, complete, average"),
         (
             {"method": "complete", "as_similarity": True},
             "the matrix is of kind distance: its values are no similarities",
