@@ -15,10 +15,9 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from dasrel.clustering.agglomerative import linkage
-from dasrel.clustering.estimators import checked_array, is_plain
+from dasrel.clustering.estimator_input import opened, set_features
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import InputError
-from dasrel.store.matrix import as_matrix
 from dasrel.util import PathLike
 from dasrel.util.text import count_text
 from dasrel.vocabulary import is_similarity
@@ -82,10 +81,7 @@ class AgglomerativeClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc
         """
         if self.n_clusters is not None and self.distance_threshold is not None:
             raise InputError("give either n_clusters or distance_threshold, not both")
-        X = checked_array(self, X)
-        if is_plain(X) and len(X) < 2:
-            raise InputError(f"n_samples={count_text(len(X), 'object')}: give at least 2 objects")
-        source = as_matrix(X, kind=self.kind)
+        source, names = opened(self, X, _check_count)
         found = linkage(
             source, method=self.linkage, scratch=self.scratch, memory=self.memory, checkpoint=self.checkpoint
         )
@@ -97,7 +93,8 @@ class AgglomerativeClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc
             count = found.largest_gap() if found.n_objects > 2 else 2
         self.labels_ = found.cut(count)
         self.n_clusters_ = count
-        self.n_leaves_ = self.n_features_in_ = found.n_objects
+        self.n_leaves_ = found.n_objects
+        set_features(self, source, names)
         self.children_ = found.children
         self.distances_ = found.heights
         self.dendrogram_ = found
@@ -109,3 +106,8 @@ class AgglomerativeClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc
         tags.input_tags.pairwise = True
         tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
         return tags
+
+
+def _check_count(n_objects: int) -> None:
+    if n_objects < 2:
+        raise InputError(f"n_samples={count_text(n_objects, 'object')}: give at least 2 objects")

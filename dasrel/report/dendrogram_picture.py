@@ -17,8 +17,8 @@ from scipy.spatial.distance import squareform
 from dasrel.engine.scan import scan
 from dasrel.errors import InputError
 from dasrel.geometry.dendrogram import Dendrogram
-from dasrel.report.matrix_image import means_consumer
-from dasrel.store.matrix import as_matrix
+from dasrel.report.group_means import means_consumer
+from dasrel.store.array_matrix import as_matrix
 from dasrel.util import Array, Float, Index, Names, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, shown
