@@ -1,0 +1,111 @@
+"""Agglomerative clustering from a store on disk, with fastcluster (or SciPy) in memory beside it.
+
+    python -m bench.linkage --n 4096 8192 16384 --data blobs --memory 900MB --folder /scratch
+
+One JSON line for each number of objects and linkage: seconds of dasrel and of the other (`ratio` is ours over theirs),
+rounds, bytes read and written as multiples of the matrix, the most anonymous memory, and the largest relative
+difference of heights. Above --most-other objects only dasrel is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dasrel
+
+
+def points(name: str, n: int, features: int = 64) -> Any:
+    """Blobs around centres, one for 200 objects, or uniform noise."""
+    rng = np.random.default_rng(0)
+    if name == "noise":
+        return rng.random((n, features))
+    centres = rng.normal(size=(max(2, n // 200), features))
+    return centres[rng.integers(len(centres), size=n)] + 0.5 * rng.normal(size=(n, features))
+
+
+def anonymous() -> int:
+    """The anonymous memory of this process in bytes."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) * 1024
+
+
+class Peak:
+    """The most anonymous memory above that at the beginning, looked at every few milliseconds."""
+
+    def __enter__(self) -> Peak:
+        self.base, self.most, self._done = anonymous(), 0, threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        while not self._done.wait(0.005):
+            self.most = max(self.most, anonymous() - self.base)
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def other_linkage(matrix: Any, method: str) -> tuple[str, float, Any]:
+    """Seconds and heights of fastcluster, or of SciPy where it is not installed, on the condensed matrix in memory."""
+    from scipy.spatial.distance import squareform
+
+    try:
+        from fastcluster import linkage  # type: ignore[import-not-found]
+
+        name = "fastcluster"
+    except ImportError:
+        from scipy.cluster.hierarchy import linkage
+
+        name = "scipy"
+    condensed = squareform(np.asarray(matrix, dtype=np.float64), checks=False)
+    began = time.perf_counter()
+    merges = linkage(condensed, method)
+    return name, time.perf_counter() - began, np.sort(merges[:, 2])
+
+
+def main() -> None:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, nargs="+", default=[4096, 8192, 16384])
+    parser.add_argument("--methods", nargs="+", default=["average", "complete", "ward"])
+    parser.add_argument("--data", choices=["blobs", "noise"], default="blobs")
+    parser.add_argument("--memory", default="900MB")
+    parser.add_argument("--most-other", type=int, default=16384)
+    parser.add_argument("--folder", type=Path, required=True)
+    given = parser.parse_args()
+    for n in given.n:
+        store = given.folder / f"{given.data}-{n}.zarr"
+        matrix = dasrel.pairwise(
+            points(given.data, n), store, metric="euclidean", writing=dasrel.Writing(resume=store.exists())
+        )
+        for method in given.methods:
+            with Peak() as peak:
+                began = time.perf_counter()
+                found = dasrel.linkage(matrix, method=method, memory=given.memory, scratch=given.folder)
+                seconds = time.perf_counter() - began
+            size = n * n * 2  # bytes of a triangle of float32
+            line: dict[str, Any] = {
+                "data": given.data, "n": n, "method": method, "seconds": round(seconds, 2), "rounds": found.rounds,
+                "read": round(found.bytes_read / size, 2), "written": round(found.bytes_written / size, 2),
+                "memory_mb": round(peak.most / 1e6),
+            }  # fmt: skip
+            if n <= given.most_other:
+                name, theirs, heights = other_linkage(matrix, method)
+                line |= {
+                    "other": name, "other_seconds": round(theirs, 2), "ratio": round(seconds / theirs, 3),
+                    "difference": float(np.max(np.abs(found.heights - heights) / np.maximum(heights, 1e-12))),
+                }  # fmt: skip
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
