@@ -27,6 +27,9 @@ METHODS = ("pcm", "kde", "svm")
 MOST_FOR_SVM = 5000
 """Objects up to which the complete kernel is held for the SVM."""
 Mask = NDArray[np.bool_]
+Scores = dict[tuple[str, float | None, float, float], list[float]]
+Counts = dict[tuple[float, float], list[tuple[int, int]]]
+"""By width and share: for each repeat, how many objects of either half the SVM rejects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,8 @@ def stability(
         Number of times that halves are drawn.
     methods
         "pcm", and to compare it "kde", a kernel density of the same width, and "svm", scikit-learn's one-class SVM with
-        nu = reject, for at most 5,000 objects: it rejects what its own boundary excludes.
+        nu = reject, for at most 5,000 objects. It rejects what its own boundary excludes, and with it among the methods
+        the others reject as many objects of each half, as in F10.
     random_state
         Seed of the halves, which are the same for all detectors.
 
@@ -100,18 +104,19 @@ def stability(
     if "svm" in methods and n > MOST_FOR_SVM:
         raise InputError(f"the SVM holds the complete kernel, for at most {MOST_FOR_SVM:,} objects, not {n:,}")
 
-    scores: dict[tuple[str, float | None, float, float], list[float]] = {}
+    scores: Scores = {}
+    counts: Counts = {}
     halves = _halves(n, repeats, random_state)
     limit = limits.memory_limit(memory)
     with progress.watch() as counted:
-        left = halves
-        while left:
-            size = _repeats_that_fit(relation, runs, len(left), limit)
-            _score_pcm(relation, runs, left[:size], shares, methods, limit, scores)
-            left = left[size:]
-        if "svm" in methods:
-            for run in runs:
-                _score_svm(relation, run, halves, shares, scores)
+        for run in runs if "svm" in methods else ():
+            _score_svm(relation, run, halves, shares, scores, counts)
+        done = 0
+        while done < repeats:
+            size = _repeats_that_fit(relation, runs, repeats - done, limit)
+            some_counts = {key: each[done : done + size] for key, each in counts.items()}
+            _score_pcm(relation, runs, halves[done : done + size], shares, methods, limit, scores, some_counts)
+            done += size
     found = {key: np.array(values) for key, values in scores.items()}
     return Stability(found, counted.scans)
 
@@ -144,7 +149,8 @@ def _score_pcm(
     shares: Sequence[float],
     methods: Sequence[str],
     memory: int,
-    scores: dict[tuple[str, float | None, float, float], list[float]],
+    scores: Scores,
+    counts: Counts,
 ) -> None:
     """Add the scores of the possibilistic cluster and of the density for some repeats."""
     columns = [
@@ -163,7 +169,8 @@ def _score_pcm(
         assert one.log_u is not None
         assert other.log_u is not None
         measured = {"pcm": (one.log_u, other.log_u)} if "pcm" in methods else {}
-        if "kde" in methods and run.width is not None:
+        repeated = any(earlier.width == run.width for earlier in runs[: at // len(halves)])
+        if "kde" in methods and run.width is not None and not repeated:  # a density has no gamma
             assert one.first is not None
             assert other.first is not None
             measured["kde"] = (one.first, other.first)
@@ -171,17 +178,22 @@ def _score_pcm(
             width: Any = run.width
             for share in shares:
                 key = (method, width, run.spread_scale if method == "pcm" else 0.0, share)
-                scores.setdefault(key, []).append(_agreement(of_first, of_second, first, second, share))
+                usual = rejected_count(share, int(first.sum()))
+                rejected = counts[width, share][at % len(halves)] if (width, share) in counts else (usual, usual)
+                scores.setdefault(key, []).append(_agreement(of_first, of_second, first, second, rejected))
 
 
-def _agreement(of_first: Float, of_second: Float, first: Mask, second: Mask, share: float) -> float:
-    """Return the Jaccard coefficient of the second half's outliers, predicted from the first and found by itself."""
-    count = rejected_count(share, int(first.sum()))
-    threshold = np.partition(of_first[first], count - 1)[count - 1]
+def _agreement(of_first: Float, of_second: Float, first: Mask, second: Mask, rejected: tuple[int, int]) -> float:
+    """Return the Jaccard coefficient of the second half's outliers, predicted from the first and found by itself.
+
+    `rejected` are the objects that are rejected of the first half, which is the threshold, and of the second.
+    """
+    count = rejected[0]
+    threshold = np.partition(of_first[first], count - 1)[count - 1] if count else -np.inf
     predicted = of_first[second] <= threshold
     own = of_second[second]
     found = np.zeros(len(own), dtype=bool)
-    found[np.lexsort((-np.arange(len(own)), own))[:count]] = True
+    found[np.lexsort((-np.arange(len(own)), own))[: rejected[1]]] = True
     return jaccard(predicted, found)
 
 
@@ -200,8 +212,10 @@ def _score_svm(
     run: OneClassRun,
     halves: Sequence[tuple[Mask, Mask]],
     shares: Sequence[float],
-    scores: dict[tuple[str, float | None, float, float], list[float]],
+    scores: Scores,
+    counts: Counts,
 ) -> None:
+    """Add the scores of the SVM for all repeats, and how many objects it rejects."""
     from sklearn.svm import OneClassSVM
 
     if run.width is None:
@@ -218,4 +232,6 @@ def _score_svm(
             predicted = one.fit(K[np.ix_(first, first)]).predict(K[np.ix_(second, first)]) < 0
             own = other.fit(K[np.ix_(second, second)]).predict(K[np.ix_(second, second)]) < 0
             values.append(jaccard(predicted, own))
+            before = int((one.predict(K[np.ix_(first, first)]) < 0).sum())
+            counts.setdefault((float(run.width), share), []).append((before, int(own.sum())))
         scores[key] = values

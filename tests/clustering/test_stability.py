@@ -24,7 +24,7 @@ def relation(points):
     return dasrel.relation(distances(points, "sqeuclidean"), kind="squared-distance")
 
 
-def by_the_paper(points, halves, sigma, gamma, count, *, density=False, iterations=None):
+def by_the_paper(points, halves, sigma, gamma, count, own_count=None, *, density=False, iterations=None):
     """Table II for one detector; the iterations of each half are added to a list."""
     found = []
     for first, second in halves:
@@ -40,7 +40,7 @@ def by_the_paper(points, halves, sigma, gamma, count, *, density=False, iteratio
             iterations += [updates, others]
         threshold = np.sort(u)[count - 1]
         z = np.zeros(len(B))
-        z[np.argsort(own)[:count]] = 1
+        z[np.argsort(own)[: own_count or count]] = 1
         found.append(oracle.jaccard((new <= threshold).astype(int), z))
     return found
 
@@ -83,12 +83,22 @@ def test_repeats_in_several_bundles_have_the_same_scores(relation, monkeypatch):
 def test_the_svm_is_that_of_scikit_learn(points, relation):
     from sklearn.svm import OneClassSVM
 
-    found = stability(relation, OneClassRun(1.0), reject=0.2, repeats=3, methods=["svm", "pcm"])
-    expected = []
+    found = stability(relation, OneClassRun(1.0), reject=0.2, repeats=3, methods=["svm", "kde"])
+    expected, others = [], []
     for first, second in module._halves(46, 3, 0):
         svm = [OneClassSVM(nu=0.2, gamma=0.5).fit(points[half]) for half in (first, second)]
         expected.append(oracle.jaccard(*[(one.predict(points[second]) < 0).astype(int) for one in svm]))
+        counts = [int((one.predict(points[half]) < 0).sum()) for one, half in zip(svm, (first, second), strict=True)]
+        others += by_the_paper(points, [(first, second)], 1.0, 1.0, *counts, density=True)
     np.testing.assert_allclose(found.scores["svm", 1.0, 0.0, 0.2], expected)
+    np.testing.assert_allclose(found.scores["kde", 1.0, 0.0, 0.2], others)  # as many of each half as the SVM
+
+
+def test_a_density_has_one_score_for_each_repeat_whatever_the_gammas(relation):
+    found = stability(relation, [OneClassRun(1.0, gamma) for gamma in (0.5, 1.0, 1e5)], repeats=4)
+    assert [len(values) for values in found.scores.values()] == [4, 4, 4, 4]
+    large, density = found.scores["pcm", 1.0, 1e5, 0.05], found.scores["kde", 1.0, 0.0, 0.05]
+    np.testing.assert_array_equal(large, density)  # F10 (35)
 
 
 def test_two_empty_selections_agree():
