@@ -7,7 +7,7 @@ one nearest pair after the other, because a union is never nearer to a third clu
 Work. Only rows are read and written, never columns: a row is updated from its own values when it is read next (see
 `kernels.row_linkage`). A round reads the two rows of each merge and writes one; clusters whose nearest neighbour was
 merged are searched again, which reads one row each. All other clusters keep their neighbours. Such searches are put off
-as far as one round has more than four per merge and 16: those of the smallest lower bounds come first. A chain of
+as far as one round has more than three per merge and 16: those of the smallest lower bounds come first. A chain of
 nearest neighbours is followed beside this, one cluster at least in each round, so that rounds are never more than 3 n
 and rows read O(n) in all, also where few pairs are reciprocal or where many clusters have the same neighbour. A round
 of one merge reads some three rows; there is no scan of all rows in any round.
@@ -35,7 +35,7 @@ from dasrel.kernels.row_linkage import MergeLog, RowTask, update_rows
 from dasrel.util import Array, Float, Index, limits
 from dasrel.util.text import shown
 
-SEARCHES = 4
+SEARCHES = 3
 """Searches of a round for each of its merges, ..."""
 MORE_SEARCHES = 16
 """... and beyond that."""
