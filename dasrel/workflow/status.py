@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +135,7 @@ def step_status(
             why = f"path {shown(step.files['path'], limit=200)} is not a dasrel store; `dasrel import` makes one"
             return StepStatus(step, "failed", why)
         return StepStatus(step, "done", "it exists", key, inputs, inputs["path"])
-    if done is not None and done["key"] == key:
+    if done is not None and done["key"] in (key, _key_before(step, inputs, done)):
         fault = _fault(workflow, step, state, known, read)
         if fault is None:
             return StepStatus(step, "done", "up to date", key, inputs, done["content"], done["ended"], done["parts"])
@@ -159,9 +159,24 @@ def _unchanged(known: ContentHashes, path: Path) -> bool:
         return True  # it does not exist; reading it raises the error
 
 
-def _key(step: Step, inputs: Mapping[str, str]) -> str:
-    content = {"kind": step.kind, "parameters": parameters(step), "inputs": dict(inputs), "formats": FORMATS}
+def _key(step: Step, inputs: Mapping[str, str], leave_out: Collection[str] = ()) -> str:
+    used = {name: value for name, value in parameters(step).items() if name not in leave_out}
+    content = {"kind": step.kind, "parameters": used, "inputs": dict(inputs), "formats": FORMATS}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _key_before(step: Step, inputs: Mapping[str, str], done: Mapping[str, Any]) -> str:
+    """Return the key without parameters that the version which did the step did not have, if they have their defaults.
+
+    What is new in dasrel does not make a step stale that does not use it.
+    """
+    fields = type(step.table).model_fields
+    later = [
+        name
+        for name, value in parameters(step).items()
+        if name not in done["parameters"] and name in fields and value == fields[name].default
+    ]
+    return _key(step, inputs, later)
 
 
 def parameters(step: Step) -> dict[str, Any]:
