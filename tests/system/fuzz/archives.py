@@ -67,12 +67,13 @@ def damaged_archive(rng: Rng, path: Path) -> bool:
 
 def model(rng: Rng, folder: Path, base: Path) -> Case:
     """A damaged model predicts as before, or is refused. What a program has written into it on purpose is not known."""
-    rule = pick(rng, ("fcm1", "fcm2", "pcm1", "hard"))
+    rule = pick(rng, ("fcm1", "fcm2", "pcm1", "hard", "outliers"))
     result, out = folder / "result", folder / "out.csv"
     shutil.copytree(base / f"model-{rule}", result)
     rewritten = damaged_archive(rng, result / "model.npz")
     if chance(rng, 0.3):
-        command = ["cluster", str(base / "plain.zarr"), str(folder / "next"), "--rule", rule, "--clusters", "3",
+        other = "fcm1" if rule == "outliers" else rule
+        command = ["cluster", str(base / "plain.zarr"), str(folder / "next"), "--rule", other, "--clusters", "3",
                    "--max-iter", "2", "--no-picture", "--warm-start", str(result)]  # fmt: skip
         return Case([command])
     command = ["predict", str(result if chance(rng, 0.5) else result / "model.npz"), str(base / "new.npy"), str(out)]
@@ -88,7 +89,7 @@ def model(rng: Rng, folder: Path, base: Path) -> Case:
 def fault_of_memberships(out: Path) -> str | None:
     """Predictions have finite memberships, whatever the model."""
     rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
-    values = np.array([[float(x) for x in row[2:]] for row in rows])
+    values = np.array([[float(x) for x in row[2:] if x not in ("true", "false")] for row in rows])
     return None if np.isfinite(values).all() else "silently wrong: memberships that are not finite"
 
 

@@ -105,8 +105,10 @@ def build(base: Path) -> None:
         run("euclideanize", plain, "--method", method, "--out", base / f"{method}.npz")
         run("export", plain, base / f"{method}.npy", "--format", "npy", "--relation", base / f"{method}.npz")
     for rule in ("fcm1", "fcm2", "pcm1", "hard"):
-        run("cluster", plain, base / f"model-{rule}", "--rule", rule, "--clusters", 3, "--max-iter", 5)
+        run("cluster", plain, base / f"model-{rule}", "--rule", rule, "--clusters", 3, "--max-iter", 5, "--no-picture")
         run("predict", base / f"model-{rule}", base / "new.npy", base / f"model-{rule}.csv")
+    run("outliers", plain, base / "model-outliers", "--reject", 0.2, "--no-picture")
+    run("predict", base / "model-outliers", base / "new.npy", base / "model-outliers.csv")
     with dasrel.watch(lambda event: _keep(base, event.scans)):
         run("cluster", plain, base / "interrupted", *CLUSTER, "--checkpoint", base / "running")
     (base / "flow").mkdir()
