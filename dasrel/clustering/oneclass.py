@@ -418,8 +418,8 @@ def iterate(
     while active:
         number = max(one.n_iter for one in active) + 1
         most = max(one.run.max_iter for one in active)
-        told = f"iteration {number} of at most {most}, {count_text(len(active), 'run')} active"
-        progress.current().say(told, iteration=number, most=most)
+        note = f"iteration {number} of at most {most}, {count_text(len(active), 'run')} active"
+        progress.current().say(note, iteration=number, most=most)
         groups: dict[Any, dict[Any, list[Column]]] = {}  # by width, then by what is multiplied
         for one in active:
             same = ("first", id(one.members)) if one.n_iter == 0 else id(one)

@@ -36,6 +36,14 @@ void dasrel_sort_pairs_by_block(const pairs_t *pairs, long *next, record_t *reco
 void dasrel_exponential_f32(const float *values, long stride, long rows, long columns, float factor, int squared,
                             float *out, long out_stride);
 
+#define UPDATE_ROWS(REAL, NAME)                                                                                       \
+    int NAME(int method, long count, long wide, REAL **rows, REAL **others, const int64_t *from,                      \
+             const int64_t *other_from, const int64_t *merge, const int64_t *slots, const int32_t *a,                 \
+             const int32_t *b, const double *size_a, const double *size_b, const double *height, long round,          \
+             long merged, const double *before, const double *after, int64_t *nearest, double *value)
+UPDATE_ROWS(float, dasrel_update_rows_f32);
+UPDATE_ROWS(double, dasrel_update_rows_f64);
+
 static int failures;
 
 #define CHECK(condition, ...)                                                                                         \
@@ -379,6 +387,76 @@ static void exponentials(void)
         }
 }
 
+/* Rows of clusters, in both precisions. Objects are single but for slot 1, which slot 4 was merged into; now slot 5 is
+   merged into slot 2. Row 0 has seen neither merge, rows 2 and 5, which become one, the first. */
+
+static double joined(int method, double x, double y, double a, double b, double c, double height)
+{
+    if (method == 0) return fmin(x, y);
+    if (method == 1) return fmax(x, y);
+    if (method == 2) return x + y;
+    return method == 3 ? 0.5 * (x + y) : ((a + c) * x + (b + c) * y - c * height) / (a + b + c);
+}
+
+static long nearest_of(int method, const double *x, long n, double size, const double *sizes)
+{
+    long best = 0;
+    double least = INFINITY;
+    for (long j = 0; j < n; j++) {
+        const double key = method == 2 ? x[j] / (size * sizes[j]) : x[j];
+        if (key < least) least = key, best = j;
+    }
+    return best;
+}
+
+#define ROWS_OF_CLUSTERS(REAL, NAME, UPDATE, TOLERANCE)                                                               \
+    static void NAME(void)                                                                                            \
+    {                                                                                                                 \
+        for (long n = 6; n < 600; n += n < 40 ? 1 : 97)                                                               \
+            for (int method = 0; method < 5; method++) {                                                              \
+                REAL *rows[3], *others[3] = {0};                                                                      \
+                double *plain[3];                                                                                     \
+                for (int t = 0; t < 3; t++) {                                                                         \
+                    rows[t] = malloc((size_t)n * sizeof(REAL));                                                       \
+                    plain[t] = malloc((size_t)n * sizeof(double));                                                    \
+                    for (long j = 0; j < n; j++) plain[t][j] = rows[t][j] = (REAL)(1.5 + random_number());            \
+                }                                                                                                     \
+                double *before = malloc((size_t)n * sizeof(double)), *after = malloc((size_t)n * sizeof(double));     \
+                for (long j = 0; j < n; j++) before[j] = after[j] = 1;                                                \
+                before[1] = after[1] = 2, before[4] = after[4] = 1, after[2] = 2;                                     \
+                const int32_t a[] = {1, 2}, b[] = {4, 5};                                                             \
+                const double one[] = {1, 1}, height[] = {0.25, 0.375};                                                \
+                const int64_t from[] = {0, 1}, other_from[] = {0, 1}, merge[] = {-1, 1}, slots[] = {0, 2};            \
+                rows[1][4] = rows[2][4] = (REAL)INFINITY, plain[1][4] = plain[2][4] = INFINITY;                       \
+                rows[0][0] = (REAL)INFINITY, plain[0][0] = INFINITY;                                                  \
+                others[1] = rows[2];                                                                                  \
+                int64_t nearest[2];                                                                                   \
+                double value[2];                                                                                      \
+                CHECK(UPDATE(method, 2, n, rows, others, from, other_from, merge, slots, a, b, one, one, height, 1,   \
+                             2, before, after, nearest, value), "no memory");                                         \
+                double *x = plain[0];                                                                                 \
+                for (int k = 0; k < 2; k++) {                                                                         \
+                    x[a[k]] = joined(method, x[a[k]], x[b[k]], 1, 1, 1, height[k]);                                   \
+                    x[b[k]] = INFINITY;                                                                               \
+                }                                                                                                     \
+                double *u = plain[1], *v = plain[2];                                                                  \
+                for (long j = 0; j < n; j++) u[j] = joined(method, u[j], v[j], 1, 1, before[j], height[1]);           \
+                u[2] = u[4] = u[5] = INFINITY;                                                                        \
+                for (int t = 0; t < 2; t++) {                                                                         \
+                    for (long j = 0; j < n; j++)                                                                      \
+                        CHECK(plain[t][j] == (double)rows[t][j] || fabs(plain[t][j] - (double)rows[t][j]) < TOLERANCE, \
+                              "method %d, row %d of %ld, %ld", method, t, n, j);                                      \
+                    for (long j = 0; j < n; j++) plain[t][j] = rows[t][j];                                            \
+                    CHECK(nearest[t] == nearest_of(method, plain[t], n, t + 1, after), "method %d, %ld", method, n);  \
+                }                                                                                                     \
+                for (int t = 0; t < 3; t++) free(rows[t]), free(plain[t]);                                            \
+                free(before), free(after);                                                                            \
+            }                                                                                                         \
+    }
+
+ROWS_OF_CLUSTERS(float, rows_f32, dasrel_update_rows_f32, 1e-6)
+ROWS_OF_CLUSTERS(double, rows_f64, dasrel_update_rows_f64, 1e-14)
+
 int main(void)
 {
     printf("%s-%d\n", dasrel_instruction_set(), dasrel_library_version());
@@ -386,6 +464,8 @@ int main(void)
         vectors_f32();
         vectors_f64();
         exponentials();
+        rows_f32();
+        rows_f64();
     }
     if (!dasrel_prepare_pair_list()) return fputs("no lists of pairs on this machine\n", stderr), 1;
     decimals();
