@@ -441,7 +441,7 @@ class OutlierOptions:
 
     def __post_init__(self) -> None:
         if self.features is not None and not self.clusters:
-            raise InputError("features are of use with {clusters} only", remedy="say {clusters=True}")
+            raise InputError("features are for clusters only", remedy="ask for clusters, or leave out {features}")
 
 
 # ------------------------------------------------------------------------------------------- options of one operation

@@ -94,9 +94,7 @@ def prepare_outliers(
             remedy="say {width=NUMBER}",
         )
     if options.euclideanize == "ultrametric" and any(run.width is not None for run in prepared.runs):
-        raise InputError(
-            "a Gaussian kernel cannot see an added ultrametric", remedy="say {euclideanize=spread}, or {width=none}"
-        )
+        raise InputError("a Gaussian kernel cannot see an added ultrametric", remedy="say {euclideanize=spread}")
     finished = None
     if out is not None and resume:
         finished = finished_result(out, redacted(_header(store, out, options)))

@@ -53,7 +53,7 @@ def until(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError(f"{line} never came: {process.wait()}")
 
 
-MOMENTS = 16
+MOMENTS = 10
 # `main` sets the handler first of all, and then imports dasrel.cli and all that is large.
 BEGUN = """
 import sys
@@ -66,6 +66,8 @@ sys.meta_path.insert(0, Begun())
 COMMANDS = {
     "import": ["import", "{folder}/d.npy", "{folder}/s.zarr", "--kind", "distance", "--tile", "8", "--quiet"],
     "cluster": ["cluster", "{folder}/whole.zarr", "{folder}/out", "--clusters", "3", "--no-picture", "--quiet"],
+    "linkage": ["tree", "{folder}/whole.zarr", "{folder}/out", "--linkage", "ward", "--no-picture", "--quiet"],
+    "outliers": ["outliers", "{folder}/whole.zarr", "{folder}/out", "--no-picture", "--quiet"],
 }
 
 

@@ -60,7 +60,7 @@ def texts(path: Path) -> Iterator[str]:
 
 
 FOUND = {found.groups() for path in LIBRARY for text in texts(path) for found in OPTION.finditer(text)}
-NAMED = sorted(FOUND - {("path", None)}, key=str)  # that is a template of `util.files`
+NAMED = sorted(FOUND - {("path", None), ("task.description", None)}, key=str)  # templates of `util.files` and of rich
 """Every option that a remedy names, with its value."""
 
 
