@@ -405,6 +405,10 @@ def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
         written(**changed)
         with pytest.raises(StoreError, match="is damaged"):
             Euclideanized.load(path, K14, kind="squared-distance")
+    for mean in ("complete", None, [], True):
+        written(about=about_with(matrix={**reported["matrix"], "mean": mean}))
+        with pytest.raises(InputError, match="made from another matrix: mean value"):
+            Euclideanized.load(path, K14, kind="squared-distance")
     written(about=about_with(euclidean_version=99))
     with pytest.raises(StoreError, match="version 99, this dasrel reads version 1"):
         Euclideanized.load(path, K14, kind="squared-distance")
