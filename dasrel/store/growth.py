@@ -18,6 +18,7 @@ meanwhile, as by an import; where that is not possible the attributes of `progre
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import uuid
@@ -208,9 +209,10 @@ def _clean(store: StoreLike, group: Any, manifest: dict[str, Any]) -> None:
     now = manifest["records"].removeprefix("records")
     keep = [name + end for name in ("records", "checksums") for end in (now, before)]
     remove_progress(group, manifest)
-    for name in list(group.array_keys()):
-        if name.startswith(("records", "checksums")) and name not in keep:
-            del group[name]
+    with contextlib.suppress(json.JSONDecodeError):  # obsolete records with damaged metadata stay: nobody reads them
+        for name in list(group.array_keys()):
+            if name.startswith(("records", "checksums")) and name not in keep:
+                del group[name]
     sweep(store)
     if (local := local_path(store)) is not None:
         remove_leftovers(lasting(local))
