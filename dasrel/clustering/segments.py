@@ -65,7 +65,7 @@ class Segments:
     complete: bool
     """Whether all pairs in different clusters were tested, so that no other segment can change anything."""
     is_euclidean: bool | None
-    """Whether segments are known to exist: False never occurs, None if it could not be decided or was not asked."""
+    """Whether segments are known to exist: False never occurs, None if it could not be decided or was not tested."""
 
     @property
     def n_clusters(self) -> int:

@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 FAR = 3.0
 """Interquartile ranges below the first quartile, from which an object is an outlier by itself (Tukey's far out)."""
 ALONE = 1e-6
-"""The least density of other objects, relative to an object's own, that is told from none."""
+"""The least density of other objects, relative to an object's own, that can be distinguished from none."""
 
 
 @dataclass(frozen=True)

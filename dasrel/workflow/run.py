@@ -195,7 +195,7 @@ class _Run:
                 if not isinstance(error, (DasrelError, OSError, MemoryError)):
                     raise  # a defect of dasrel
                 return failed
-        counted.found_complete("")  # of a part of the step; what was done in this run is told step by step
+        counted.found_complete("")  # of a part of the step; what was done in this run is reported step by step
         seconds, scans = round(time.perf_counter() - began, 3), counted.scans
         self.log("step-done", step=step.name, kind=step.kind, key=one.key, seconds=seconds, scans=scans,
                  bytes_read=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip

@@ -1,4 +1,4 @@
-"""How runs end, and what is told of the way: histories, few objects that change, races, modes."""
+"""How runs end, and what they report on the way: histories, few objects that change, races, modes."""
 
 import csv
 import json

@@ -131,7 +131,8 @@ def text_lines(data: bytes) -> list[str]:
 def split(line: str, mark: str | None) -> list[str]:
     """The fields of a line; None for any number of blanks between them, where quotes are left out too."""
     if mark is None:
-        return [field[1:-1] if len(field) > 1 and field[0] == field[-1] == '"' else field for field in line.split()]
+        words = [word.decode() for word in line.encode().split()]  # other spaces of Unicode are parts of names
+        return [word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word for word in words]
     return next(csv.reader([line], delimiter=mark))
 
 
