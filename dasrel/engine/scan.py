@@ -22,7 +22,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -360,7 +360,6 @@ HERE_BYTES = 128 * 2**20
 """Bytes of partial results of a cluster's workers that are combined by the caller: combining them on the workers would
 cost more than it saves. Measured with two workers on one machine at n = 20,480 and 64 columns: 25 MB take 30 ms in the
 caller and 120 ms on the workers, most of it in the scheduler."""
-LOSSES = 9  # lost workers that one scan survives
 SMALL = 8 * 2**20  # a matrix below this many bytes is scanned on the calling thread: other threads would cost more
 UNSCHEDULED = 256 * 2**20
 """A matrix below this many bytes is scanned by threads without Dask's scheduler, which would take a noticeable part of
@@ -430,7 +429,13 @@ class PreparedScan:
             if client is None or of_workers is None:
                 results = _scan_here(self.source, self.plan, consumers, counted, threads, ahead)
             else:
-                results = _scan_again_if_lost(self.source, self.plan, consumers, counted, client, of_workers, ahead)
+
+                def scan(losses: int) -> list[Any]:
+                    memory = limits.worker_memory(client) if losses else of_workers
+                    again = losses > 0
+                    return _scan_on_cluster(self.source, self.plan, consumers, counted, client, memory, ahead, again)
+
+                results = parallel.repeated_if_lost(scan)
         finished = []
         for consumer in consumers:
             parts = dict(zip(keys_of(self.plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
@@ -494,26 +499,6 @@ def _scan_here(
         return list(limits.waited(dask.threaded.get, graph, wanted, pool=_pool(threads)))
 
 
-def _scan_again_if_lost(
-    source: TileSource,
-    plan: Plan,
-    consumers: Sequence[Consumer],
-    counted: progress.Meter,
-    client: Any,
-    memory: dict[str, tuple[int, int]],
-    ahead: bool,
-) -> list[Any]:
-    """Scan on the cluster; repeat the scan when tiles that only this process can send were lost with a worker."""
-    for losses in range(LOSSES + 1):
-        try:
-            return _scan_on_cluster(source, plan, consumers, counted, client, memory, ahead, again=losses > 0)
-        except CancelledError:
-            if client.status != "running" or losses == LOSSES:
-                raise
-            memory = limits.worker_memory(client)
-    raise AssertionError("unreachable")
-
-
 def _scan_on_cluster(
     source: TileSource,
     plan: Plan,
@@ -522,7 +507,6 @@ def _scan_on_cluster(
     client: Any,
     memory: dict[str, tuple[int, int]],
     ahead: bool,
-    *,
     again: bool,
 ) -> list[Any]:
     n_tiles, size = len(source.layout.tiles()), source.layout.total_bytes

@@ -107,11 +107,11 @@ class StoreJob:
         return new_manifest(self.layout, self.kind, self.policy, self.writing, self.provenance), self.ids
 
     def _write(self, writer: Writer) -> None:
-        missing = writer.missing()
-        if not missing:
-            return
-        function, items = self.work(writer.files, missing)
-        with limits.limited(self.writing.time_limit):
+        def write(_: int) -> None:
+            missing = writer.missing()
+            if not missing:
+                return
+            function, items = self.work(writer.files, missing)
             parallel.run(
                 function,
                 items,
@@ -123,3 +123,6 @@ class StoreJob:
                 local=self.local,
                 resume_hint=writer.resume_hint,
             )
+
+        with limits.limited(self.writing.time_limit):
+            parallel.repeated_if_lost(write)

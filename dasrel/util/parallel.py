@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -33,6 +34,9 @@ from dasrel.util.text import count_text
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+LOSSES = 9
+"""Times that work on a cluster is repeated because data which only this process can send were lost with a worker."""
 
 
 # The client that the work belongs to, inside `bound_to`.
@@ -196,6 +200,21 @@ def run(
             return limits.waited(collect)
     finally:
         client.cancel(futures)
+
+
+def repeated_if_lost(work: Callable[[int], Result]) -> Result:
+    """Do some work on a cluster, again when data that this process had sent were lost with a worker.
+
+    `work` gets the number of losses so far.
+    """
+    for losses in range(LOSSES):
+        try:
+            return work(losses)
+        except CancelledError:
+            client = active_client()
+            if client is None or client.status != "running":
+                raise
+    return work(LOSSES)
 
 
 class _Pace:

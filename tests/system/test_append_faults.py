@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import dasrel
 from dasrel import InputError, Policy, StoreError, Writing
 from dasrel.io.append import append
 from dasrel.kernels.checks import TileStatistics
+from dasrel.store import manifest
 from dasrel.store.audit import audit_store
 from dasrel.store.growth import append_transaction
 from dasrel.store.matrix import open_matrix
@@ -152,6 +154,26 @@ def test_a_reader_never_sees_half(tmp_path: Path) -> None:
     assert faults == []
     assert sizes <= set(range(10, 101, 18))
     assert open_matrix(store).n_objects == 100
+
+
+def test_a_reader_that_opens_while_an_append_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has seen that there is progress, and when it looks at it there is none any more."""
+    square = distances_with_zeros(40, "float32")
+    stored(store := tmp_path / "s", square[:20, :20], tile=8)
+    with suppress(ZeroDivisionError), append_transaction(store, [f"new{k}" for k in range(20)], {}):
+        raise ZeroDivisionError
+    assert (store / "progress").exists()
+    check = manifest._check_array
+
+    def slow(group: Any, name: str, *rest: Any) -> None:
+        if name == "progress":
+            monkeypatch.undo()
+            shutil.rmtree(store / "progress")  # as the append does at its end
+        check(group, name, *rest)
+
+    monkeypatch.setattr(manifest, "_check_array", slow)
+    matrix = open_matrix(store)
+    assert np.array_equal(matrix.rows(matrix.ids), square[:20, :20])
 
 
 def test_an_unfinished_append_of_something_else(tmp_path: Path) -> None:

@@ -136,6 +136,20 @@ def test_workers_that_die_while_they_write(client: Any, tmp_path: Path, source: 
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
+def test_features_that_were_sent_are_sent_again(client: Any, tmp_path: Path) -> None:
+    """All workers die at once, and with them every copy of the features."""
+
+    def strike() -> None:
+        for one in worker_processes(client):
+            one.kill()
+
+    with struck("pairwise", [(0, 5)], strike):
+        dasrel.pairwise(grouped_points(180), tmp_path / "there", metric="cityblock", writing=DOUBLE)
+    with parallel.bound_to(None):
+        dasrel.pairwise(grouped_points(180), tmp_path / "here", metric="cityblock", writing=DOUBLE)
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
 def test_a_function_that_kills_its_workers(client: Any, tmp_path: Path) -> None:
     """By a signal, and by taking more memory than there is; then it is well behaved."""
     tokens = Tokens.made(tmp_path / "tokens", "0-0", "30-90", "150-150", "memory-60-60")
