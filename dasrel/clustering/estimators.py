@@ -63,6 +63,14 @@ _PARAMETERS = f"""
         `Euclideanized`, or the path of its file; None leaves it as it is. See `dasrel.euclideanize`.
     accelerate
         Extrapolate (SQUAREM): fewer iterations, other intermediate values; False reproduces the papers step by step.
+    stop
+        What `tol` is compared with: the change of the "memberships", or of the "weights" of the centres (K14).
+    norm
+        The p-norm of this change, at least 1; the largest change by default.
+    history
+        Keep the objective and the largest change of a membership of every iteration in `history_`.
+    race
+        Stop runs early that cannot win any more; see `dasrel.Run` for when this is safe.
     kind
         What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
     memory
@@ -88,6 +96,8 @@ _PARAMETERS = f"""
         The result of `euclideanize`, with gamma and its scans; None without it.
     runs_
         One dict for each run, in order: a table.
+    history_
+        With `history`, one dict for each iteration of every run: a table. Else an empty list.
     model_
         The centres: `model_.save(path)` saves them, `init=path` continues from them.
     n_features_in_
@@ -111,6 +121,10 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
     spread: float = 0.0
     euclideanize: Any = None
     accelerate: bool = True
+    stop: Literal["memberships", "weights"] = "memberships"
+    norm: float = np.inf
+    history: bool = False
+    race: bool = False
     kind: str | None = None
     memory: int | str | None = None
     checkpoint: Checkpoint | None = None
@@ -118,10 +132,12 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
     _rule: ClassVar[str]
     _own: ClassVar[tuple[str, ...]]
     """Parameters that only some rules have."""
+    _notes: ClassVar[str] = ""
+    """What the docstrings of several rules say about them."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.__doc__ = f"{cls.__doc__}{_PARAMETERS}"
+        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n{cls._notes}{_PARAMETERS}"
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Cluster the objects of a pairwise matrix.
@@ -148,7 +164,8 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         own = {name: getattr(self, name) for name in self._own}
         runs = grid(
             self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=init, max_iter=self.max_iter,
-            tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, **own,
+            tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, stop=self.stop,
+            norm=self.norm, history=self.history, race=self.race, **own,
         )  # fmt: skip
         source, names = opened(self, X, self._check_count)
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
@@ -166,6 +183,7 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         self.n_scans_ = found.scans
         self.euclideanized_ = changed
         self.runs_ = found.table()
+        self.history_ = found.history()
         self.model_ = best.model
         return best
 
@@ -297,32 +315,41 @@ class EntropyFuzzyCMeans(_CMeans):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PossibilisticCMeans(_CMeans):
-    """Possibilistic c-means (pcm1): memberships u = 1 / (1 + (d / eta)^(1/(m-1))), which need not have sum 1.
+class _Possibilistic(_CMeans):
+    """Base class of the two possibilistic rules."""
 
-    `fuzzifier` is m, above 1. The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same
-    `init`, times `spread_scale`; "auto" is the largest of some values at which clusters do not coincide.
-    """
-
-    fuzzifier: float = 2.0
     entropy_weight: float | Literal["auto"] = "auto"
     spread_scale: float | Literal["auto"] = "auto"
-    _rule = "pcm1"
-    _own = ("fuzzifier", "entropy_weight", "spread_scale")
+    eta: Literal["mean", "cut", "overall"] = "mean"
+    eta_cut: float | None = None
+    eta_refit: bool = False
+    _own = ("entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+    _notes = """
+    The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
+    `spread_scale`; "auto" is the largest of some values at which clusters do not coincide. `eta` says how they are
+    estimated: as the "mean" of the squared distances weighted by memberships; as their mean over the objects with a
+    membership above `eta_cut`, 0.5 by default, with "cut"; or from the "overall" variance. With `eta_refit` they are
+    estimated again at every iteration.
+"""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class EntropyPossibilisticCMeans(_CMeans):
-    """Possibilistic c-means with an entropy term (pcm2): memberships u = exp(-d / eta), which need not have sum 1.
+class PossibilisticCMeans(_Possibilistic):
+    """Possibilistic c-means (pcm1): memberships u = 1 / (1 + (d / eta)^(1/(m-1))), which need not have sum 1.
 
-    The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
-    `spread_scale`; "auto" is the largest of some values at which clusters do not coincide.
+    `fuzzifier` is m, above 1.
     """
 
-    entropy_weight: float | Literal["auto"] = "auto"
-    spread_scale: float | Literal["auto"] = "auto"
+    fuzzifier: float = 2.0
+    _rule = "pcm1"
+    _own = ("fuzzifier", *_Possibilistic._own)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EntropyPossibilisticCMeans(_Possibilistic):
+    """Possibilistic c-means with an entropy term (pcm2): memberships u = exp(-d / eta), which need not have sum 1."""
+
     _rule = "pcm2"
-    _own = ("entropy_weight", "spread_scale")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

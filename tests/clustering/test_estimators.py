@@ -1,5 +1,6 @@
 """The scikit-learn classes: scikit-learn's own checks, the dense oracle, and every form in which a matrix may come."""
 
+import dataclasses
 import inspect
 import pickle
 from pathlib import Path
@@ -25,6 +26,7 @@ from dasrel.clustering.estimators import (
     HardCMeans,
     PossibilisticCMeans,
 )
+from dasrel.clustering.runs import Run
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.io.importing import import_matrix
 from dasrel.store.matrix import open_matrix
@@ -396,16 +398,21 @@ def test_a_frame_with_other_columns_than_rows(frame: Any) -> None:
 def test_the_words_are_the_same_everywhere(kind: Any) -> None:
     common = {
         *("n_clusters", "n_init", "init", "max_iter", "tol", "random_state"),
-        *("on_negative", "spread", "euclideanize", "accelerate", "kind", "memory", "checkpoint"),
+        *("on_negative", "spread", "euclideanize", "accelerate", "stop", "norm", "history", "race"),
+        *("kind", "memory", "checkpoint"),
     }
+    widths = {"entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit"}
     own = {
         FuzzyCMeans: {"fuzzifier"},
         EntropyFuzzyCMeans: {"entropy_weight"},
-        PossibilisticCMeans: {"fuzzifier", "entropy_weight", "spread_scale"},
-        EntropyPossibilisticCMeans: {"entropy_weight", "spread_scale"},
+        PossibilisticCMeans: {"fuzzifier"} | widths,
+        EntropyPossibilisticCMeans: widths,
         HardCMeans: set(),
     }
     assert set(kind().get_params()) == common | own[kind]
+    named = {one.name for one in dataclasses.fields(Run)} - {"rule", "restart"}
+    assert named & {"fuzzifier", *widths} >= own[kind]
+    assert named - {"fuzzifier", *widths} <= common  # whatever a run has
     for name in common | own[kind]:
         assert name in kind.__doc__, name
     parameters = inspect.signature(kind).parameters
@@ -453,20 +460,45 @@ def test_going_on_from_a_model(tmp_path: Path, squared: Any) -> None:
 def test_words_reach_the_runs(squared: Any) -> None:
     found = FuzzyCMeans(
         2, fuzzifier=1.5, n_init=3, init="k-means++", max_iter=77, tol=1e-4, random_state=5, on_negative="heal",
-        spread=0.25, accelerate=True, kind="squared-distance", memory="1GiB",
+        spread=0.25, accelerate=True, stop="weights", norm=2, history=True, kind="squared-distance", memory="1GiB",
     ).fit(squared)  # fmt: skip
     assert len(found.runs_) == 3
     for k, row in enumerate(found.runs_):
         expected = {
             "run": k, "rule": "fcm1", "n_clusters": 2, "fuzzifier": 1.5, "init": "k-means++", "max_iter": 77,
             "tol": 1e-4, "random_state": 5, "restart": k, "on_negative": "heal", "spread": 0.25, "accelerate": True,
+            "stop": "weights", "norm": 2,
         }  # fmt: skip
         assert {name: row[name] for name in expected} == expected
+        steps = [step for step in found.history_ if step["run"] == k]
+        assert steps[-1]["objective"] == row["objective"]
     best = [row for row in found.runs_ if row["best"]]
     assert [row["objective"] for row in best] == [min(row["objective"] for row in found.runs_)]
     assert best[0]["objective"] == found.objective_
+    assert FuzzyCMeans(2, fuzzifier=1.5, n_init=1, kind="squared-distance").fit(squared).history_ == []
     with pytest.raises(MemoryError, match="limit"):
         FuzzyCMeans(2, kind="squared-distance", memory="1kB").fit(squared)
+
+
+@pytest.mark.parametrize("kind", [PossibilisticCMeans, EntropyPossibilisticCMeans])
+def test_how_widths_are_estimated(squared: Any, kind: Any) -> None:
+    """The definitions are checked with the rules; here, that each estimator's parameter arrives."""
+    words: dict[str, Any] = {"n_init": 1, "kind": "squared-distance", "random_state": 0, "entropy_weight": 15.0}
+    ways: list[dict[str, Any]] = [
+        {"eta": "mean"}, {"eta": "cut"}, {"eta": "cut", "eta_cut": 0.9}, {"eta": "overall"}, {"eta_refit": True},
+    ]  # fmt: skip
+    rows = [kind(3, **words, **way, spread_scale=0.5).fit(squared).runs_[0] for way in ways]
+    assert [(row["eta"], row.get("eta_cut"), row["eta_refit"]) for row in rows] == [
+        ("mean", None, False), ("cut", 0.5, False), ("cut", 0.9, False), ("overall", None, False), ("mean", None, True),
+    ]  # fmt: skip
+    assert len({row["objective"] for row in rows}) == len(ways)
+
+
+def test_a_race_has_the_same_winner(squared: Any) -> None:
+    words: dict[str, Any] = {"n_init": 8, "kind": "squared-distance", "random_state": 0, "init": "random"}
+    plain = FuzzyCMeans(3, fuzzifier=2, **words).fit(squared)
+    raced = FuzzyCMeans(3, fuzzifier=2, race=True, **words).fit(squared)
+    np.testing.assert_array_equal(raced.memberships_, plain.memberships_)
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input
