@@ -76,7 +76,9 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import EuclideanizeOptions, SpectrumOptions
+from dasrel.options import EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.clustering.agglomerative import prepare_linkage
+from dasrel.clustering.outlier_job import prepare_outliers
 from dasrel.clustering.planning import plan_clustering
 from dasrel.clustering.validity_job import prepare_validity
 from dasrel.options import ValidityOptions
@@ -97,7 +99,15 @@ def actions(path, folder):
         memberships = np.random.default_rng(c).dirichlet(np.ones(c), dasrel.open_matrix(path).n_objects)
         np.save(file, memberships if c == 30 else memberships.argmax(axis=1))
     judging = prepare_validity(path, files, ValidityOptions(indices=list(INDICES)))
+    widths = [w / 10 for w in range(5, 15)]
+    options = OutlierOptions(widths, [1.0, 4.0], max_iter=5, picture=False)
+    odd = prepare_outliers(path, options, folder + "/o", force=True)
+    inside = prepare_linkage(path, "average", scratch=folder)
+    outside = prepare_linkage(path, "ward", scratch=folder, memory="45MB" if path == store else None)
     return {
+        "outliers": (odd.cost, odd.run),
+        "linkage": (inside.cost, inside.run),
+        "linkage past memory": (outside.cost, outside.run),
         "validity": (judging.cost, judging.run),
         "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
         "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
@@ -142,7 +152,13 @@ KEPT_BY_MALLOC = 2 * 2**20
 """Between arrays, in the arenas of two to four threads: it differs from run to run by as much, whatever the matrix."""
 
 
-@pytest.mark.parametrize("what", ["cluster", "auto", "spectrum", "euclideanize", "export", "lsmat", "validity"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("cluster", "auto", "spectrum", "euclideanize", "export", "lsmat", "validity", "outliers", "linkage"),
+        "linkage past memory",
+    ],
+)
 def test_no_more_memory_than_predicted(tmp_path, large, what):
     predicted, peak = measured(ACTIONS, large, tmp_path, what)
     assert peak <= predicted + KEPT_BY_MALLOC
