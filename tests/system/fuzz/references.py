@@ -118,20 +118,21 @@ def number(field: str) -> float:
     return float(field)
 
 
-def decoded(data: bytes) -> str:
+def decoded(data: bytes, errors: str = "strict") -> str:
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    return data.decode("utf-8-sig")
+    return data.decode("utf-8-sig", errors)
 
 
-def text_lines(data: bytes) -> list[str]:
-    return [line.removesuffix("\r") for line in decoded(data).split("\n")]
+def text_lines(data: bytes, errors: str = "strict") -> list[str]:
+    return [line.removesuffix("\r") for line in decoded(data, errors).split("\n")]
 
 
 def split(line: str, mark: str | None) -> list[str]:
     """The fields of a line; None for any number of blanks between them, where quotes are left out too."""
     if mark is None:
-        words = [word.decode() for word in line.encode().split()]  # other spaces of Unicode are parts of names
+        raw = line.encode(errors="surrogateescape").split()  # other spaces of Unicode are parts of names
+        words = [word.decode(errors="surrogateescape") for word in raw]
         return [word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word for word in words]
     return next(csv.reader([line], delimiter=mark))
 
@@ -257,7 +258,7 @@ def pairs(
     for mark in marks:
         try:
             rows = []
-            for line in text_lines(data):
+            for line in text_lines(data, "surrogateescape"):  # columns that are not read may hold anything
                 if not line.strip() or line.startswith("#"):
                     continue
                 rows.append(split(line, mark))
@@ -269,6 +270,7 @@ def pairs(
             a, b, v = columns
             try:
                 read = [(row[a].strip(), row[b].strip(), number(row[v])) for row in rows[header:]]
+                "".join(a + b for a, b, _ in read).encode()  # raises where a name is not UTF-8
                 found.append(pair_matrix(read, kind, mean))
             except ValueError:
                 continue
