@@ -216,7 +216,8 @@ def _parse(layout: ListLayout, lines: Lines, spare: streams.BufferPool) -> Part 
         text = b"".join(line + b"\n" for line in rows)
     if not text or text.isspace():
         return None
-    if b'"' in text and any(line.count(b'"') % 2 for line in text.split(b"\n")):  # Arrow closes quotes by itself
+    quoted = b'"' in text and any(line.count(b'"') % 2 for line in text.split(b"\n"))
+    if quoted or text.startswith(streams.BOM):  # Arrow closes quotes by itself, and leaves out the mark of a file
         return _parse_slowly(layout, lines)
     first, second, value = (str(column) for column in layout.chosen)
     coded = pa.dictionary(pa.int32(), pa.binary())

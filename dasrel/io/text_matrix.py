@@ -503,20 +503,21 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
     text = bytearray(b"\n").join([*bodies, b""])
     characters = np.frombuffer(text, np.uint8)
     np.copyto(characters, ord("\n"), where=characters == ord(table.delimiter))
-    try:
-        read = arrow_csv.read_csv(
-            pa.BufferReader(text),
-            read_options=arrow_csv.ReadOptions(column_names=["value"], use_threads=False, block_size=1 << 20),
-            parse_options=arrow_csv.ParseOptions(quote_char=False, delimiter="\t", ignore_empty_lines=False),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={"value": pa.float64()}, null_values=text_stream.MISSING, check_utf8=False
-            ),
-        )
-        values: Array = read.column(0).to_numpy()
-        if values.size == sum(widths):
-            return values
-    except pa.ArrowInvalid:
-        pass
+    if not text.startswith(streams.BOM):  # which Arrow would leave out: it is the mark of a file, and no number
+        try:
+            read = arrow_csv.read_csv(
+                pa.BufferReader(text),
+                read_options=arrow_csv.ReadOptions(column_names=["value"], use_threads=False, block_size=1 << 20),
+                parse_options=arrow_csv.ParseOptions(quote_char=False, delimiter="\t", ignore_empty_lines=False),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types={"value": pa.float64()}, null_values=text_stream.MISSING, check_utf8=False
+                ),
+            )
+            values: Array = read.column(0).to_numpy()
+            if values.size == sum(widths):
+                return values
+        except pa.ArrowInvalid:
+            pass
     # Some field is no number, or is written in a way that only Python knows: parse each.
     values = np.empty(sum(widths))
     place = 0

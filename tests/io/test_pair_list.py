@@ -457,3 +457,15 @@ def test_records_are_sorted_the_same_way(tmp_path: Path, monkeypatch: pytest.Mon
     ids = list(dict.fromkeys(name for pair in names for name in pair))
     expected = [(ids.index(a), ids.index(b), a + b / 1000) for a, b in names if (a * b) % 7 != 1]
     assert sorted(records.tolist()) == sorted(expected)
+
+
+@pytest.mark.parametrize("delimiter", [" ", "\t"])
+def test_a_byte_order_mark_inside_a_file_is_part_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delimiter: str
+) -> None:
+    """Also where a block begins with it: only that of the whole file is left out."""
+    monkeypatch.setattr(pair_list, "CHUNK", 8)
+    rows = [("ab", "cd", "1"), ("\ufeffe", '"cd"', "2"), ("\ufefff", '"ab"', "3")]
+    text = "".join(delimiter.join(row) + "\n" for row in rows)
+    source = opened(write(tmp_path, "\ufeff" + text))
+    assert list(source.ids) == ["ab", "cd", "\ufeffe", "\ufefff"]

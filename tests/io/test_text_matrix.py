@@ -311,6 +311,7 @@ def test_similarities_without_diagonal(tmp_path: Path) -> None:
         ("phylip", "2\na\nb\t1\nc\t1\t2\n", "line 4: more rows than the 2 objects"),
         ("phylip", "4\na\t0\t1\t2\nb\t1\t0\t3\nc\t1\t0\t3\n", "line 2: the first row has 3 values; of 4 objects"),
         ("phylip", "2\na 0 1\nb 1 y\n", "line 3, column 3: 'y' is not a number"),
+        ("phylip", "3\na\nb 1\nc \ufeff 2\n", r"line 4, column 2: '\\\\ufeff' is not a number"),
         ("phylip", "2\na\t0\t1\na\t1\t0\n", "line 3: id a was met before, at line 2"),
     ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def npz(path: Path, dataset: str | None, kind: str) -> list[Candidate]:
         if dataset is not None:
             return [Candidate(square(found[dataset]))]
         several, damaged = [], False
-        for name in found.files:
+        for name in (name for name in found.zip.namelist() if name.endswith(".npy")):
             try:
                 several.append(found[name])
             except Exception:
