@@ -11,7 +11,8 @@ serves every run and every parameter value at once.
                      stability (of halves), density_picture
     Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
-    See it           minimum_spanning_tree, ultrametric, matrix_image, partition_picture, dendrogram_picture
+    See it           embed (principal coordinates; PCoA), minimum_spanning_tree, ultrametric, matrix_image,
+                     partition_picture, dendrogram_picture
     Take it out      export_matrix
     Long jobs        Checkpoint (save and resume), connect and Runtime (Dask clusters), progress and watch
     Batches          read_workflow, run_workflow

@@ -15,6 +15,7 @@ from dasrel.clustering.fit import cluster as cluster
 from dasrel.clustering.model import Model as Model
 from dasrel.clustering.oneclass import OneClass as OneClass, one_class as one_class
 from dasrel.clustering.output import save_clustering as save_clustering
+from dasrel.clustering.pcoa import PCoA as PCoA
 from dasrel.clustering.planning import (
     ClusteringPlan as ClusteringPlan,
     plan_clustering as plan_clustering,
@@ -46,6 +47,7 @@ from dasrel.errors import (
     StoreError as StoreError,
 )
 from dasrel.geometry.dendrogram import Dendrogram as Dendrogram
+from dasrel.geometry.embedding import Embedding as Embedding, embed as embed
 from dasrel.geometry.euclidean import (
     Euclideanized as Euclideanized,
     Spectrum as Spectrum,

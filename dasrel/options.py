@@ -474,6 +474,25 @@ class SpectrumOptions:
 
 
 @dataclass(frozen=True)
+class EmbedOptions:
+    """How to compute principal coordinates."""
+
+    n_axes: int = _search(10, "Number of axes.", name="axes", metavar="K", least=1)
+    correction: Literal["spread"] | None = _search(
+        None, "Add a constant to all pairs first (Lingoes), so that no eigenvalue is negative."
+    )
+    tol: float = _search(1e-3, "Residual of the axes' eigenvalues, relative to them.", above=0, below=1)
+    max_scans: int = _max_scans(100)
+    memory: int | str | None = _search(None, MEMORY, typed=str)
+
+    def __post_init__(self) -> None:
+        if self.n_axes < 1:
+            raise InputError(f"n_axes is at least 1, not {self.n_axes}")
+        if self.correction not in (None, "spread"):
+            raise InputError(f"correction is {shown(self.correction)!r}: use spread, or none")
+
+
+@dataclass(frozen=True)
 class EuclideanizeOptions:
     """How to make a matrix Euclidean."""
 
@@ -570,8 +589,8 @@ class ExportOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, OutlierOptions, PairwiseOptions, SpectrumOptions, EuclideanizeOptions, TreeOptions,
-    ValidityOptions, ImageOptions, ExportOptions,
+    RunOptions, ClusterOptions, OutlierOptions, PairwiseOptions, SpectrumOptions, EmbedOptions, EuclideanizeOptions,
+    TreeOptions, ValidityOptions, ImageOptions, ExportOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

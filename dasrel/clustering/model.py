@@ -20,12 +20,10 @@ from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.kernels.products import Parameter, View
 from dasrel.util import Array, Float
 from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, save_archive
-from dasrel.util.labelled import column_order, labelled
-from dasrel.util.text import count_text, path_text, shown, some
+from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import KINDS, is_similarity
 
 MODEL_VERSION = 1
-_BLOCK_BYTES = 32 * 2**20  # new rows are read this many bytes at a time
 FORMAT = ArchiveFormat("model", "model_version", MODEL_VERSION, ("V", "half", "eta", "diagonal", "ids"))
 
 
@@ -130,10 +128,12 @@ class Model:
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
+        from dasrel.io.features import row_step
+
         d = self._new_distances(rows, self_similarity)
         memberships: Float = np.empty_like(d)
         rule = self.formula()
-        step = self._step
+        step = row_step(self.n_objects)
         for at in range(0, len(d), step):
             memberships[at : at + step] = rules.memberships(rule, np.ascontiguousarray(d[at : at + step].T)[None])[0].T
         return memberships
@@ -154,10 +154,6 @@ class Model:
         scores: Float = -d / self.eta[0] if self.eta[0] > 0 else np.where(d > 0, -np.inf, 0.0)
         return scores
 
-    @property
-    def _step(self) -> int:
-        return max(1, _BLOCK_BYTES // (8 * self.n_objects))
-
     def distances(self, rows: Any, *, self_similarity: ArrayLike | None = None) -> Float:
         """Return the squared dissimilarities (k, c) of k new objects to the centres; rows as in `predict_memberships`.
 
@@ -165,28 +161,19 @@ class Model:
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
+        from dasrel.io.features import squared_blocks  # the command line starts quickly without it
+
         values, order = self._rows(rows)
-        count, step = values.shape[0], self._step
-        own = self._own(self_similarity, count)
-        result = np.empty((count, self.n_clusters))
+        own = self._own(self_similarity, values.shape[0])
+        result = np.empty((values.shape[0], self.n_clusters))
         norms = np.einsum("in,in->i", self.V, self.V)
-        view = View(self.kind, self.steps)
-        for at in range(0, count, step):
-            raw = np.array(values[at : at + step], dtype=np.float64)
-            bad = ~np.isfinite(raw)
-            if bad.any():
-                r, k = (int(x) for x in np.argwhere(bad)[0])
-                raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}; finite numbers are needed")
-            if order is not None:
-                raw = raw[:, order]
-            seen = view.apply(
-                raw, raw, row_self=None if own is None else own[at : at + step], column_self=self.diagonal
-            )
+        blocks = squared_blocks(values, order, View(self.kind, self.steps), row_self=own, column_self=self.diagonal)
+        for span, seen in blocks:
             Y = np.ascontiguousarray((seen @ self.V.T).T)[None]
             d = rules.new_distances(Y, self.half[None], norms[None], beta=self.beta)
             if not np.isfinite(d).all():
                 raise InputError("distances of the new objects to the centres exceed what numbers can hold; rescale")
-            result[at : at + step] = d[0].T
+            result[span] = d[0].T
         return result
 
     def _new_distances(self, rows: Any, self_similarity: ArrayLike | None) -> Float:
@@ -286,34 +273,15 @@ class Model:
         return Rule(self.rule, **{key: value for key, value in given.items() if value is not None})
 
     def _rows(self, rows: Any) -> tuple[Any, Array | None]:
-        """Return new rows as an array that can be sliced, and the column of each object; None if they are in order.
-
-        Names, shape and type are checked.
-        """
-        from dasrel.io.features import Rows, read_rows
+        """Return new rows as an array that can be sliced, and the column of each object; None if they are in order."""
+        from dasrel.io.features import sliced_rows
 
         if self.has_terms:
             raise InputError(
                 "this model is of a relation with an added term (such as an ultrametric), which new"
                 " objects have no values for; train on the matrix itself, or with a spread"
             )
-        if isinstance(rows, (str, os.PathLike)):
-            rows = read_rows(rows, checksum=False)
-        columns, where = None, ""
-        if isinstance(rows, Rows):
-            columns, where, rows = rows.columns, path_text(rows.provenance["source"]), rows.array()
-        elif (named := labelled(rows)) is not None:
-            columns, where, rows = named.columns, named.what, named.values
-        order = None if columns is None else column_order(columns, [str(name) for name in self.ids], where, "the model")
-        values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
-        if len(values.shape) != 2 or values.shape[1] != self.n_objects:
-            raise InputError(
-                f"new rows have shape {tuple(values.shape)}; the model needs (k, {self.n_objects}): one column for"
-                " each training object, in their order"
-            )
-        if np.dtype(values.dtype).kind not in "fiub":
-            raise InputError(f"new rows are of type {values.dtype}; numbers are needed")
-        return values, order
+        return sliced_rows(rows, self.ids)
 
     def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
         if not is_similarity(self.kind):

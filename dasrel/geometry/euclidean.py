@@ -165,7 +165,7 @@ def prepare_spectrum(
 ) -> SpectrumJob:
     """Check the arguments of `spectrum`. Cost: no scan."""
     options = options or SpectrumOptions()
-    given = _as_relation(matrix, kind)
+    given = as_relation(matrix, kind)
     if options.n_values < 1:
         raise InputError(f"n_values is at least 1, not {options.n_values}")
     if given.diagonal().any():
@@ -211,7 +211,7 @@ class SpectrumJob:
         basis, most = estimate_search(self.search, self.given.n_objects, metric=False)
         outputs = () if picture is None else (Output(str(picture), 100_000),)
         scans = Range(min(2, most), min(SPECTRUM_SCANS, most), most)
-        needed = basis + _product_memory(self.given, self.search.block, self.memory)
+        needed = basis + product_memory(self.given, self.search.block, self.memory)
         total = self.given.matrix.layout.total_bytes
         return Cost("spectrum", self.given.n_objects, scans, total, needed, outputs)
 
@@ -226,7 +226,7 @@ def _described(result: LanczosResult, n: int, search: Search, count: int) -> Spe
         is_euclidean = True
     spread = 0.0 if is_euclidean else max(0.0, -2 * (value - residual))
     if not result.converged:
-        why, remedy = _why_stopped(result.stopped, result.scans)
+        why, remedy = why_stopped(result.stopped, result.scans)
         problem = (
             f"the spectrum did not converge to tol because {why}: lowest {value:.6g} +- {residual:.2g}, highest"
             f" {result.ritz[-1]:.6g} +- {result.ritz_residuals[-1]:.2g}; a spread of {spread:.6g} allows for that"
@@ -242,7 +242,7 @@ def _described(result: LanczosResult, n: int, search: Search, count: int) -> Spe
     )  # fmt: skip
 
 
-def _why_stopped(stopped: str, scans: int) -> tuple[str, str]:
+def why_stopped(stopped: str, scans: int) -> tuple[str, str]:
     """Return why a search ended before it converged, and what to do about it."""
     return {
         "scans": (f"{count_text(scans, 'scan was', 'scans were')} not enough", "raise {max_scans} or {tol}"),
@@ -254,11 +254,12 @@ def _why_stopped(stopped: str, scans: int) -> tuple[str, str]:
     }[stopped]
 
 
-def _as_relation(matrix: Any, kind: str | None) -> Relation:
+def as_relation(matrix: Any, kind: str | None) -> Relation:
+    """Return a matrix, or an array of this kind, as a relation; a relation as it is. Cost: no scan of a store."""
     return matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
 
 
-def _product_memory(given: Relation, columns: int, limit: int) -> int:
+def product_memory(given: Relation, columns: int, limit: int) -> int:
     """Return the bytes of a scan that multiplies this many columns; raise `MemoryLimitError` above the limit."""
     return scan_memory(given.matrix, [product_shape(given.matrix, [(given.view, columns)])], limit)
 
@@ -459,7 +460,7 @@ def euclideanize(
 
 def prepare_euclideanize(matrix: Any, options: EuclideanizeOptions, *, kind: str | None = None) -> EuclideanizeJob:
     """Check the matrix of `euclideanize`; the options are checked. Cost: no scan."""
-    given = _as_relation(matrix, kind)
+    given = as_relation(matrix, kind)
     if given.terms or given.diagonal().any():
         raise InputError("a relation with an added term, or a kernel view, cannot be Euclideanised: give the matrix")
     return EuclideanizeJob(
@@ -500,7 +501,7 @@ class EuclideanizeJob:
                 sums = gamma_search.Sums(**saved)
             scans = writer.scans
         if not shift.converged:
-            why, remedy = _why_stopped(shift.stopped, self.max_scans)
+            why, remedy = why_stopped(shift.stopped, self.max_scans)
             problem = (
                 f"gamma of the method {method} did not converge to tol because {why}: eigenvalue {shift.value:.6g} +-"
                 f" {shift.residual:.2g}; gamma {shift.gamma:.6g} allows for that"
@@ -523,7 +524,7 @@ class EuclideanizeJob:
         given, fits = self.given, self.method != "spread"
         search = Search(tol=self.tol, max_scans=self.max_scans, vectors=fits, memory=self.memory)
         basis, _ = estimate_search(search, given.n_objects, metric=fits)
-        needed = basis + _product_memory(given, search.block, self.memory)
+        needed = basis + product_memory(given, search.block, self.memory)
         if fits:
             needed = max(needed, scan_memory(given.matrix, [forest_consumer(given.matrix)], self.memory))
         output = Output(str(out), 24 * given.n_objects if self.method == "ultrametric" else 2_000)

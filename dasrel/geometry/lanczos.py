@@ -107,6 +107,9 @@ class LanczosResult:
     ritz: Float
     """All Ritz values, ascending. Below any number there are at least as many eigenvalues as Ritz values."""
     ritz_residuals: Float
+    ritz_weights: Float
+    """How many eigenvalues each Ritz value stands for, in expectation over first blocks: Gaussian quadrature. The sum
+    of weight times f(value) is an estimate of the sum of f over all eigenvalues."""
     noise: float
     """Estimated rounding error of a product with a vector of length 1; that of float64 before the third scan."""
     history: Float
@@ -288,8 +291,12 @@ def _stop_reason(state: LanczosState, ritz: _Ritz, search: Search, most: int) ->
 def _result(state: LanczosState, ritz: _Ritz, search: Search, stopped: str) -> LanczosResult:
     low, high = (ritz.pairs(indices, vectors=search.vectors) for indices in _requested(ritz, search))
     residuals = ritz.pairs(list(range(len(ritz.values)))).residuals
+    n, size = state.fresh.shape[1], len(ritz.values)
+    dimension = n - 1 if search.centre else n
+    first = min(state.block, size)  # the random block is the start of the basis
+    weights = np.ones(size) if size == dimension else (ritz.Y[:first] ** 2).sum(axis=0) * (dimension / first)
     return LanczosResult(
-        low, high, ritz.values, residuals, state.noise, np.array(state.history), state.scans,
+        low, high, ritz.values, residuals, weights, state.noise, np.array(state.history), state.scans,
         stopped in ("converged", "exhausted"), stopped,
     )  # fmt: skip
 

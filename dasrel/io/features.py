@@ -25,15 +25,18 @@ from dasrel.io.reader_errors import check_unpacked, reader_errors
 from dasrel.io.streams import Stream
 from dasrel.io.zarr_values import ZarrValues
 from dasrel.kernels.checks import EXAMPLES
-from dasrel.util import Array, Names, limits, parallel
+from dasrel.kernels.products import View
+from dasrel.util import Array, Float, Names, limits, parallel
 from dasrel.util.files import crc32c, file_crc32c
-from dasrel.util.labelled import labelled
+from dasrel.util.labelled import column_order, labelled
 from dasrel.util.text import count_text, path_text, shown, some
 
 SUFFIXES = ".npy, .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
 ID_HEADERS = ("", "id", "ids")
 """The headers by which the first column of a text file is known to hold names, even when they are numbers."""
 CHUNK_BYTES = 8 << 20
+ROW_BYTES = 32 * 2**20
+"""New rows are read this many bytes at a time."""
 
 
 @dataclass(frozen=True)
@@ -424,3 +427,60 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
         if columns == [str(k) for k in range(len(columns))] and rows is None:
             columns = None  # a header of numbers, as of a frame without names
     return Rows(found.data, rows, columns, found.provenance)
+
+
+def row_step(n: int) -> int:
+    """Return the number of rows of n objects that are read at a time."""
+    return max(1, ROW_BYTES // (8 * n))
+
+
+def sliced_rows(rows: Any, ids: Names) -> tuple[Any, Array | None]:
+    """Return new rows as an array that can be sliced, and the column of each object; None if they are in order.
+
+    Names, shape and type are checked. Cost: none of the values is read, except of text.
+    """
+    if isinstance(rows, (str, os.PathLike)):
+        rows = read_rows(rows, checksum=False)
+    columns, where = None, ""
+    if isinstance(rows, Rows):
+        columns, where, rows = rows.columns, path_text(rows.provenance["source"]), rows.array()
+    elif (named := labelled(rows)) is not None:
+        columns, where, rows = named.columns, named.what, named.values
+    order = None if columns is None else column_order(columns, [str(name) for name in ids], where, "the model")
+    values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
+    if len(values.shape) != 2 or values.shape[1] != len(ids):
+        raise InputError(
+            f"new rows have shape {tuple(values.shape)}; the model needs (k, {len(ids)}): one column for"
+            " each training object, in their order"
+        )
+    if np.dtype(values.dtype).kind not in "fiub":
+        raise InputError(f"new rows are of type {values.dtype}; numbers are needed")
+    return values, order
+
+
+def squared_blocks(
+    values: Any, order: Array | None, view: View, *, row_self: Float | None, column_self: Float | None
+) -> Iterator[tuple[slice, Float]]:
+    """Yield blocks of new rows as squared dissimilarities, float64, each with its place among the rows.
+
+    Parameters
+    ----------
+    values, order
+        From `sliced_rows`.
+    row_self, column_self
+        For kinds similarity and kernel: self-similarities of the new objects, and of those of the model.
+
+    Cost: one read of the rows.
+    """
+    count, n = values.shape
+    for at in range(0, count, row_step(n)):
+        span = slice(at, min(at + row_step(n), count))
+        raw = np.array(values[span], dtype=np.float64)
+        bad = ~np.isfinite(raw)
+        if bad.any():
+            r, k = (int(x) for x in np.argwhere(bad)[0])
+            raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}; finite numbers are needed")
+        if order is not None:
+            raw = raw[:, order]
+        own = None if row_self is None else row_self[span]
+        yield span, view.apply(raw, raw, row_self=own, column_self=column_self)
