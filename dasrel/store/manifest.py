@@ -6,12 +6,15 @@ a codec that data have chosen. Arrays of other programs may have the codecs of `
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from numcodecs import zstd
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
+from dasrel.store.tile_files import check_regular
 from dasrel.util.text import shown, some
 from dasrel.vocabulary import KINDS, is_similarity
 
@@ -190,6 +193,22 @@ def _check_array(
     encoding = found["chunk_key_encoding"]
     if encoding["name"] != "default" or encoding.get("configuration", {}).get("separator", "/") != "/":
         raise _unreadable(where, name, "its chunk_key_encoding is not the default one")
+
+
+def check_names(folder: Path, array: Any, where: str) -> None:
+    """Raise `StoreError` if a file of the names claims more of them than a chunk has: decoding would allocate them.
+
+    Cost: reads the names' files, and unpacks them.
+    """
+    packed, most = "zstd" in _codec_names(array.metadata.to_dict()["codecs"]), array.chunks[0]
+    for path in sorted((folder / "c").glob("*")):
+        check_regular(path)
+        try:
+            data = zstd.decompress(path.read_bytes()) if packed else path.read_bytes()
+        except Exception:  # whatever zstd says about damaged data: reading the names will report it
+            continue
+        if (claimed := int.from_bytes(data[:4], "little")) > most:
+            raise _unreadable(where, "ids", f"its file {path.name} claims {claimed:,} names, and may have {most:,}")
 
 
 def check_codecs(array: Any, where: str) -> None:

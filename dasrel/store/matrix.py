@@ -393,7 +393,11 @@ def is_store(store: StoreLike) -> bool:
 
 
 def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dict[str, Any], Any]:
-    from dasrel.store.manifest import check_arrays, check_manifest  # pydantic is needed only where a store is opened
+    from dasrel.store.manifest import (
+        check_arrays,
+        check_manifest,
+        check_names,
+    )  # pydantic is needed only where a store is opened
 
     try:
         group = open_group(store, mode)
@@ -425,6 +429,8 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
         kept = manifest.get("records", "records"), (manifest.get("checksums") or {}).get("array", "")
         check_regular(*(local / name / "zarr.json" for name in ("values", "ids", "diagonal", "progress", *kept)))
     check_arrays(group, manifest, location(store))
+    if local is not None and "ids" in group:
+        check_names(local / "ids", group["ids"], location(store))
     return manifest, group
 
 

@@ -24,7 +24,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
+
+from pydantic import BaseModel, ValidationError
 
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.util.files import lock_owner, replacing
@@ -406,6 +408,35 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+class _Done(BaseModel):
+    """What is needed of the record of a step that is done."""
+
+    kind: str
+    key: str
+    parameters: dict[str, Any]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    content: str
+    parts: dict[str, str]
+    ended: str
+
+
+class _Now(BaseModel):
+    """What is needed of the record of a step that was begun."""
+
+    status: Literal["running", "putting", "stopped", "failed"]
+    key: str
+    began: str
+    ended: str = ""
+    message: str = ""
+
+
+class _Record(BaseModel):
+    done: _Done | None = None
+    now: _Now | None = None
+    ours: list[str] = []
+
+
 class StateFile:
     """The state file of a workflow: the record of each step, and the content hashes of files.
 
@@ -421,18 +452,27 @@ class StateFile:
             version = content["version"]
             if version == VERSION:
                 self.steps, self.files = dict(content["steps"]), dict(content["files"])
+                for record in self.steps.values():
+                    _Record.model_validate(record)
         except FileNotFoundError:
             return
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            fault = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+            raise self._unreadable(fault) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"the state {shown(path, limit=200)} cannot be read ({shown(error)}): move it and the outputs of the"
-                " steps away, and run again"
-            ) from None
+            raise self._unreadable(error) from None
         if version != VERSION:
             raise StoreError(
                 f"the state {shown(path, limit=200)} has version {shown(version)}, this dasrel writes {VERSION}: use"
                 " the dasrel that wrote it, or another folder (out)"
             )
+
+    def _unreadable(self, fault: Any) -> StoreError:
+        return StoreError(
+            f"the state {shown(self.path, limit=200)} cannot be read ({shown(fault, limit=200)}): move it and the"
+            " outputs of the steps away, and run again"
+        )
 
     def save(self) -> None:
         """Write it, atomically."""

@@ -17,6 +17,7 @@ import numcodecs.pickles
 import numpy as np
 import pytest
 import zarr
+from numcodecs import zstd
 from scipy.spatial.distance import cdist
 
 import dasrel
@@ -337,6 +338,18 @@ def test_a_missing_chunk_of_ids_is_refused(plain: Path, earlier: bool) -> None:
         written_before(plain)
     (plain / "ids" / "c" / "0").unlink()
     with pytest.raises(StoreError, match="ids"):
+        dasrel.open_matrix(plain)
+
+
+def test_names_that_claim_to_be_many_are_not_allocated(plain: Path) -> None:
+    """The number of names of a chunk is the first of its data: four bytes that may say anything."""
+    file = plain / "ids" / "c" / "0"
+    data = bytearray(zstd.decompress(file.read_bytes()))
+    data[:4] = (10**9).to_bytes(4, "little")
+    file.write_bytes(zstd.compress(bytes(data)))
+    with pytest.raises(
+        StoreError, match=r"ids cannot be read, its file 0 claims 1,000,000,000 names, and may have \d+;"
+    ):
         dasrel.open_matrix(plain)
 
 

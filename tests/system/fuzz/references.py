@@ -203,7 +203,7 @@ def phylip(data: bytes, kind: str) -> list[Candidate]:
 def mtx(data: bytes, kind: str) -> list[Candidate]:
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    head, *lines = data.decode("ascii").split("\n")
+    head, *lines = data.decode("ascii", "surrogateescape").split("\n")
     _, _, form, field, symmetry = head.lower().split()
     rows = [line.split() for line in lines if line.strip() and not line.startswith("%")]
     n, m = int(rows[0][0]), int(rows[0][1])
@@ -338,7 +338,8 @@ def mat(path: Path, dataset: str | None) -> list[Candidate]:
             read = {name: np.asarray(data[...]).T for name, data in file.items() if isinstance(data, h5py.Dataset)}
     else:
         read = {}
-        for name, *_ in whosmat(path):
+        numbers = [name for name, _, held in whosmat(path) if held.startswith(("double", "single", "int", "uint"))]
+        for name in numbers:  # SciPy crashes on some damaged cells
             with contextlib.suppress(Exception):  # one that is damaged does no harm to another
                 read |= loadmat(path, variable_names=[name], mat_dtype=False, verify_compressed_data_integrity=True)
     found = []
