@@ -9,7 +9,8 @@ serves every run and every parameter value at once.
     Build a tree     linkage (agglomerative clustering; cut the result, draw it)
     Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM;
                      stability (of halves), density_picture
-    Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions)
+    Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions);
+                     permanova (do groups differ?)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           embed (principal coordinates; PCoA), minimum_spanning_tree, ultrametric, matrix_image,
                      partition_picture, dendrogram_picture

@@ -16,6 +16,7 @@ from dasrel.clustering.model import Model as Model
 from dasrel.clustering.oneclass import OneClass as OneClass, one_class as one_class
 from dasrel.clustering.output import save_clustering as save_clustering
 from dasrel.clustering.pcoa import PCoA as PCoA
+from dasrel.clustering.permanova import Permanova as Permanova, permanova as permanova
 from dasrel.clustering.planning import (
     ClusteringPlan as ClusteringPlan,
     plan_clustering as plan_clustering,

@@ -550,6 +550,13 @@ class ValidityOptions:
         None, f"One or more of {', '.join(INDICES)}; all except dunn if not given.", name="index", metavar="INDEX"
     )
     fuzzifier: float = _search(2.0, "Exponent of memberships that are given without a model.", metavar="M", least=1)
+    permutations: int | None = _search(
+        None,
+        "Test whether groups differ by PERMANOVA, with so many permutations, such as 999.",
+        metavar="N",
+        least=1,
+    )
+    random_state: int = _search(0, "Seed of the permutations.", name="seed", least=0)
     memory: int | str | None = _search(None, MEMORY, typed=str)
 
 

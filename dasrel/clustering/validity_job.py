@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.clustering.partition_files import positions, read_partition_file
+from dasrel.clustering.permanova import PermanovaJob, prepare_permanova
 from dasrel.clustering.validity import (
     OF_MEMBERSHIPS,
     Grouping,
@@ -45,7 +46,10 @@ def prepare_validity(
     relation = as_dissimilarity(open_matrix(store), None)
     found = [read_partition(path, relation.matrix.ids, options.fuzzifier) for path in partitions]
     wanted = wanted_indices(relation, options.indices)
-    return ValidityJob(str(store), relation, found, wanted, options.memory, None if out is None else Path(out))
+    test = None
+    if options.permutations is not None:
+        test = prepare_permanova(relation, found, options.permutations, options.random_state, memory=options.memory)
+    return ValidityJob(str(store), relation, found, wanted, options.memory, None if out is None else Path(out), test)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +62,17 @@ class ValidityJob:
     indices: list[str]
     memory: int | str | None
     out: Path | None
+    permanova: PermanovaJob | None = None
+    """The test of all partitions, if it is wanted."""
 
     def run(self) -> dict[str, Any]:
         """Compute the indices, write them as a CSV file if one is wanted, and return them as plain values."""
         found = judged(self.relation, self.partitions, indices=self.indices, samples=False, memory=self.memory)
-        rows = found.table()
+        rows, scans = found.table(), found.scans
+        if self.permanova is not None:
+            tests = self.permanova.run()
+            rows = [{**row, **test.report()} for row, test in zip(rows, tests, strict=True)]
+            scans += self.permanova.scans
         if self.out is not None:
             columns = list(rows[0])
             write_csv(self.out, columns, ([row[name] for name in columns] for row in rows))
@@ -70,7 +80,7 @@ class ValidityJob:
             "store": self.store,
             "out": None if self.out is None else str(self.out),
             "n_objects": self.relation.n_objects,
-            "scans": found.scans,
+            "scans": scans,
             "partitions": [
                 {**row, "cluster_silhouettes": means.tolist()}
                 for row, means in zip(rows, found.cluster_silhouettes, strict=True)
@@ -91,9 +101,12 @@ class ValidityJob:
         layout = self.relation.matrix.layout
         memory += sum(one.labels.nbytes + (0 if one.U is None else one.U.nbytes) for one in self.partitions)
         scans = len(batches) if any(name not in OF_MEMBERSHIPS for name in self.indices) else 0
+        if self.permanova is not None:
+            memory, scans = max(memory, self.permanova.needed), scans + self.permanova.scans
         names = sum(len(one.name) for one in self.partitions)
         header = sum(len(name) + 1 for name in ("partition", "n_clusters", *self.indices))
-        size = header + names + len(self.partitions) * (4 + 19 * len(self.indices))
+        columns = len(self.indices) + 5 * (self.permanova is not None)
+        size = header + names + len(self.partitions) * (4 + 19 * columns)
         outputs = () if self.out is None else (Output(str(self.out), size),)
         facts = {"partitions": len(self.partitions), "n_clusters": sum(one.n_clusters for one in self.partitions)}
         return Cost(
@@ -115,6 +128,8 @@ def validity_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
             values = ", ".join(f"{name} {_number(row[name])}" for name in names[:4])
             label = shown(row["partition"], limit=400)
             lines.append((label, f"{count_text(row['n_clusters'], 'cluster')}, {values}"))
+            if "p_value" in row:
+                lines.append(("", f"pseudo-F {_number(row['pseudo_f'])}, p-value {_number(row['p_value'])}"))
         lines += [(f"best {name}", shown(found["best"][name], limit=400)) for name in names if name in found["best"]]
     else:
         lines += [(f"partition {k + 1}", shown(row["partition"], limit=400)) for k, row in enumerate(rows)]
@@ -123,6 +138,12 @@ def validity_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         for name in names:
             cells = "".join(f"{_number(row[name]):>11}" for row in rows)
             lines.append((name, f"{cells}  {'larger' if INDICES[name] else 'smaller'}"))
+        if "p_value" in rows[0]:
+            lines += [
+                ("pseudo_f", "".join(f"{_number(row['pseudo_f']):>11}" for row in rows) + "  larger"),
+                ("p_value", "".join(f"{_number(row['p_value']):>11}" for row in rows)
+                    + f"  of {count_text(rows[0]['permutations'], 'permutation')} (PERMANOVA)"),
+            ]  # fmt: skip
     return lines if found["out"] is None else [*lines, ("wrote", shown(found["out"], limit=400))]
 
 

@@ -1,4 +1,4 @@
-"""Products of a relation with the one-hot labels Z of partitions: d Z and D Z, both views from one read of the tiles.
+"""Sums of a relation by the labels of partitions: d Z and D Z, Z one-hot, diameters, and sums within clusters.
 
 d are dissimilarities, D their squares: d = sqrt(D), and 0 where a similarity gives a negative D. Sums by label take one
 addition per number and partition, however many clusters there are; see `kernels.label_sums`.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.scan import Consumer, Plan
-from dasrel.kernels import label_sums, products
+from dasrel.kernels import label_sums, products, within_sums
 from dasrel.kernels.label_sums import Labels
 from dasrel.kernels.products import View
 from dasrel.store.layout import TileSource
@@ -123,6 +123,44 @@ def diameter_consumer(source: TileSource, squares: Squares, labels: Labels, firs
     )  # fmt: skip
 
 
+def within_consumer(source: TileSource, squares: Squares, labels: within_sums.Labels, clusters: int) -> Consumer:
+    """Make the consumer of sums of D within clusters for many partitions, whose result is `WithinSums`.
+
+    Parameters
+    ----------
+    labels
+        (partitions, n), from 0 to below `clusters`.
+
+    Cost: memory of 4 bytes per partition and object.
+    """
+    layout, partitions = source.layout, len(labels)
+    side, item = layout.tile, layout.dtype.itemsize
+    part = 8 * (partitions * clusters + 1)
+    scratch = within_sums.scratch_memory(partitions, clusters, _panel_rows(side, item), side, item)
+
+    def finish(parts: dict[int, Any]) -> WithinSums:
+        sums = parts[0]
+        return WithinSums(sums[:-1].reshape(partitions, clusters), float(sums[-1]))
+
+    return Consumer(
+        _WithinKernel(squares, clusters), finish, _share(source, labels),
+        part_bytes=part,
+        task_memory=4 * part + 2 * _panel_memory(source, squares) + scratch,
+        fixed_memory=4 * partitions * layout.n_objects + part,
+        share_bytes=2 * partitions * layout.n_objects,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WithinSums:
+    """The result of a within consumer."""
+
+    within: Float
+    """(partitions, clusters): the sum of D over all ordered pairs of objects of the cluster."""
+    total: float
+    """The sum of D over all ordered pairs."""
+
+
 def _panel_rows(side: int, item: int) -> int:
     return products.panel_rows((side, side), item)
 
@@ -134,7 +172,7 @@ def _panel_memory(source: TileSource, squares: Squares) -> int:
     return numbers * item * (1 + squares.view.panels) + numbers * 16 * bool(squares.terms)
 
 
-def _share(source: TileSource, labels: Labels) -> Callable[[slice], LabelShare]:
+def _share(source: TileSource, labels: NDArray[Any]) -> Callable[[slice], LabelShare]:
     itself = source.diagonal
 
     def share(span: slice) -> LabelShare:
@@ -147,7 +185,7 @@ def _share(source: TileSource, labels: Labels) -> Callable[[slice], LabelShare]:
 class LabelShare:
     """Labels of the objects of one strip, and their self-similarities."""
 
-    labels: Labels
+    labels: NDArray[Any]
     itself: Array | None
 
     def __dask_tokenize__(self) -> str:
@@ -245,3 +283,30 @@ class _DiameterKernel:
     def combine(self, first: Float, second: Float) -> Float:
         result: Float = np.maximum(first, second)
         return result
+
+
+@dataclass(frozen=True)
+class _WithinKernel:
+    squares: Squares
+    clusters: int
+
+    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[LabelShare, LabelShare]) -> Any:
+        return plan, shares, np.zeros(len(shares[0].labels) * self.clusters + 1)
+
+    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
+        plan, shares, sums = partial
+        row_labels, column_labels = shares[0].labels[:, plan.inside(i)], shares[1].labels[:, plan.inside(j)]
+        once = np.zeros_like(sums)
+        for band, D in self.squares.bands(tile, plan, i, j, shares):
+            within_sums.add_within_sums(
+                D, row_labels[:, band], column_labels, once[:-1].reshape(len(row_labels), self.clusters)
+            )
+            once[-1] += D.sum(dtype=np.float64)
+        sums += once if i == j else 2 * once  # the tile on the other side of the diagonal
+        return partial
+
+    def parts(self, partial: Any) -> dict[int, Any]:
+        return {0: partial[2]}
+
+    def combine(self, first: Float, second: Float) -> Float:
+        return first + second

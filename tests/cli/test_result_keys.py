@@ -53,7 +53,7 @@ COMMANDS = [
     ("predict", "predict kernel new.npy odd.csv --ids more.txt"),
     ("dry-run", "outliers d.zarr dry --clusters --dry-run"),
     ("validity", "validity d.zarr warm warm/labels.csv --index dunn,silhouette -o indices.csv"),
-    ("validity", "validity d.zarr warm -o all.csv"),
+    ("validity", "validity d.zarr warm --permutations 19 --seed 3 -o all.csv"),
     ("compare", "compare three/best warm -o compared.csv"),
     ("compare", "compare warm three/best"),
     ("compare", "compare warm spread"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+import dasrel
 from dasrel.cli import app
 from dasrel.clustering import validity_job
 from dasrel.clustering.validity_job import prepare_validity, read_partition
@@ -177,3 +178,37 @@ def test_what_is_no_partition_gets_one_clear_line(store, capsys):
         read_partition("out/hard-clusters2", [*IDS, "more"], 2.0)
     assert app.run(["validity", store, "out/hard-clusters2", "--index", "silhouete"]) == 2
     assert "'silhouete' is not one of silhouette" in capsys.readouterr().err
+
+
+def test_permutations_test_all_partitions_in_one_more_scan(store, capsys):
+    write("right.txt", [f"g{k}" for k in GROUPS])
+    write("wrong.txt", ["x" if k < N // 2 else "y" for k in range(N)])
+    with progress.watch() as counted:
+        found = output(
+            capsys, "validity", store, "right.txt", "wrong.txt", "--permutations", "99", "--seed", "5", "-o", "out.csv"
+        )
+    assert counted.scans == found["scans"] == 2
+    for row, labels in zip(found["partitions"], (GROUPS, np.arange(N) // (N // 2)), strict=True):
+        alone = dasrel.permanova(D, labels, kind="distance", permutations=99, random_state=5)
+        assert row["pseudo_f"] == pytest.approx(row["calinski_harabasz"], rel=1e-12)
+        assert row["p_value"] == alone.p_value
+        assert (row["permutations"], row["random_state"]) == (99, 5)
+    assert found["partitions"][0]["p_value"] == 0.01
+    assert found["partitions"][1]["p_value"] > 0.05
+    assert "p_value" in Path("out.csv").read_text().splitlines()[0]
+    assert app.run(["validity", store, "right.txt", "wrong.txt", "--permutations", "99", "--seed", "5"]) == 0
+    assert "p_value" in (printed := capsys.readouterr().out)
+    assert "of 99 permutations (PERMANOVA)" in printed
+    assert app.run(["validity", store, *["right.txt"] * 7, "--permutations", "9"]) == 0
+    assert capsys.readouterr().out.count("p-value 0.1") == 7
+    cost = output(capsys, "validity", store, "right.txt", "--permutations", "99", "--dry-run")
+    assert cost["scans"]["most"] == 2
+
+
+def test_permutations_refuse_what_they_cannot_test(store, capsys):
+    write("all.txt", [f"g{k}" for k in range(N)])
+    assert app.run(["validity", store, "all.txt", "--permutations", "9"]) == 1
+    assert "as many groups as objects" in capsys.readouterr().err
+    write("right.txt", [f"g{k}" for k in GROUPS])
+    assert app.run(["validity", store, "right.txt", "--permutations", "0"]) == 1
+    assert "--permutations" in capsys.readouterr().err

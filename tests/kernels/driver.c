@@ -80,6 +80,8 @@ static void *block(size_t size)
                                      double *, long, double *, long);                                                 \
     int dasrel_label_sums_##SUFFIX(const REAL *, long, long, long, const int *, long, const int64_t *, long, int,     \
                                    double *, long);                                                                   \
+    int dasrel_within_sums_##SUFFIX(const REAL *, long, long, long, const uint16_t *, long, const uint16_t *, long,   \
+                                    long, long, double *, long);                                                      \
     int dasrel_copy_and_check_##SUFFIX(const REAL *, long, long, long, const REAL *, long, REAL *, long, double *,    \
                                        REAL *);                                                                       \
                                                                                                                       \
@@ -114,6 +116,30 @@ static void *block(size_t size)
                   #SUFFIX " %ld x %ld, transposed %d: %g, not %g",                                                    \
                   rows, columns, transposed, sums[i], plain[i]);                                                      \
         free(panel), free(labels), free(sums), free(plain);                                                           \
+    }                                                                                                                 \
+                                                                                                                      \
+    /* Three partitions into so many clusters. */                                                                     \
+    static void within_sums_##SUFFIX(long rows, long columns, long padding, long clusters)                            \
+    {                                                                                                                 \
+        const long stride = columns + padding;                                                                        \
+        REAL *panel = numbers_##SUFFIX((rows - 1) * stride + columns);                                                \
+        uint16_t *down = block((size_t)(3 * rows) * 2), *across = block((size_t)(3 * columns) * 2);                   \
+        double *sums = block((size_t)(3 * clusters) * 8), *plain = block((size_t)(3 * clusters) * 8);                 \
+        for (long i = 0; i < 3 * rows; i++) down[i] = (uint16_t)(random_bits() % (uint64_t)clusters);                 \
+        for (long j = 0; j < 3 * columns; j++) across[j] = (uint16_t)(random_bits() % (uint64_t)clusters);            \
+        for (long k = 0; k < 3 * clusters; k++) sums[k] = plain[k] = 1;                                               \
+        for (long p = 0; p < 3; p++)                                                                                  \
+            for (long i = 0; i < rows; i++)                                                                           \
+                for (long j = 0; j < columns; j++)                                                                    \
+                    if (down[p * rows + i] == across[p * columns + j])                                                \
+                        plain[p * clusters + down[p * rows + i]] += panel[i * stride + j];                            \
+        int done = dasrel_within_sums_##SUFFIX(panel, stride, rows, columns, down, rows, across, columns, 3, clusters,\
+                                               sums, clusters);                                                       \
+        CHECK(done == 1, #SUFFIX " %ld x %ld", rows, columns);                                                        \
+        for (long k = 0; k < 3 * clusters; k++)                                                                       \
+            CHECK(fabs(sums[k] - plain[k]) <= 4 * EPSILON * (double)(rows * columns), #SUFFIX " %ld x %ld: %g, not %g",\
+                  rows, columns, sums[k], plain[k]);                                                                  \
+        free(panel), free(down), free(across), free(sums), free(plain);                                               \
     }                                                                                                                 \
                                                                                                                       \
     /* ways: 1 for the sums of rows, 2 for those of columns, 3 for both */                                            \
@@ -199,12 +225,14 @@ static void *block(size_t size)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)                                                   \
             for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)                                                       \
                 products_##SUFFIX(shapes[s][0], shapes[s][1], (long)(s % 3), ks[i], (int)((s + i) % 3) + 1);          \
-        /* on both sides of blocks of 256 rows and 64 columns, and of vectors */                                      \
+        /* on both sides of blocks of 128 and 256 rows, of 64 columns, and of vectors */                                \
         static const long blocks[][2] = {{1, 1},    {1, 9},    {9, 1},    {3, 5},    {8, 8},                          \
                                          {33, 64},  {255, 70}, {256, 65}, {257, 63}, {300, 200}};                     \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int way = 0; way < 2; way++) label_sums_##SUFFIX(blocks[s][0], blocks[s][1], (long)(s % 3), way);    \
         label_sums_##SUFFIX(513, 66, 3, 0), label_sums_##SUFFIX(66, 513, 3, 1);                                       \
+        for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
+            for (int k = 1; k < 60; k += 29) within_sums_##SUFFIX(blocks[s][0], blocks[s][1], (long)(s % 3), k);      \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int flaw = 0; flaw < 5; flaw++)                                                                      \
                 for (int often = 0; often < 4; often++) checks_##SUFFIX(blocks[s][0], blocks[s][1], often, flaw);     \
