@@ -14,7 +14,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 
 FOLDER = "dasrel/kernels/csrc"
-SOURCES = ("library.c", "products.c", "label_sums.c", "within_sums.c", "exponential.c", "row_linkage.c", "checks.c", "pair_list.c")
+SOURCES = (
+    "library.c",
+    "products.c",
+    "label_sums.c",
+    "within_sums.c",
+    "exponential.c",
+    "row_linkage.c",
+    "checks.c",
+    "pair_list.c",
+)
 OUT = "dasrel/kernels/_native.so"
 # A product and a sum are rounded once, together, wherever a processor can: -std=c11 alone would turn that off in GCC,
 # and Clang would do it within statements only. Warnings are no errors here, because a newer compiler has new ones and
