@@ -7,10 +7,10 @@ is 1 if a resumed command failed or a file differs. A kill depends on the seed a
 `--kills 1` repeats one, and pieces of 100 can run one after another.
 
 The commands are import (from .npy, from text, and in place of an earlier store), pairwise, append (rows and features),
-cluster, spectrum, euclideanize, tree, tree --linkage, outliers, and a workflow of several steps; some of them also on a
-local cluster of two worker processes. The moment is drawn from the time that the command takes undisturbed ("time"), or
-it is just before one of its file operations ("file"), since what is dangerous lies between two of these; on the cluster
-a worker may be killed in place of the client ("worker"). Every third command is killed again while it is being resumed.
+cluster, spectrum, embed, euclideanize, tree, tree --linkage, outliers, and a workflow of several steps; some of them
+also on a local cluster of two worker processes. The moment is drawn from the time that the command takes undisturbed
+("time"), or it is just before one of its file operations ("file"), since what is dangerous lies between two of these;
+on the cluster a worker may be killed in place of the client ("worker"). Every third command is killed again while it is being resumed.
 Then it is run with --resume to its end, and must exit with 0. Files are compared by their bytes; JSON results and the
 state file of the workflow without times and versions, as `dasrel.util.results.without_times` says.
 
@@ -86,6 +86,7 @@ CASES = {
     "cluster": f"cluster base.zarr out {RUNS} {KEPT}",
     "cluster over": f"cluster base.zarr old {RUNS} --force",
     "spectrum": f"spectrum base.zarr --picture s.png {KEPT}",
+    "embed": f"embed base.zarr axes {KEPT}",
     "euclideanize": f"euclideanize base.zarr --method ultrametric --out e.npz {KEPT}",
     "tree": "tree base.zarr tree",
     "linkage": f"tree base.zarr links --linkage average --clusters 3 --no-picture {KEPT}",

@@ -67,6 +67,7 @@ from dasrel.io.importing import import_matrix as import_matrix
 from dasrel.io.pairwise import from_blocks as from_blocks, pairwise as pairwise
 from dasrel.options import Policy as Policy, Reading as Reading, Writing as Writing
 from dasrel.report.dendrogram_picture import dendrogram_picture as dendrogram_picture
+from dasrel.report.embedding_figure import embedding_picture as embedding_picture
 from dasrel.report.figures import partition_picture as partition_picture
 from dasrel.report.matrix_image import matrix_image as matrix_image
 from dasrel.report.outlier_figures import density_picture as density_picture

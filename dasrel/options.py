@@ -483,9 +483,20 @@ class EmbedOptions:
     )
     tol: float = _search(1e-3, "Residual of the axes' eigenvalues, relative to them.", above=0, below=1)
     max_scans: int = _max_scans(100)
+    result: str | None = _writing(
+        None, "Colour the picture by the memberships of this result of `dasrel cluster`.", metavar="FOLDER"
+    )
+    labels: str | None = _writing(
+        None, "Colour it by these labels: a CSV file with id,label, one label per line, or .npy.", metavar="FILE"
+    )
+    picture: bool = _writing(True, "Draw the first axes.")
     memory: int | str | None = _search(None, MEMORY, typed=str)
 
     def __post_init__(self) -> None:
+        if self.result is not None and self.labels is not None:
+            raise InputError(
+                "a picture has the colours of a result or of labels, not both", remedy="leave out {labels}"
+            )
         if self.n_axes < 1:
             raise InputError(f"n_axes is at least 1, not {self.n_axes}")
         if self.correction not in (None, "spread"):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from dasrel import __version__
-from dasrel.cli import analysis_commands, matrix_commands, outlier_commands
+from dasrel.cli import analysis_commands, embedding_commands, matrix_commands, outlier_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.options import Force, TimeLimit, command, option
 from dasrel.engine.runtime import Runtime, environment
@@ -153,6 +153,7 @@ COMMANDS = {
     "compare": analysis_commands.compare_command,
     "spectrum": analysis_commands.spectrum_command,
     "euclideanize": analysis_commands.euclideanize_command,
+    "embed": embedding_commands.embed_command,
     "tree": analysis_commands.tree_command,
     "image": analysis_commands.image_command,
     "run": run_command,

@@ -76,6 +76,9 @@ COMMANDS = [
     ("dry-run", "image d.zarr new.png --dry-run"),
     ("dry-run", "export d.zarr dry.npy --format npy --dry-run"),
     ("spectrum", "spectrum d.zarr"),
+    ("dry-run", "embed d.zarr axes --dry-run"),
+    ("embed", "embed d.zarr axes --axes 3 --result warm"),
+    ("embed", "embed d.zarr spread-axes --axes 2 --correction spread --labels warm/labels.csv"),
     ("euclideanize", "euclideanize d.zarr --method log --floor-zeros 0.001 --out log.npz"),
     ("euclideanize", "euclideanize d.zarr --method spread --out spread.npz"),
     ("export", "export d.zarr d.csv --format lsmat --relation plain"),
@@ -105,6 +108,9 @@ FILES = [
     ("outliers-predicted.csv", "odd.csv"),
     ("validity.csv", "indices.csv"),
     ("validity.csv", "all.csv"),
+    ("embed", "axes/result.json"),
+    ("coordinates.csv", "axes/coordinates.csv"),
+    ("eigenvalues.csv", "axes/eigenvalues.csv"),
     ("tree", "tree/result.json"),
     ("edges.csv", "tree/edges.csv"),
     ("vat.csv", "tree/vat.csv"),
@@ -196,7 +202,7 @@ def cell_type(text: str) -> str:
 
 def placed(output: str, key: str, table: Keys) -> tuple[str, str] | None:
     """Find where the table describes a key: with another output, where it refers to one; nowhere in a `map`."""
-    key = re.sub(r"^cluster\d+$", "clusterK", re.sub(r"^label_\d+$", "label_K", key))
+    key = re.sub(r"^(cluster|label_|axis)\d+$", r"\1K", key)
     for end in (k for k, letter in enumerate(key) if letter == "."):
         for kind in table.get((output, key[:end].removesuffix("[]")), ()):
             if kind == "map":

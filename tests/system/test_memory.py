@@ -76,7 +76,8 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.options import EmbedOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.clustering.embedding_job import prepare_embedding
 from dasrel.clustering.agglomerative import prepare_linkage
 from dasrel.clustering.outlier_job import prepare_outliers
 from dasrel.clustering.planning import plan_clustering
@@ -99,6 +100,8 @@ def actions(path, folder):
         memberships = np.random.default_rng(c).dirichlet(np.ones(c), dasrel.open_matrix(path).n_objects)
         np.save(file, memberships if c == 30 else memberships.argmax(axis=1))
     judging = prepare_validity(path, files, ValidityOptions(indices=list(INDICES)))
+    testing = prepare_validity(path, files[:1], ValidityOptions(indices=["silhouette"], permutations=999))
+    axes = prepare_embedding(path, EmbedOptions(max_scans=12, picture=False), folder + "/axes", force=True)
     widths = [w / 10 for w in range(5, 15)]
     options = OutlierOptions(widths, [1.0, 4.0], max_iter=5, picture=False)
     odd = prepare_outliers(path, options, folder + "/o", force=True)
@@ -109,6 +112,8 @@ def actions(path, folder):
         "linkage": (inside.cost, inside.run),
         "linkage past memory": (outside.cost, outside.run),
         "validity": (judging.cost, judging.run),
+        "permutations": (testing.cost, testing.run),
+        "embed": (axes.cost, axes.run),
         "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
         "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
         "spectrum": (
@@ -156,7 +161,7 @@ KEPT_BY_MALLOC = 2 * 2**20
     "what",
     [
         *("cluster", "auto", "spectrum", "euclideanize", "export", "lsmat", "validity", "outliers", "linkage"),
-        "linkage past memory",
+        *("linkage past memory", "permutations", "embed"),
     ],
 )
 def test_no_more_memory_than_predicted(tmp_path, large, what):

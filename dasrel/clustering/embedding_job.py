@@ -1,0 +1,222 @@
+"""Principal coordinates of a store, from options, and their result folder.
+
+coordinates.csv    id, axis1, axis2, ...
+eigenvalues.csv    axis, eigenvalue, residual, share, cumulative_share
+ordination.txt     the same in the format of scikit-bio's OrdinationResults, which QIIME's viewers read
+result.json        options, eigenvalues, scans, times, versions
+embedding.png      the first axes, coloured by labels or memberships
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasrel import __version__
+from dasrel.clustering.model import mode_labels
+from dasrel.clustering.partition_files import positions, read_partition_file
+from dasrel.clustering.validity import of_labels
+from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.errors import DasrelError, DasrelWarning, InputError
+from dasrel.geometry.embedding import Embedding, EmbedJob, prepare_embed
+from dasrel.options import EmbedOptions
+from dasrel.store.matrix import open_matrix
+from dasrel.util import Float, Names, PathLike
+from dasrel.util.files import replacing
+from dasrel.util.limits import Cost, Output
+from dasrel.util.results import check_out, finished_result, result_folder, write_csv
+from dasrel.util.text import count_text, redacted, shown, some
+
+NUMBER_BYTES = 20
+"""Characters of a coordinate in a text file, at most, but for a few."""
+
+
+@dataclass(frozen=True, eq=False)
+class Colours:
+    """What the objects of a picture are coloured by."""
+
+    labels: NDArray[np.intp]
+    """(n,) positions in `names`."""
+    names: tuple[str, ...]
+    memberships: Float | None
+    """(n, names), where they are known."""
+
+
+Draw = Callable[[Embedding, Colours | None, Path], None]
+
+
+def prepare_embedding(
+    store: str,
+    options: EmbedOptions | None = None,
+    out: PathLike | None = None,
+    *,
+    force: bool = False,
+    resume: bool = False,
+) -> EmbeddingJob:
+    """Check options, the store, the labels and the result folder.
+
+    Parameters
+    ----------
+    resume
+        If the result folder holds the result of the same job already, `run` returns it.
+
+    Cost: reads the labels, and no tile.
+    """
+    options = options or EmbedOptions()
+    prepared = prepare_embed(open_matrix(store), options)
+    named = options.result or options.labels
+    colours = None if named is None else _read_colours(named, prepared.given.matrix.ids)
+    finished = None
+    if out is not None and resume:
+        finished = finished_result(out, redacted(_header(store, out, options)))
+    if out is not None and finished is None:
+        check_out(out, force=force)
+    return EmbeddingJob(store, options, prepared, colours, None if out is None else Path(out), force, finished)
+
+
+def _header(store: str, out: PathLike, options: EmbedOptions) -> dict[str, Any]:
+    """Return what identifies a job in its result.json."""
+    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
+    return {"store": store, "matrix": open_matrix(store).identity_digest(), "out": str(out), "requested": requested}
+
+
+def _read_colours(path: str, ids: Names) -> Colours:
+    """Read labels or memberships of the objects with these names; see `partition_files`."""
+    found = read_partition_file(path)
+    values = found.values if found.ids is None else found.values[positions(found.where, found.ids, ids)]
+    if values.ndim not in (1, 2) or len(values) != len(ids):
+        raise InputError(
+            f"{found.where} has labels for {count_text(len(values), 'object')} and the store has {len(ids):,}: give one"
+            " for each, in the order of the store, or a column id"
+        )
+    if values.ndim == 2:
+        U = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(U).all():
+            raise InputError(f"{found.where} has memberships that are not finite numbers")
+        labels = mode_labels(U, None if found.model is None else found.model.modes)
+        return Colours(labels, tuple(str(k) for k in range(U.shape[1])), U)
+    grouping = of_labels(found.where, values)
+    return Colours(grouping.labels.astype(np.intp), grouping.clusters or (), None)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingJob:
+    """Principal coordinates to be computed and written; see `prepare_embedding`."""
+
+    store: str
+    options: EmbedOptions
+    prepared: EmbedJob
+    colours: Colours | None
+    out: Path | None
+    force: bool
+    finished: dict[str, Any] | None = None
+    """The content of result.json where the same job has written its result already."""
+
+    def run(self, *, checkpoint: Checkpoint | None = None, draw: Draw | None = None) -> dict[str, Any]:
+        """Compute the axes, write the result folder, and return the contents of its result.json.
+
+        `draw` draws a picture into the folder.
+
+        Cost: that of `embed`.
+        """
+        assert self.out is not None
+        if self.finished is not None:
+            return self.finished
+        began, matrix = time.perf_counter(), self.prepared.given.matrix
+        with watched(checkpoint, "embed"):
+            found = self.prepared.run(checkpoint)
+            summary = {
+                **redacted(_header(self.store, self.out, self.options)), "kind": matrix.kind, **found.report(),
+                "seconds": round(time.perf_counter() - began, 3),
+                "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
+            }  # fmt: skip
+            with result_folder(self.out, summary, force=self.force) as folder:
+                names = [str(name) for name in matrix.ids]
+                _write_tables(found, names, folder)
+                _write_ordination(found, names, folder / "ordination.txt")
+                if draw is not None:
+                    _draw(draw, found, self.colours, folder)
+        return summary
+
+    def cost(self) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
+        n, axes = self.prepared.given.n_objects, self.prepared.search.highest
+        size = 2 * n * (8 + NUMBER_BYTES * axes) + 200_000 * self.options.picture
+        return self.prepared.cost(() if self.out is None else (Output(str(self.out), size),))
+
+
+def _write_tables(found: Embedding, names: list[str], folder: Path) -> None:
+    rows = zip(names, found.coordinates.tolist(), strict=True)
+    header = ["id", *(f"axis{k + 1}" for k in range(found.n_axes))]
+    write_csv(folder / "coordinates.csv", header, ([name, *row] for name, row in rows))
+    values = zip(
+        range(1, found.n_axes + 1), found.eigenvalues.tolist(), found.residuals.tolist(), found.shares.tolist(),
+        found.shares.cumsum().tolist(), strict=True,
+    )  # fmt: skip
+    write_csv(folder / "eigenvalues.csv", ["axis", "eigenvalue", "residual", "share", "cumulative_share"], values)
+
+
+def _write_ordination(found: Embedding, names: list[str], path: Path) -> None:
+    """Write the text format of scikit-bio, whose readers cut lines at tabs and strip names of blanks."""
+    broken = [name for name in names if not name.isprintable() or name != name.strip()]
+    if broken:
+        problem = (
+            f"ordination.txt is not written: {some([shown(name) for name in broken], total=len(broken))} cannot be"
+        )
+        problem += " names in it, because of tabs, line breaks or blanks at an end"
+        warnings.warn(DasrelWarning(problem), stacklevel=3)
+        return
+
+    def line(values: Iterable[float]) -> str:
+        return "\t".join(map(repr, values)) + "\n"
+
+    k = found.n_axes
+    with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"Eigvals\t{k}\n{line(found.eigenvalues.tolist())}\n")
+        file.write(f"Proportion explained\t{k}\n{line(found.shares.tolist())}\n")
+        file.write(f"Species\t0\t0\n\nSite\t{len(names)}\t{k}\n")
+        file.writelines(f"{name}\t{line(row.tolist())}" for name, row in zip(names, found.coordinates, strict=True))
+        file.write("\nBiplot\t0\t0\n\nSite constraints\t0\t0\n")
+
+
+def _draw(draw: Draw, found: Embedding, colours: Colours | None, folder: Path) -> None:
+    """Draw the picture; one that cannot be drawn is a warning, so that the result is not lost with it."""
+    try:
+        draw(found, colours, folder)
+    except (OSError, DasrelError):
+        raise
+    except Exception as error:
+        reason = shown(error, limit=200) or type(error).__name__
+        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
+
+
+def embedding_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines that print a result."""
+    shares, n_axes = result["shares"], result["n_axes"]
+    listed = " ".join(f"{share:.1%}" for share in shares[:10]) + (" ..." if n_axes > 10 else "")
+    lines = [
+        ("results", shown(result["out"], limit=400)),
+        ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
+        ("axes", f"{n_axes}, {sum(shares):.1%} of the positive eigenvalues"),
+        ("shares", listed),
+    ]
+    if result["spread"]:
+        lines.append(("spread", f"{result['spread']:.6g} added to all pairs; no eigenvalue is negative"))
+    elif result["n_negative"]:
+        least = result["negative_share_least"]
+        text = (
+            f"about {result['negative_share']:.1%} of all eigenvalues by size, at least {least:.1%}: no axis shows it"
+        )
+        lines.append(("negative", text))
+    worst = max(r / v for r, v in zip(result["residuals"], result["eigenvalues"], strict=True))
+    lines.append(("residuals", f"at most {worst:.1g} of the eigenvalue"))
+    suffix = "" if result["converged"] else ", not converged"
+    return [*lines, ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s{suffix}")]
