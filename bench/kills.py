@@ -10,9 +10,9 @@ The commands are import (from .npy, from text, and in place of an earlier store)
 cluster, spectrum, embed, euclideanize, tree, tree --linkage, outliers, and a workflow of several steps; some of them
 also on a local cluster of two worker processes. The moment is drawn from the time that the command takes undisturbed
 ("time"), or it is just before one of its file operations ("file"), since what is dangerous lies between two of these;
-on the cluster a worker may be killed in place of the client ("worker"). Every third command is killed again while it is being resumed.
-Then it is run with --resume to its end, and must exit with 0. Files are compared by their bytes; JSON results and the
-state file of the workflow without times and versions, as `dasrel.util.results.without_times` says.
+on the cluster a worker may be killed in place of the client ("worker"). Every third command is killed again while it is
+being resumed. Then it is run with --resume to its end, and must exit with 0. Files are compared by their bytes; JSON
+results and the state file of the workflow without times and versions, as `dasrel.util.results.without_times` says.
 
 Commands run in forks of this process, which has imported dasrel, so that a kill costs about a second.
 """
