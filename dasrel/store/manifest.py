@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
-from dasrel.store.tile_files import check_regular
+from dasrel.util.files import check_regular
 from dasrel.util.text import shown, some
 from dasrel.vocabulary import KINDS, is_similarity
 

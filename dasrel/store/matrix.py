@@ -28,7 +28,6 @@ from dasrel.store.tile_files import (
     TileFiles,
     _group,
     check_files,
-    check_regular,
     checked_ids,
     checksum_text,
     is_mapped,
@@ -39,7 +38,7 @@ from dasrel.store.tile_files import (
     read_checksums,
 )
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import digest
+from dasrel.util.files import check_regular, digest
 from dasrel.util.html import Html, card
 from dasrel.util.text import count_text, redacted, shown, size_text, some
 from dasrel.vocabulary import KINDS, is_similarity

@@ -44,7 +44,7 @@ from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import crc32c, open_regular, replacing
+from dasrel.util.files import check_regular, crc32c, open_regular, replacing
 from dasrel.util.text import count_text, redacted, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
@@ -431,14 +431,6 @@ def _group(store: Any, mode: Literal["r", "r+"] = "r") -> Any:
 @lru_cache(maxsize=64)
 def _named_group(store: str, mode: Literal["r", "r+"]) -> Any:
     return open_group(store, mode)
-
-
-def check_regular(*paths: str | os.PathLike[str]) -> None:
-    """Raise `StoreError` if a pipe, a device or a folder is in place of a file: opening it might wait for ever."""
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise StoreError(f"{shown(path, limit=400)} is not a regular file", remedy="restore it from a copy")
 
 
 def check_files(store: StoreLike, name: str) -> None:

@@ -503,3 +503,11 @@ def _read_owner(descriptor: int) -> dict[str, Any]:
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}
+
+
+def check_regular(*paths: str | os.PathLike[str]) -> None:
+    """Raise `StoreError` if a pipe, a device or a folder is in place of a file: opening it might wait for ever."""
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise StoreError(f"{shown(path, limit=400)} is not a regular file", remedy="restore it from a copy")
