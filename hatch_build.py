@@ -20,6 +20,7 @@ SOURCES = (
     "label_sums.c",
     "within_sums.c",
     "exponential.c",
+    "proximity.c",
     "row_linkage.c",
     "checks.c",
     "pair_list.c",

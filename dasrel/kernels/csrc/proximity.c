@@ -1,0 +1,42 @@
+/* Products of Gaussian kernels K with proximity matrices P of fuzzy partitions, p_kl = sum_i min(u_ik, u_il).
+
+   P is computed block by block and never written: ROWS rows by CHUNK columns of it stay in the first cache, for all
+   partitions, together with the same block of the kernels of all widths.
+
+        memberships            block of P, for each partition         products, in double
+        rows   columns         +---------+                            +---------+ width 0
+        u_ik   u_il       ->   | min-sum |   x  block of each K   ->  | += dot  |
+                               +---------+                            +---------+ ...  a column for each partition
+
+   A membership of the columns is loaded once for ROWS minima, and a block of K once for four partitions. Sums over a
+   block are in the panel's precision, LANES of them side by side, all others in double. The order of all sums follows
+   from the shape alone. */
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "vectors.h"
+
+#if HAVE_VECTORS
+
+#define ROWS 4
+#define CHUNK 64    /* columns of a block */
+#define BLOCK (ROWS * CHUNK)
+#define TOGETHER 4  /* partitions that are multiplied with the same numbers of two kernels, while those are loaded */
+#define FLUSH 64    /* blocks whose column sums are added before they go to double */
+#define CACHE_LINE 64
+
+#define REAL float
+#define LANES (VECTOR_BYTES / 4)
+#define NAME(x) x##_f32
+#include "proximity.h"
+#undef REAL
+#undef LANES
+#undef NAME
+
+#define REAL double
+#define LANES (VECTOR_BYTES / 8)
+#define NAME(x) x##_f64
+#include "proximity.h"
+
+#endif
