@@ -1,8 +1,8 @@
 """Products of kernels with proximity matrices of fuzzy partitions, on a panel: <K, P>, <K, K>, <P, P>, sums of K.
 
 P has p_kl = sum_i min(u_ik, u_il) (Q09 3). The compiled kernel (`proximity.c`) makes it in blocks that stay in the
-cache, for all partitions, and multiplies them with the kernels of all widths: P is never written. Without the library
-NumPy makes it panel by panel. The rate of the min-sum is measured in `bench/structure.py`.
+cache, for all partitions, and multiplies them with the kernels of all widths; Gaussian kernels of float32 numbers are
+made there, too. Neither P nor K is written. Without the library NumPy makes them panel by panel. The rate of the min-sum is measured in `bench/structure.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from dasrel import kernels
 from dasrel.kernels import LONG, POINTER
+from dasrel.kernels.exponential import exponential
 from dasrel.util import Array, Float
 
 
@@ -48,6 +49,19 @@ class InnerProducts:
         return self.products, self.squares, self.own
 
 
+@dataclass(frozen=True)
+class Gaussians:
+    """Kernels exp(-x / (2 w^2)) of numbers x for several widths w; exp(-x^2 / (2 w^2)) if `squared`."""
+
+    widths: tuple[float, ...]
+    squared: bool
+
+    @property
+    def factors(self) -> Float:
+        """What x is multiplied by, (W,)."""
+        return np.array([-1 / (2 * w * w) for w in self.widths])
+
+
 def add_inner_products(
     panels: Array,
     rows: Array,
@@ -56,13 +70,15 @@ def add_inner_products(
     sums: InnerProducts,
     row_sums: Float,
     column_sums: Float | None,
+    gaussians: Gaussians | None = None,
 ) -> None:
     """Add the inner products of a panel of each kernel with the same panel of each P, and the panels' own sums.
 
     Parameters
     ----------
     panels
-        (W, height, width): the kernels between objects of the rows and objects of the columns.
+        (W, height, width): the kernels between objects of the rows and objects of the columns. With `gaussians`
+        (1, height, width): the numbers that they are made of.
     rows, columns
         Memberships of these objects, (clusters, height) and (clusters, width), in the type of the panels; those of
         partition p are from first[p] to below first[p + 1].
@@ -71,7 +87,12 @@ def add_inner_products(
 
     Cost: one minimum and one addition for each number of the panel and each cluster; see `scratch_memory`.
     """
-    if _add_native(panels, rows, columns, first, sums, row_sums, column_sums):
+    if gaussians is not None and not can_make_gaussians(panels.dtype):
+        made = np.empty((len(gaussians.widths), *panels.shape[1:]), panels.dtype)
+        for panel, factor in zip(made, gaussians.factors.tolist(), strict=True):
+            exponential(panels[0], factor, panel, squared=gaussians.squared)
+        panels, gaussians = made, None
+    if _add_native(panels, rows, columns, first, sums, row_sums, column_sums, gaussians):
         return
     row_sums += panels.sum(axis=2, dtype=np.float64)
     if column_sums is not None:
@@ -82,6 +103,11 @@ def add_inner_products(
         P = proximity(rows[begin:end], columns[begin:end]).astype(np.float64).ravel()
         sums.own[p] += P @ P
         sums.products[:, p] += wide @ P
+
+
+def can_make_gaussians(dtype: Any) -> bool:
+    """Tell whether the compiled kernel makes Gaussian kernels of numbers of this type by itself."""
+    return _native() is not None and dtype == np.float32
 
 
 def proximity(rows: Array, columns: Array) -> Array:
@@ -108,11 +134,16 @@ def proximity_sums(memberships: Array) -> Float:
     return total
 
 
-def scratch_memory(widths: int, partitions: int, clusters: int, rows: int, columns: int, itemsize: int) -> int:
-    """Return the bytes that one call takes for panels of this size; see `proximity.c`."""
+def scratch_memory(
+    widths: int, partitions: int, clusters: int, shape: tuple[int, int], dtype: np.dtype[Any], *, gaussians: bool
+) -> int:
+    """Return the bytes that one call takes for panels of this shape; see `proximity.c`."""
+    rows, columns = shape
+    made = 0 if not gaussians or can_make_gaussians(dtype) else widths * rows * columns * dtype.itemsize
     if _native() is not None:
-        return (clusters * 68 + (partitions + 3 + widths) * 256 + widths * 64) * itemsize + 64
-    return rows * columns * (2 * itemsize + 8 * (2 + widths))
+        lanes = widths * (partitions + 4 + rows) + partitions
+        return made + (clusters * 68 + (partitions + 3 + widths) * 256 + widths * 64) * dtype.itemsize + 64 * lanes
+    return made + rows * columns * (2 * dtype.itemsize + 8 * (2 + widths))
 
 
 _FUNCTIONS = {np.dtype(np.float32): "dasrel_alignment_f32", np.dtype(np.float64): "dasrel_alignment_f64"}
@@ -126,8 +157,8 @@ def _native() -> Any | None:
         return None
     for name in _FUNCTIONS.values():
         kernels.typed(
-            library, name, ctypes.c_int, POINTER, *(LONG,) * 5, *(POINTER, LONG) * 2, POINTER, LONG, *(POINTER,) * 3,
-            *(POINTER, LONG) * 2,
+            library, name, ctypes.c_int, POINTER, *(LONG,) * 5, POINTER, ctypes.c_int, *(POINTER, LONG) * 3,
+            *(POINTER,) * 3, *(POINTER, LONG) * 2,
         )  # fmt: skip
     return library
 
@@ -140,6 +171,7 @@ def _add_native(
     sums: InnerProducts,
     row_sums: Float,
     column_sums: Float | None,
+    gaussians: Gaussians | None,
 ) -> bool:
     library, name, size = _native(), _FUNCTIONS.get(panels.dtype), panels.itemsize
     flat = [rows, columns, row_sums, *([] if column_sums is None else [column_sums])]
@@ -147,8 +179,12 @@ def _add_native(
     if library is None or name is None or not regular or not all(one.flags.c_contiguous for one in sums.arrays):
         return False
     bounds = np.array(first, dtype=np.int64)
+    factors = None if gaussians is None else gaussians.factors.astype(np.float32)
+    widths = len(panels) if factors is None else len(factors)
     done = getattr(library, name)(
-        panels.ctypes.data, panels.strides[0] // size, panels.strides[1] // size, *panels.shape,
+        panels.ctypes.data, panels.strides[0] // size if factors is None else 0, panels.strides[1] // size,
+        widths, *panels.shape[1:], None if factors is None else factors.ctypes.data,
+        gaussians is not None and gaussians.squared,
         rows.ctypes.data, rows.strides[0] // size, columns.ctypes.data, columns.strides[0] // size,
         bounds.ctypes.data, len(bounds) - 1, *(one.ctypes.data for one in sums.arrays),
         row_sums.ctypes.data, row_sums.strides[0] // 8,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dasrel.kernels import proximity
-from dasrel.kernels.proximity import InnerProducts, add_inner_products, proximity_sums
+from dasrel.kernels.proximity import Gaussians, InnerProducts, add_inner_products, proximity_sums
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -64,6 +64,27 @@ def test_sums_are_added_to_what_is_there():
         np.testing.assert_array_equal(2 * a, b)
     once.add(twice, 0.5)
     np.testing.assert_array_equal(once.products, twice.products)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("squared", [True, False])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 66), (8, 128)])
+def test_gaussian_kernels_are_made_of_the_panel(rows, columns, squared, dtype):
+    rng = np.random.default_rng(3)
+    x, widths = rng.random((rows, columns)).astype(dtype), (0.2, 0.7, 3.0)
+    U, V = (rng.random((4, k)).astype(dtype) for k in (rows, columns))
+    found, down, across = InnerProducts.zeros(3, 2), np.zeros((3, rows)), np.zeros((3, columns))
+    add_inner_products(x[None], U, V, [0, 1, 4], found, down, across, Gaussians(widths, squared))
+    D = x.astype(np.float64) ** (2 if squared else 1)
+    K = np.array([np.exp(-D / (2 * w**2)) for w in widths])
+    rtol = 1e-13 if dtype == "float64" else 2e-6
+    for p, span in enumerate((slice(0, 1), slice(1, 4))):
+        P = min_sum(U[span].astype(np.float64), V[span].astype(np.float64))
+        np.testing.assert_allclose(found.products[:, p], (K * P).sum(axis=(1, 2)), rtol=rtol)
+    np.testing.assert_allclose(found.squares, (K * K).sum(axis=(1, 2)), rtol=rtol)
+    np.testing.assert_allclose(down, K.sum(axis=2), rtol=rtol)
+    np.testing.assert_allclose(across, K.sum(axis=1), rtol=rtol)
 
 
 def test_row_sums_of_a_proximity_matrix_need_no_matrix():

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "vectors.h"
+#include "exponential.h"
 
 #if HAVE_VECTORS
 
@@ -23,8 +23,23 @@
 #define CHUNK 64    /* columns of a block */
 #define BLOCK (ROWS * CHUNK)
 #define TOGETHER 4  /* partitions that are multiplied with the same numbers of two kernels, while those are loaded */
+#define SMALLEST -34.5f /* kernels below 1e-15 are 0: squares of smaller ones are subnormal, and slow */
 #define FLUSH 64    /* blocks whose column sums are added before they go to double */
-#define CACHE_LINE 64
+
+/* A kernel that is made of the numbers x of a panel: exp(factor * x), or of their squares. */
+typedef struct {
+    float factor;
+    int wanted, squared; /* not wanted: the panel is the kernel */
+} gaussian_t;
+
+INLINE lanes_t seen_f32(lanes_t x, const gaussian_t *gaussian)
+{
+    if (!gaussian->wanted) return x;
+    if (gaussian->squared) x *= x;
+    return exponential(x * gaussian->factor, SMALLEST);
+}
+
+#define seen_f64(x, gaussian) ((void)(gaussian), (x)) /* doubles are given as kernels */
 
 #define REAL float
 #define LANES (VECTOR_BYTES / 4)
