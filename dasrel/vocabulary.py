@@ -50,6 +50,9 @@ LINKAGES = {
 }  # fmt: skip
 """The linkages of agglomerative clustering, with what the dissimilarity of two clusters is."""
 
+SEARCHES = ("grid", "evolution")
+"""How the number of clusters and the width of a kernel are searched."""
+
 ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 """The orders of the objects in an image."""
 
@@ -106,6 +109,7 @@ if TYPE_CHECKING:
     OrderName = str
     LinkageName = str
     IndexName = str
+    SearchName = str
 else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
     RuleName = Literal[RULES]
@@ -114,6 +118,7 @@ else:  # a type checker cannot read these; Typer and pydantic can
     OrderName = Literal[ORDERS]
     LinkageName = Literal[tuple(LINKAGES)]
     IndexName = Literal[tuple(INDICES)]
+    SearchName = Literal[SEARCHES]
 
 
 def is_similarity(kind: str) -> bool:
