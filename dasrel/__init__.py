@@ -10,7 +10,7 @@ serves every run and every parameter value at once.
     Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM;
                      stability (of halves), density_picture
     Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions);
-                     permanova (do groups differ?)
+                     permanova (do groups differ?), align (how many clusters, and which width of a kernel?)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           embed (principal coordinates; PCoA), minimum_spanning_tree, ultrametric, matrix_image,
                      partition_picture, dendrogram_picture, embedding_picture

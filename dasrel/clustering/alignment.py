@@ -63,9 +63,7 @@ class Evolution:
         for name, least in (("population", 5), ("generations", 1), ("random_state", 0)):
             value = as_number(getattr(self, name))
             if not (value >= least and value % 1 == 0):
-                raise InputError(
-                    f"{name} is {shown(getattr(self, name))}: give a whole number of at least {least}"
-                )
+                raise InputError(f"{name} is {shown(getattr(self, name))}: give a whole number of at least {least}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +201,6 @@ def prepare_alignment(
     """Check the arguments of `align` against the matrix. Cost: no tile is read."""
     relation = as_dissimilarity(matrix, kind)
     n, source = relation.n_objects, relation.matrix
-    if n < 2:
-        raise InputError(f"there is {count_text(n, 'object')}: an alignment needs at least two")
     if isinstance(search, str) and search not in SEARCHES:
         raise InputError(f"no search {shown(search)!r}; {did_you_mean(search, SEARCHES)}")
     if not isinstance(search, (str, Evolution)):
@@ -221,9 +217,9 @@ def prepare_alignment(
         if n_clusters is not None:
             raise InputError("runs have their numbers of clusters: leave n_clusters out")
         runs = list(rule)
-        if any(isinstance(run, Run) and run.n_clusters < 2 for run in runs):
-            raise InputError("a partition into one cluster is aligned with any wide kernel: give at least 2 clusters")
     runs = checked_runs(runs, n, source.ids, source.diagonal)
+    if any(run.n_clusters < 2 for run in runs):
+        raise InputError("a partition into one cluster is aligned with any wide kernel: give at least 2 clusters")
     if relation.largest() == 0:
         raise InputError("all objects are equal: there is no structure to align with")
     return PreparedAlignment(relation, runs, widths, evolution, memory)
@@ -366,7 +362,7 @@ def _best(values: Float, sound: NDArray[np.bool_]) -> tuple[int, int]:
     return int(i), int(j)
 
 
-def _around(ladder: Float, peaks: Sequence[int]) -> list[Width]:
+def _around(ladder: Float, peaks: Sequence[int]) -> list[float]:
     """Return widths between those beside each peak of a ladder; below its first one, but not above its last."""
     step = ladder[1] / ladder[0]
     powers = np.arange(1, FINER + 1) / (FINER + 1)
@@ -406,7 +402,8 @@ class _Tried:
         every = np.array([w for widths, _ in self._done for w in widths], dtype=np.float64)
         seen = Surface.joined([found for _, found in self._done])
         widths, first = np.unique(every, return_index=True)
-        return widths.tolist(), Surface(*(one[:, first] for one in (seen.alignment, seen.centred, seen.densities)))
+        listed: list[Width] = list(widths.tolist())
+        return listed, Surface(*(one[:, first] for one in (seen.alignment, seen.centred, seen.densities)))
 
     def packed(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
@@ -434,7 +431,7 @@ def _evolve(
     The variables are the position among the partitions that may be chosen, a whole number, and the logarithm of the
     width.
     """
-    from scipy.optimize import differential_evolution
+    from scipy.optimize import Bounds, differential_evolution
 
     rows = np.flatnonzero(sound) if sound.any() else np.arange(len(sound))
     generation = 0
@@ -442,19 +439,23 @@ def _evolve(
     def energies(x: Float) -> Float:
         nonlocal generation
         generation += 1
-        widths = np.exp(x[-1])
+        widths = np.clip(np.exp(x[-1]), *bounds)
         found = evaluate(widths.tolist(), f"generation {generation} of at most {evolution.generations + 1}")
-        at = rows[np.rint(x[0]).astype(np.intp)] if len(rows) > 1 else rows[[0] * len(widths)]
+        at = rows[np.rint(x[0]).astype(np.intp)] if several else rows[[0] * len(widths)]
         values: Float = -found.alignment[at, np.arange(len(widths))]
         return values
 
-    low, high = np.log(bounds)
-    of_rows = [(0, len(rows) - 1)] if len(rows) > 1 else []
-    variables = len(of_rows) + 1
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="differential_evolution: ", category=UserWarning)
-        differential_evolution(
-            energies, [*of_rows, (float(low), float(high))], maxiter=evolution.generations,
-            popsize=max(1, -(-evolution.population // variables)), integrality=[True] * len(of_rows) + [False],
-            vectorized=True, updating="deferred", polish=False, seed=evolution.random_state,
-        )  # fmt: skip
+    least, most = np.log(bounds).tolist()
+    several = len(rows) > 1
+    search: Any = differential_evolution  # its types do not know of vectorised functions
+    search(
+        energies,
+        Bounds([0.0] * several + [least], [len(rows) - 1.0] * several + [most]),
+        integrality=[True] * several + [False],
+        maxiter=evolution.generations,
+        popsize=-(-evolution.population // (1 + several)),
+        vectorized=True,
+        updating="deferred",
+        polish=False,
+        seed=evolution.random_state,
+    )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def surface(
     source: Any = relation.matrix
     stacked = np.concatenate(memberships, dtype=source.layout.dtype, casting="same_kind")
     first = np.concatenate([[0], np.cumsum([len(U) for U in memberships])]).tolist()
-    sums = np.array([proximity_sums(stacked[a:b]) for a, b in zip(first, first[1:], strict=False)])
+    sums = np.array([proximity_sums(stacked[a:b]) for a, b in pairwise(first)])
     found = []
     for some in batches(relation, first, widths, memory=memory):
         consumer = alignment_consumer(relation, stacked, first, some)
@@ -147,7 +148,9 @@ class _Kernels:
         views = tuple(None if w is None else kernel_view(relation, w).view for w in widths)
         plain = not (relation.view.steps or relation.beta or is_similarity(relation.matrix.kind))
         given = tuple(float(w) for w in widths if w is not None)
-        gaussians = Gaussians(given, relation.matrix.kind == "distance") if plain and len(given) == len(widths) else None
+        gaussians = (
+            Gaussians(given, relation.matrix.kind == "distance") if plain and len(given) == len(widths) else None
+        )
         return _Kernels(views, gaussians)
 
     def height(self, side: int, itemsize: int) -> int:
@@ -244,9 +247,7 @@ class _AlignmentKernel:
 
     def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Share, _Share]) -> Any:
         W = len(self.kernels.views)
-        sums = {
-            strip: np.zeros((W, share.memberships.shape[1])) for strip, share in zip(group, shares, strict=True)
-        }
+        sums = {strip: np.zeros((W, share.memberships.shape[1])) for strip, share in zip(group, shares, strict=True)}
         return plan, group, shares, sums, InnerProducts.zeros(W, len(self.first) - 1)
 
     def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:

@@ -2,7 +2,8 @@
 
 P has p_kl = sum_i min(u_ik, u_il) (Q09 3). The compiled kernel (`proximity.c`) makes it in blocks that stay in the
 cache, for all partitions, and multiplies them with the kernels of all widths; Gaussian kernels of float32 numbers are
-made there, too. Neither P nor K is written. Without the library NumPy makes them panel by panel. The rate of the min-sum is measured in `bench/structure.py`.
+made there, too. Neither P nor K is written. Without the library NumPy makes them panel by panel. The rate of the
+min-sum is measured in `bench/structure.py`.
 """
 
 from __future__ import annotations

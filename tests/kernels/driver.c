@@ -415,6 +415,62 @@ static void exponentials(void)
         }
 }
 
+/* Inner products of kernels with proximity matrices, in both precisions; Gaussian kernels in float32 only. */
+
+#define ALIGNMENTS(REAL, SUFFIX, TOLERANCE)                                                                           \
+    int dasrel_alignment_##SUFFIX(const REAL *, long, long, long, long, long, const float *, int, const REAL *, long, \
+                                  const REAL *, long, const int64_t *, long, double *, double *, double *, double *,  \
+                                  long, double *, long);                                                              \
+    static void alignments_##SUFFIX(int gaussian)                                                                     \
+    {                                                                                                                 \
+        enum { WIDTHS = 3, PARTITIONS = 5 };                                                                          \
+        const int64_t first[PARTITIONS + 1] = {0, 1, 3, 3 + 4, 7 + 2, 9 + 6};                                         \
+        const float factors[WIDTHS] = {-0.5f, -3, -40};                                                               \
+        const long shapes[][2] = {{1, 1}, {3, 63}, {4, 64}, {5, 65}, {9, 200}, {270, 3}};                             \
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {                                                 \
+            const long rows = shapes[s][0], columns = shapes[s][1], all = first[PARTITIONS];                          \
+            const long given = gaussian ? 1 : WIDTHS;                                                                 \
+            REAL *K = block((size_t)(given * rows * columns) * sizeof(REAL));                                         \
+            REAL *U = block((size_t)(all * rows) * sizeof(REAL)), *V = block((size_t)(all * columns) * sizeof(REAL)); \
+            double *down = calloc((size_t)(WIDTHS * rows), 8), *across = calloc((size_t)(WIDTHS * columns), 8);       \
+            double dots[WIDTHS * PARTITIONS] = {0}, squares[WIDTHS] = {0}, own[PARTITIONS] = {0};                     \
+            for (long k = 0; k < given * rows * columns; k++) K[k] = (REAL)fabs(random_number());                     \
+            for (long k = 0; k < all * rows; k++) U[k] = (REAL)fabs(random_number());                                 \
+            for (long k = 0; k < all * columns; k++) V[k] = (REAL)fabs(random_number());                              \
+            CHECK(dasrel_alignment_##SUFFIX(K, gaussian ? 0 : rows * columns, columns, WIDTHS, rows, columns,         \
+                                            gaussian ? factors : 0, 1, U, rows, V, columns, first, PARTITIONS, dots,  \
+                                            squares, own, down, rows, across, columns), "no memory");                 \
+            double exact[WIDTHS * PARTITIONS] = {0}, of_K[WIDTHS] = {0}, of_P[PARTITIONS] = {0};                      \
+            for (long i = 0; i < rows; i++)                                                                           \
+                for (long j = 0; j < columns; j++) {                                                                  \
+                    double P[PARTITIONS] = {0};                                                                       \
+                    for (int p = 0; p < PARTITIONS; p++) {                                                            \
+                        for (int64_t c = first[p]; c < first[p + 1]; c++)                                             \
+                            P[p] += fmin((double)U[c * rows + i], (double)V[c * columns + j]);                        \
+                        of_P[p] += P[p] * P[p];                                                                       \
+                    }                                                                                                 \
+                    for (int w = 0; w < WIDTHS; w++) {                                                                \
+                        const double x = (double)K[(gaussian ? 0 : w * rows * columns) + i * columns + j];            \
+                        const double k = gaussian ? exp((double)factors[w] * x * x) : x;                              \
+                        of_K[w] += k * k;                                                                             \
+                        down[w * rows + i] -= k;                                                                      \
+                        across[w * columns + j] -= k;                                                                 \
+                        for (int p = 0; p < PARTITIONS; p++) exact[w * PARTITIONS + p] += k * P[p];                   \
+                    }                                                                                                 \
+                }                                                                                                     \
+            for (int k = 0; k < WIDTHS * PARTITIONS; k++)                                                             \
+                CHECK(fabs(dots[k] - exact[k]) <= TOLERANCE * exact[k], "product %d of %ld x %ld", k, rows, columns); \
+            for (int w = 0; w < WIDTHS; w++) CHECK(fabs(squares[w] - of_K[w]) <= TOLERANCE * of_K[w], "width %d", w); \
+            for (int p = 0; p < PARTITIONS; p++) CHECK(fabs(own[p] - of_P[p]) <= TOLERANCE * of_P[p], "<P, P> %d", p);\
+            for (long k = 0; k < WIDTHS * rows; k++) CHECK(fabs(down[k]) <= TOLERANCE * columns, "row %ld", k);       \
+            for (long k = 0; k < WIDTHS * columns; k++) CHECK(fabs(across[k]) <= TOLERANCE * rows, "column %ld", k);  \
+            free(K), free(U), free(V), free(down), free(across);                                                      \
+        }                                                                                                             \
+    }
+
+ALIGNMENTS(float, f32, 3e-6)
+ALIGNMENTS(double, f64, 1e-13)
+
 /* Rows of clusters, in both precisions. Objects are single but for slot 1, which slot 4 was merged into; now slot 5 is
    merged into slot 2. Row 0 has seen neither merge, rows 2 and 5, which become one, the first. */
 
@@ -492,6 +548,9 @@ int main(void)
         vectors_f32();
         vectors_f64();
         exponentials();
+        alignments_f32(0);
+        alignments_f32(1);
+        alignments_f64(0);
         rows_f32();
         rows_f64();
     }
