@@ -1,7 +1,7 @@
 """Option groups: each declared once, for Python, the command line and workflow files.
 
 A group is a frozen dataclass. Python uses it as it is, or its fields are the keywords of a function. The decorator
-`dasrel.cli.options.command` makes a command-line option of each field, and `dasrel.workflow.schema.with_options` makes
+`dasrel.cli.options.command` makes a command-line option of each field, and `dasrel.workflow.tables.with_options` makes
 a key of a TOML table of it. What both need beyond the type and the default of a field is in its metadata: an `Option`.
 
 `Runtime` and `Checkpoint`, which do more than hold values, are declared with the same metadata in `dasrel.engine`.
@@ -47,6 +47,7 @@ from dasrel.vocabulary import (
     MethodName,
     OrderName,
     RuleName,
+    SearchName,
     is_similarity,
     linkage_fault,
 )
@@ -444,6 +445,38 @@ class OutlierOptions:
             raise InputError("features are for clusters only", remedy="ask for clusters, or leave out {features}")
 
 
+@dataclass(frozen=True)
+class AlignOptions:
+    """How to find the number of clusters and the width of a kernel that agree best."""
+
+    n_clusters: list[int] | None = _run(
+        None, "Numbers of clusters; 2-10 if not given, and no more than half of the objects.", name="clusters",
+        metavar="C", least=2,
+    )  # fmt: skip
+    width: list[Literal["auto", "none"] | float] = _run(
+        ["auto"], "Widths of the Gaussian kernel; none takes the matrix itself as a kernel.", metavar="W", above=0
+    )
+    search: SearchName = _run("grid", "A grid of widths, refined around the best, or an evolution of populations.")
+    population: int = _run(50, "Widths of a population of the evolution.", metavar="N", least=5)
+    generations: int = _run(65, "Maximum number of generations of the evolution; a scan each.", metavar="N", least=1)
+    rule: RuleName = _run("fcm1", f"Rule of the partitions: one of {', '.join(RULES)}.")
+    fuzzifier: float | None = _run(None, "Fuzzifier m of fcm1, auto if not given, or of pcm1.", metavar="M", above=1)
+    n_init: int = _run(5, "Runs of each number of clusters, from different starting points.", metavar="N", least=1)
+    random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
+    max_iter: int = _run(300, "Maximum number of iterations.", least=1)
+    on_negative: Literal["error", "heal"] = _run(
+        "heal", "If a squared distance to a centre is negative: stop, or heal (add a constant to the matrix)."
+    )
+    picture: bool = _run(True, "Draw the alignments, and the kernel in the order of the clusters.")
+    memory: int | str | None = _run(None, MEMORY, typed=str)
+
+    def __post_init__(self) -> None:
+        if self.fuzzifier is not None and self.rule not in TAKES["fuzzifier"]:
+            raise InputError(f"fuzzifier is for {' and '.join(TAKES['fuzzifier'])}, not {self.rule}")
+        if len(self.width) > 1 and any(isinstance(one, str) for one in self.width):
+            raise InputError("auto and none stand alone: give one of them as the width, or numbers")
+
+
 # ------------------------------------------------------------------------------------------- options of one operation
 
 
@@ -607,8 +640,8 @@ class ExportOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, OutlierOptions, PairwiseOptions, SpectrumOptions, EmbedOptions, EuclideanizeOptions,
-    TreeOptions, ValidityOptions, ImageOptions, ExportOptions,
+    RunOptions, ClusterOptions, OutlierOptions, AlignOptions, PairwiseOptions, SpectrumOptions, EmbedOptions,
+    EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions, ExportOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from dasrel import __version__
-from dasrel.cli import analysis_commands, embedding_commands, matrix_commands, outlier_commands
+from dasrel.cli import alignment_commands, analysis_commands, embedding_commands, matrix_commands, outlier_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.options import Force, TimeLimit, command, option
 from dasrel.engine.runtime import Runtime, environment
@@ -147,6 +147,7 @@ COMMANDS = {
     "export": matrix_commands.export_command,
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
+    "align": alignment_commands.align_command,
     "outliers": outlier_commands.outliers_command,
     "predict": analysis_commands.predict_command,
     "validity": analysis_commands.validity_command,

@@ -34,7 +34,7 @@ from dasrel.clustering.typicality import as_number
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer, watched
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.util import Float, progress
+from dasrel.util import Float, limits, progress
 from dasrel.util.text import count_text, did_you_mean, shown, some
 from dasrel.vocabulary import RULES, SEARCHES, is_similarity
 
@@ -212,7 +212,7 @@ def prepare_alignment(
     if isinstance(rule, str):
         if rule not in RULES:
             raise InputError(f"no rule {shown(rule)!r}; {did_you_mean(rule, RULES)}")
-        runs = grid(rule, _checked_numbers(n_clusters, n), n_init=N_INIT, on_negative="heal")
+        runs = grid(rule, numbers_of_clusters(n_clusters, n), n_init=N_INIT, on_negative="heal")
     else:
         if n_clusters is not None:
             raise InputError("runs have their numbers of clusters: leave n_clusters out")
@@ -225,8 +225,8 @@ def prepare_alignment(
     return PreparedAlignment(relation, runs, widths, evolution, memory)
 
 
-def _checked_numbers(n_clusters: Any, n: int) -> list[int]:
-    """Return the numbers of clusters, increasing."""
+def numbers_of_clusters(n_clusters: Any, n: int) -> list[int]:
+    """Return the numbers of clusters to try for n objects, increasing; by default up to `MOST_CLUSTERS`."""
     if n_clusters is None:
         return list(range(2, min(MOST_CLUSTERS, max(2, n // 2)) + 1))
     several = [n_clusters] if np.ndim(n_clusters) == 0 else list(n_clusters)
@@ -289,6 +289,23 @@ class PreparedAlignment:
         numbers = [key[1] for key in dict.fromkeys(run.setting for run in self.runs)]
         return [0, *np.cumsum(numbers).tolist()]
 
+    @property
+    def held(self) -> int:
+        """Bytes of the partitions, which are held while alignments are computed."""
+        return 24 * self.relation.n_objects * self.clusters[-1]
+
+    @property
+    def room(self) -> int:
+        """Bytes that are left beside them."""
+        return max(1, limits.memory_limit(self.memory) - self.held)
+
+    @property
+    def widths_at_once(self) -> int:
+        """The most widths that share a scan, if memory allows it."""
+        if self.evolution is not None:
+            return self.evolution.population + 1
+        return max(WIDTHS, 4 * FINER) if self.widths is None else len(self.widths)
+
     def run(self, checkpoint: Checkpoint | None = None) -> Alignment:
         """Cluster, search, and return the alignments; see `align`."""
         relation = self.relation
@@ -327,7 +344,7 @@ class PreparedAlignment:
         def evaluate(widths: Sequence[Width], note: str) -> Surface:
             def compute() -> Surface:
                 progress.current().say(note)
-                return surface(relation, memberships, widths, memory=self.memory)
+                return surface(relation, memberships, widths, memory=self.room)
 
             return tried.next(widths, compute, lambda: keep.step(COMMAND, tried.packed))
 

@@ -104,7 +104,7 @@ def write_clustering(
         for k, (name, partition) in enumerate(zip(names, found.partitions, strict=True)):
             (temporary / name).mkdir(exist_ok=True)
             silhouettes = found.quality.silhouettes[k] if found.quality and found.quality.silhouettes else None
-            _save_partition(partition, temporary / name, silhouettes, border)
+            save_partition(partition, temporary / name, silhouettes, border)
         if len(names) > 1:
             _link_files(temporary / names[found.recommended(choose)], temporary / "best")
         if found.quality is not None:
@@ -251,7 +251,8 @@ def _summary(found: Clustering, names: Sequence[str], choose: str, border: float
     }
 
 
-def _save_partition(partition: Partition, folder: Path, silhouettes: Array | None, border: float) -> None:
+def save_partition(partition: Partition, folder: Path, silhouettes: Array | None, border: float) -> None:
+    """Write labels.csv, memberships.npy and model.npz of a partition."""
     U = partition.memberships
     labels = partition.labels
     largest = U.max(axis=1)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from dasrel.engine.scan import Consumer, Plan
-from dasrel.kernels.products import panel_rows, panels
+from dasrel.kernels.products import View, panel_rows, panels
 from dasrel.kernels.spanning_forest import mirrored, seen_as_dissimilarity
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float
 
 
-def means_consumer(source: TileSource, pixel: Array) -> Consumer:
-    """Return the consumer of the means over groups of objects, given the group of each; its result is g x g."""
+def means_consumer(source: TileSource, pixel: Array, view: View | Literal["stored"] | None = None) -> Consumer:
+    """Return the consumer of the means over groups of objects, given the group of each; its result is g x g.
+
+    Parameters
+    ----------
+    view
+        Makes the values from the stored ones; "stored" takes them as they are. By default they are dissimilarities, as
+        in a `Tree`.
+    """
     layout, diagonal = source.layout, source.diagonal
     sizes = np.bincount(pixel)
     side = sizes.size
@@ -29,10 +36,10 @@ def means_consumer(source: TileSource, pixel: Array) -> Consumer:
         return result
 
     image = side * side * 8
-    tile = 0 if diagonal is None else layout.tile_bytes
-    # The image, another while two are added, a band of rows in order; a diagonal tile is copied.
+    tile = 0 if diagonal is None and view is None else layout.tile_bytes
+    # The image, another while two are added, a band of rows in order; a diagonal tile is copied, and one that is seen.
     task = 2 * image + 3 * 8 * 2**20 + layout.tile_bytes + tile
-    kernel = _ImageKernel(source.kind, side)
+    kernel = _ImageKernel(source.kind, side, view)
     return Consumer(kernel, finish, share, part_bytes=image, task_memory=task, fixed_memory=4 * image)
 
 
@@ -53,6 +60,7 @@ class _ImageKernel:
 
     kind: str
     side: int
+    view: View | Literal["stored"] | None
 
     def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Share, _Share]) -> Any:
         return plan, shares, np.zeros((self.side, self.side))
@@ -60,12 +68,16 @@ class _ImageKernel:
     def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
         plan, (of_rows, of_columns), sums = partial
         rows, columns = plan.inside(i), plan.inside(j)
-        values = seen_as_dissimilarity(
-            tile, self.kind,
-            None if of_rows.itself is None else of_rows.itself[rows],
-            None if of_columns.itself is None else of_columns.itself[columns],
-        )  # fmt: skip
-        values = mirrored(values) if i == j else values
+        own = None if of_rows.itself is None else of_rows.itself[rows]
+        other = None if of_columns.itself is None else of_columns.itself[columns]
+        if self.view is None:
+            values = seen_as_dissimilarity(tile, self.kind, own, other)
+        elif isinstance(self.view, str):
+            values = tile
+        else:
+            offset = 0 if i == j else None
+            values = self.view.apply(tile, np.empty_like(tile), offset=offset, row_self=own, column_self=other)
+        values = mirrored(values) if i == j and self.view is None else values
         # A diagonal tile has each pair twice, and adding the transpose doubles it.
         _bin(values, of_rows.pixels[rows], of_columns.pixels[columns], sums, 0.5 if i == j else 1.0)
         return partial

@@ -206,6 +206,20 @@ def _cluster(job: Job) -> Summary:
     }
 
 
+def _align(job: Job) -> Summary:
+    from dasrel.clustering.alignment_job import prepare_align
+    from dasrel.options import AlignOptions
+    from dasrel.report.alignment_figure import alignment_picture
+
+    table = job.step.table
+    result = prepare_align(job.store, job.file(), table.group(AlignOptions), force=True).run(
+        checkpoint=job.checkpoint(),
+        about={"out": str(job.out / job.step.name)},
+        draw=alignment_picture if table.picture else None,
+    )
+    return {name: result[name] for name in ("n_objects", "converged", "n_clusters", "width", "alignment")}
+
+
 def _outliers(job: Job) -> Summary:
     from dasrel.clustering.outlier_job import prepare_outliers
     from dasrel.options import OutlierOptions
@@ -301,6 +315,7 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "spectrum": _spectrum,
     "euclideanize": _euclideanize,
     "cluster": _cluster,
+    "align": _align,
     "outliers": _outliers,
     "tree": _tree,
     "image": _image,

@@ -24,7 +24,8 @@ from dasrel import errors
 from dasrel.cli.app import app, run
 from dasrel.cli.console import Console, as_option
 from dasrel.errors import OPTION, DasrelError, DasrelWarning, InputError, Stopped, StoreError
-from dasrel.workflow.schema import TABLES, RuntimeTable, as_key
+from dasrel.workflow.schema import as_key
+from dasrel.workflow.tables import TABLES, RuntimeTable
 
 
 def options(command: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dasrel.options import (
     made,
     option_fields,
 )
-from dasrel.workflow.schema import TABLES
+from dasrel.workflow.tables import TABLES
 
 COMMANDS = {str(name): one for name, one in vars(typer.main.get_command(app))["commands"].items()}
 STEPS = sorted(set(COMMANDS) & set(TABLES) - {"demo"})  # the command is a workflow of its own, of which the step is one
@@ -31,10 +31,11 @@ EVERYWHERE = {one.name for one in fields(OutputOptions)} | {one.name for one in 
 STARTING = {"dry_run", "resume", "force", "time_limit", "part"}
 """How one process goes about the work. `dasrel run` resumes by itself, and has its own --dry-run and --time-limit."""
 COMMAND_ONLY = {
+    "align": {"out", "checkpoint"},  # are in the folder of the workflow
     "import": {"store"},  # the output, which is named after the step
     "pairwise": {"store"},
     "append": {"features"},  # follow from the steps that the store was made by
-    "cluster": {"out", "checkpoint"},  # are in the folder of the workflow
+    "cluster": {"out", "checkpoint"},
     "euclideanize": {"out", "checkpoint"},
     "export": {"out"},
     "image": {"out"},
@@ -45,10 +46,10 @@ COMMAND_ONLY = {
 TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
-    ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"), ("image", "store"),
-    ("outliers", "store"), ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
+    ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
+    ("image", "store"), ("outliers", "store"), ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
-    ("outliers", "every"), ("tree", "every"),
+    ("align", "every"), ("outliers", "every"), ("tree", "every"),
     ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
 }  # fmt: skip
 

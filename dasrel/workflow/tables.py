@@ -1,0 +1,309 @@
+"""The tables of workflow files: a class for each kind of step, whose keys are the options of its command.
+
+Each is made of the option groups of `dasrel.options`, so that a step takes what the command takes. A value is not
+converted to another type, and unknown keys are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import MISSING
+from itertools import chain
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from dasrel.engine.checkpoint import Checkpoint
+from dasrel.engine.runtime import Runtime
+from dasrel.options import (
+    IDS,
+    NEW_PAIRS,
+    STORE_FORMAT,
+    AlignOptions,
+    ClusterOptions,
+    EuclideanizeOptions,
+    ExportOptions,
+    ImageOptions,
+    OptionField,
+    OutlierOptions,
+    PairwiseOptions,
+    Policy,
+    Reading,
+    RunOptions,
+    Selection,
+    SpectrumOptions,
+    TreeOptions,
+    Writing,
+    made,
+    option_fields,
+    whole_numbers,
+)
+from dasrel.vocabulary import KindName
+
+Group = TypeVar("Group")
+T = TypeVar("T", bound="Table")
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _numbers_listed(value: Any) -> Any:
+    """Return a list, with the numbers of ranges such as "2-10" in their place."""
+    found: list[Any] = []
+    for one in _listed(value):
+        numbers = whole_numbers(one) if isinstance(one, str) else None
+        found += [one] if numbers is None else numbers
+    return found
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)?\s*([kKMGTP]i?)?B?", text):
+        raise ValueError("is no amount of memory; give such as 512MiB or 4GB")
+    return text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("has characters that cannot be printed")
+    return text
+
+
+Memory = Annotated[str, AfterValidator(_memory)]
+Printable = Annotated[str, AfterValidator(_printable)]
+
+
+class Table(BaseModel):
+    """What all tables have in common: unknown keys are refused, and values are not converted to another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    HOW: ClassVar[tuple[str, ...]] = ("memory",)
+    """Keys that change how a step works and not what it writes."""
+    FILES: ClassVar[tuple[str, ...]] = ()
+    """Keys that name files to read."""
+    SUFFIXES: ClassVar[tuple[str, ...]] = ()
+    """What the step writes in `out`: its name with each of these."""
+    GROUPS: ClassVar[tuple[type | Selection, ...]] = ()
+    """The option groups whose fields are keys."""
+
+    def group(self, group: type[Group] | Selection, **instead: Any) -> Group:
+        """Return an option group from the keys of this table, with other values for some of them."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        found: Group = made(group, {**values, **instead})
+        return found
+
+
+def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that adds the fields of option groups to a table, as keys.
+
+    Parameters
+    ----------
+    types
+        Types of single keys, where they are narrower than those of the fields.
+    """
+
+    def add(table: type[T]) -> type[T]:
+        keys: dict[str, Any] = {}
+        for one in chain.from_iterable(map(option_fields, groups)):
+            kind = types.get(one.name, Memory if one.name == "memory" else _key_type(one))
+            if one.default is MISSING:
+                keys[one.name] = (kind, ...)
+            elif isinstance(one.default, (list, dict)):
+                keys[one.name] = (kind, Field(default_factory=one.default.copy))
+            else:
+                keys[one.name] = (kind | None if one.default is None else kind, one.default)
+        made_table = create_model(table.__name__, __base__=table, __doc__=table.__doc__, __module__=__name__, **keys)
+        made_table.GROUPS = groups
+        return made_table
+
+    return add
+
+
+def _key_type(one: OptionField) -> Any:
+    """Return the type of a key: that of the field, with its bounds, as TOML can give it."""
+    limits = one.option
+    bounds: dict[str, Any] = {"ge": limits.least, "gt": limits.above, "le": limits.most, "lt": limits.below}
+
+    def bounded(kind: Any) -> Any:
+        if kind in (int, float):
+            return Annotated[kind, Field(**bounds, allow_inf_nan=False if kind is float else None)]
+        members = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+        return Union[tuple(bounded(member) for member in members)] if members else kind  # noqa: UP007
+
+    if get_origin(one.type) is list:
+        listed = _numbers_listed if get_args(one.type)[0] is int else _listed
+        return Annotated[list[bounded(get_args(one.type)[0])], BeforeValidator(listed), Field(min_length=1)]  # type: ignore[misc]
+    if get_origin(one.type) is dict:
+        return dict[str, bounded(get_args(one.type)[1])]  # type: ignore[misc]
+    if get_origin(one.type) is tuple:
+        members = get_args(one.type)
+        return Annotated[list[members[0]], Field(min_length=len(members), max_length=len(members))]  # type: ignore[valid-type]
+    if one.option.parse is not None:
+        parse = one.option.parse
+        return Annotated[
+            bounded(one.type), BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+        ]
+    return bounded(one.type)
+
+
+class MatrixTable(Table):
+    """A step that gives a matrix."""
+
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".zarr",)
+
+
+@with_options(Reading, Policy, STORE_FORMAT)
+class Import(MatrixTable):
+    """`dasrel import`."""
+
+    FILES = ("source", "ids")
+    source: str
+    kind: KindName
+
+
+@with_options(PairwiseOptions, IDS, STORE_FORMAT)
+class Pairwise(MatrixTable):
+    """`dasrel pairwise`."""
+
+    FILES = ("features", "ids")
+    features: str
+
+
+class Demo(MatrixTable):
+    """The digits of `dasrel demo`: Simpson's dissimilarity, squared-distance."""
+
+    data: Literal["digits"] = "digits"
+
+
+class Store(MatrixTable):
+    """An existing store. It is read, never written."""
+
+    FILES = ("path",)
+    SUFFIXES = ()
+    path: str
+
+
+@with_options(IDS, NEW_PAIRS, Selection(Writing, "memory"))
+class Append(Table):
+    """`dasrel append`: to the matrix of this workflow, in the order of the file."""
+
+    FILES = ("source", "ids")
+    store: str | None = None
+    source: str
+
+
+EVERY = Selection(Checkpoint, "every", every={"default": None})
+"""Scans between two checkpoints; if not given, as many as read some gigabytes."""
+
+
+@with_options(SpectrumOptions, EVERY)
+class Spectrum(Table):
+    """`dasrel spectrum`."""
+
+    HOW = ("every",)  # memory matters to the result: with less of it the search may take fewer steps
+    SUFFIXES = (".json", ".png")
+    store: str | None = None
+    picture: bool = False
+
+
+@with_options(EuclideanizeOptions, EVERY)
+class Euclideanize(Table):
+    """`dasrel euclideanize`."""
+
+    HOW = ("every",)
+    SUFFIXES = (".npz",)
+    store: str | None = None
+
+
+@with_options(RunOptions, ClusterOptions, EVERY, warm_start=Literal[True] | str)
+class Cluster(Table):
+    """`dasrel cluster`.
+
+    `warm_start` names a cluster step, or a folder of results, or is true: the last result of this step itself, if there
+    is one that fits.
+    """
+
+    HOW = ("memory", "strict", "every")
+    SUFFIXES = ("",)
+    store: str | None = None
+
+
+@with_options(AlignOptions, EVERY)
+class Align(Table):
+    """`dasrel align`."""
+
+    HOW = ("memory", "every")
+    SUFFIXES = ("",)
+    store: str | None = None
+
+
+@with_options(OutlierOptions, EVERY)
+class Outliers(Table):
+    """`dasrel outliers`."""
+
+    HOW = ("memory", "every")
+    FILES = ("features",)
+    SUFFIXES = ("",)
+    store: str | None = None
+
+
+@with_options(TreeOptions, EVERY)
+class Tree(Table):
+    """`dasrel tree`."""
+
+    HOW = ("memory", "scratch", "every")
+    SUFFIXES = ("",)
+    store: str | None = None
+
+
+@with_options(ImageOptions)
+class Image(Table):
+    """`dasrel image`."""
+
+    SUFFIXES = (".png", ".pdf", ".svg")
+    store: str | None = None
+    format: Literal["png", "pdf", "svg"] = "png"
+
+
+class Figure(Table):
+    """A figure of the memberships of a result, and of the dissimilarity that they induce."""
+
+    SUFFIXES = (".png",)
+    result: str
+    title: str = ""
+
+
+@with_options(ExportOptions)
+class Export(Table):
+    """`dasrel export`."""
+
+    SUFFIXES = (".npy", ".lsmat", ".phy", ".zarr")
+    store: str | None = None
+
+
+@with_options(Runtime, **{one.name: Printable for one in option_fields(Runtime) if one.type is str})
+class RuntimeTable(Table):
+    """`[runtime]`: the fields of `dasrel.engine.runtime.Runtime`, and the default memory of the steps."""
+
+    memory: Memory | None = None
+
+
+TABLES: dict[str, type[Table]] = {
+    "import": Import,
+    "pairwise": Pairwise,
+    "demo": Demo,
+    "store": Store,
+    "append": Append,
+    "spectrum": Spectrum,
+    "euclideanize": Euclideanize,
+    "cluster": Cluster,
+    "align": Align,
+    "outliers": Outliers,
+    "tree": Tree,
+    "image": Image,
+    "figure": Figure,
+    "export": Export,
+}
+"""The kinds of steps, in the usual order of work."""
