@@ -195,7 +195,8 @@ def align_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     if other["n_clusters"] != result["n_clusters"]:
         at = "" if other["width"] is None else f" and width {other['width']:.4g}"
         text = f"is largest at {count_text(other['n_clusters'], 'cluster')}{at}: {other['centred']:.4f}"
-        lines.append(("centred", f"{text}; groups may be parts of larger groups"))
+        parts = "; groups may be parts of larger groups" if other["n_clusters"] > result["n_clusters"] else ""
+        lines.append(("centred", text + parts))
     for row in result["partitions"]:
         at = "" if row["width"] is None else f" at width {row['width']:.4g}"
         sound = "" if row["sound"] else "; not chosen: clusters coincide or are empty"

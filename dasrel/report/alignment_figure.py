@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from dasrel.report.downsample import cluster_order
 from dasrel.report.figures import save_figure
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from dasrel.clustering.alignment import Alignment
 
 PIXELS = 500
+SHARPENED = 4.0
+"""Exponent of the colours: alignments of good fits differ little, those of bad ones much."""
 MOST_WIDTHS = 60
 """Columns of the surface; of more widths, as an evolution tries, those nearest to equal steps are drawn."""
 MARK = {"markersize": 15, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 2.2}
@@ -65,22 +69,29 @@ def _draw_surface(figure: Any, axes: Any, found: Alignment) -> None:
     middle = np.sqrt(widths[1:] * widths[:-1])
     edges = np.concatenate([[widths[0] ** 2 / middle[0]], middle, [widths[-1] ** 2 / middle[-1]]])
     rows = np.arange(len(values) + 1) - 0.5
-    mesh = axes.pcolormesh(edges, rows, values, cmap="viridis", vmin=max(0.0, float(values.min())), vmax=values.max())
-    levels = [level for level in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98) if values.min() < level < values.max()]
-    if levels and len(values) > 1:
-        lines = axes.contour(widths, np.arange(len(values)), values, levels=levels, colors="white", linewidths=0.8)
-        axes.clabel(lines, fmt="%g", fontsize=8)
+    norm = PowerNorm(SHARPENED, vmin=max(0.0, float(values.min())), vmax=float(values.max()))
+    mesh = axes.pcolormesh(edges, rows, values, cmap="viridis", norm=norm)
+    axes.plot(widths[values.argmax(axis=1)], np.arange(len(values)), ".", color="white", markersize=7)
     for k in np.flatnonzero(~found.sound):
         axes.axhspan(k - 0.5, k + 0.5, facecolor="none", edgecolor="white", hatch="//", linewidth=0)
-    axes.plot(found.widths[j], i, "o", label="the largest", **MARK)
+    axes.plot(found.widths[j], i, "o", **MARK)
     axes.set_xscale("log")
+    axes.set_xticks(
+        np.geomspace(widths[0], widths[-1], 6), [f"{w:.2g}" for w in np.geomspace(widths[0], widths[-1], 6)]
+    )
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(edges[0], edges[-1])
     axes.set_yticks(range(len(values)), _rows(found))
-    axes.set_xlabel("width of the kernel")
+    axes.set_xlabel("width of the kernel (logarithmic)")
     axes.set_ylabel("clusters")
     hatched = "; hatched: clusters coincide or are empty" if not found.sound.all() else ""
-    axes.set_title(f"Alignment of kernel and partition; circle: the largest{hatched}", fontsize=10)
-    figure.colorbar(mesh, ax=axes, label="alignment A(K, P)", shrink=0.9, pad=0.02)
+    axes.set_title(
+        f"Alignment of kernel and partition; circle: the largest\nwhite dots: best width of each row{hatched}",
+        fontsize=10,
+    )
+    figure.colorbar(
+        mesh, ax=axes, label="alignment A(K, P); colours change faster near the largest", shrink=0.9, pad=0.02
+    )
 
 
 def _some_widths(widths: Float, best: int) -> Array:
@@ -108,9 +119,10 @@ def _draw_best(axes: Any, found: Alignment) -> None:
         axes.plot([], [], "x", color="black", label="clusters coincide or are empty")
     axes.set_xticks(at, names)
     axes.set_xlabel("clusters")
-    axes.set_title("Best over all widths; circles: the largest", fontsize=10)
+    axes.set_ylabel("largest over all widths")
+    axes.set_title("Best alignment of every number of clusters\ncircles: the largest", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3)
 
 
 def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: Array) -> None:
@@ -129,6 +141,9 @@ def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: 
         axes.set_xticks(middles, [str(k) for k in drawn], fontsize=8)
     axes.set_xlabel("cluster; in each, objects of highest membership first")
     axes.set_ylabel("cluster (its objects)")
-    axes.set_title("Kernel at the best width, sorted by the best partition", fontsize=10)
+    axes.set_title(
+        "Kernel at the best width, sorted by the best partition\nbright blocks on the diagonal only: distinct clusters",
+        fontsize=10,
+    )
     figure.colorbar(shown, ax=axes, label="kernel: near 1 are similar objects" if found.width else "similarity",
                     shrink=0.9, pad=0.02)  # fmt: skip

@@ -47,7 +47,8 @@ TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
-    ("image", "store"), ("outliers", "store"), ("spectrum", "store"), ("tree", "store"),  # the only matrix of the workflow, if there is one
+    ("image", "store"), ("outliers", "store"), ("spectrum", "store"),
+    ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
     ("align", "every"), ("outliers", "every"), ("tree", "every"),
     ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
