@@ -89,9 +89,9 @@ def _draw_surface(figure: Any, axes: Any, found: Alignment) -> None:
         f"Alignment of kernel and partition; circle: the largest\nwhite dots: best width of each row{hatched}",
         fontsize=10,
     )
-    figure.colorbar(
-        mesh, ax=axes, label="alignment A(K, P); colours change faster near the largest", shrink=0.9, pad=0.02
-    )
+    bar = figure.colorbar(mesh, ax=axes, label="alignment A(K, P), on an uneven scale", shrink=0.9, pad=0.02)
+    ticks = norm.inverse(np.linspace(0, 1, 7))
+    bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
 
 
 def _some_widths(widths: Float, best: int) -> Array:

@@ -33,6 +33,7 @@ COMMANDS = [
     ("audit", "audit d.zarr --verify --spectrum"),
     ("audit", "pairwise points.npy e.zarr --metric minkowski --metric-option p=3 --tile 16"),
     ("audit", "pairwise points.npy square.zarr --metric euclidean --tile 16"),
+    ("audit", "pairwise points.npy k.zarr --metric rbf --metric-option gamma=0.1 --kind kernel --tile 16"),
     ("part", "import d.npy p.zarr --kind distance --tile 16 --part 1/2"),
     ("audit", "audit p.zarr"),
     ("cluster", f"cluster d.zarr out {RUNS} --choose dunn"),
@@ -45,6 +46,10 @@ COMMANDS = [
     ("cluster", f"cluster d.zarr spread {FOUR} --spread 400"),
     ("cluster", "cluster d.zarr pcm --rule pcm2 --clusters 2 --n-init 1 --on-negative heal"),
     ("predict", "predict warm new.npy predicted.csv --ids more.txt"),
+    ("align", "align d.zarr aligned --clusters 2-4"),
+    ("align", "align d.zarr widths --clusters 2,3 --width 1,2 --fuzzifier 2 --n-init 1"),
+    ("align", "align k.zarr kernel-aligned --clusters 2,3 --n-init 1"),
+    ("dry-run", "align d.zarr dry --dry-run"),
     ("outliers", "outliers d.zarr odd --width auto,2 --reject 0.1"),
     ("outliers", "outliers d.zarr kernel --width none --euclideanize spread"),
     ("outliers", "outliers e.zarr shapes --width 1.5 --clusters --euclideanize spread"),
@@ -103,6 +108,10 @@ FILES = [
     ("moved.csv", "warm/moved.csv"),
     ("predicted.csv", "predicted.csv"),
     ("compare.csv", "compared.csv"),
+    ("align", "aligned/result.json"),
+    ("alignment.csv", "aligned/alignment.csv"),
+    ("alignment.csv", "kernel-aligned/alignment.csv"),
+    ("labels.csv", "aligned/labels.csv"),
     ("outliers", "odd/result.json"),
     ("outliers.csv", "odd/widthauto/outliers.csv"),
     ("outliers-predicted.csv", "odd.csv"),
@@ -136,6 +145,9 @@ clusters = [2, 3]
 n_init = 1
 max_iter = 1
 on_negative = "heal"
+[align]
+clusters = [2, 3]
+n_init = 1
 [outliers]
 width = 2
 [tree.mst]

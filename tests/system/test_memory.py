@@ -76,7 +76,8 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import EmbedOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.options import AlignOptions, EmbedOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.clustering.alignment_job import prepare_align
 from dasrel.clustering.embedding_job import prepare_embedding
 from dasrel.clustering.agglomerative import prepare_linkage
 from dasrel.clustering.outlier_job import prepare_outliers
@@ -105,9 +106,11 @@ def actions(path, folder):
     widths = [w / 10 for w in range(5, 15)]
     options = OutlierOptions(widths, [1.0, 4.0], max_iter=5, picture=False)
     odd = prepare_outliers(path, options, folder + "/o", force=True)
+    aligned = prepare_align(path, folder + "/a", AlignOptions(n_init=1, max_iter=5, picture=False), force=True)
     inside = prepare_linkage(path, "average", scratch=folder)
     outside = prepare_linkage(path, "ward", scratch=folder, memory="45MB" if path == store else None)
     return {
+        "align": (aligned.cost, aligned.run),
         "outliers": (odd.cost, odd.run),
         "linkage": (inside.cost, inside.run),
         "linkage past memory": (outside.cost, outside.run),
@@ -161,7 +164,7 @@ KEPT_BY_MALLOC = 2 * 2**20
     "what",
     [
         *("cluster", "auto", "spectrum", "euclideanize", "export", "lsmat", "validity", "outliers", "linkage"),
-        *("linkage past memory", "permutations", "embed"),
+        *("linkage past memory", "permutations", "embed", "align"),
     ],
 )
 def test_no_more_memory_than_predicted(tmp_path, large, what):

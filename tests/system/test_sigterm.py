@@ -68,6 +68,7 @@ COMMANDS = {
     "cluster": ["cluster", "{folder}/whole.zarr", "{folder}/out", "--clusters", "3", "--no-picture", "--quiet"],
     "embed": ["embed", "{folder}/whole.zarr", "{folder}/out", "--axes", "3", "--no-picture", "--quiet"],
     "linkage": ["tree", "{folder}/whole.zarr", "{folder}/out", "--linkage", "ward", "--no-picture", "--quiet"],
+    "align": ["align", "{folder}/whole.zarr", "{folder}/out", "--clusters", "2,3", "--no-picture", "--quiet"],
     "outliers": ["outliers", "{folder}/whole.zarr", "{folder}/out", "--no-picture", "--quiet"],
 }
 
