@@ -238,6 +238,8 @@ def numbers_of_clusters(n_clusters: Any, n: int) -> list[int]:
             f"n_clusters is {some(map(shown, wrong))}: give whole numbers of at least 2; one cluster is aligned with"
             " any wide kernel"
         )
+    if max(several) > n:
+        raise InputError(f"n_clusters is {max(several)} for {count_text(n, 'object')}: give 2 to {n}")
     return sorted({int(one) for one in several})
 
 

@@ -297,7 +297,7 @@ def test_little_memory_divides_the_widths(matrix, partitions):
         ({"n_clusters": []}, "n_clusters is empty"),
         ({"n_clusters": 1}, "n_clusters is 1: give whole numbers of at least 2"),
         ({"n_clusters": [2, 2.5]}, "n_clusters is 2.5"),
-        ({"n_clusters": [2, 46]}, "n_clusters is 46 for 45 objects: give 1 to 45"),
+        ({"n_clusters": [2, 46]}, "n_clusters is 46 for 45 objects: give 2 to 45"),
         ({"rule": "fcm3"}, "no rule 'fcm3'"),
         ({"rule": []}, "there is no run"),
         ({"rule": [3]}, "runs are made with dasrel.Run"),
