@@ -2,7 +2,8 @@
 
 from dasrel.clustering.agglomerative import linkage as linkage
 from dasrel.clustering.agglomerative_estimator import AgglomerativeClustering as AgglomerativeClustering
-from dasrel.clustering.alignment import Alignment as Alignment, Evolution as Evolution, align as align
+from dasrel.clustering.alignment import align as align
+from dasrel.clustering.alignment_search import Alignment as Alignment, Evolution as Evolution
 from dasrel.clustering.comparison import Comparison as Comparison, compare as compare
 from dasrel.clustering.detector import OneClusterPCM as OneClusterPCM
 from dasrel.clustering.estimators import (

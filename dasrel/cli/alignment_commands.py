@@ -17,7 +17,7 @@ from dasrel.options import AlignOptions
 from dasrel.util.results import check_not_input
 
 if TYPE_CHECKING:
-    from dasrel.clustering.alignment import Alignment
+    from dasrel.clustering.alignment_search import Alignment
 
 
 @command
@@ -33,7 +33,7 @@ def align_command(
     runtime: Runtime,
 ) -> None:
     """Find the number of clusters of a STORE, and the width of a Gaussian kernel that shows the same structure."""
-    from dasrel.clustering.alignment_job import COMMANDS, align_lines, prepare_align
+    from dasrel.clustering.alignment import COMMANDS, align_lines, prepare_align
 
     check_not_input(out, store)
     if dry_run:

@@ -349,9 +349,7 @@ def _workers(text: str) -> list[int]:
 
 def show_plan(console: Console, job: ClusterJob, *, workers: dict[str, Any] | None = None, probe: float = 2.0) -> None:
     """Print the estimated cost of a clustering."""
-    from dasrel.clustering.planning import plan_job
-
-    plan, out = plan_job(job, workers=workers, probe_seconds=probe), job.out
+    plan, out = job.plan(workers=workers, probe_seconds=probe), job.out
     values = {"dry_run": True, "out": None if out is None else str(out), **plan.as_dict(), "seconds": console.seconds}
     lines = plan_lines(plan)
     if out is not None:

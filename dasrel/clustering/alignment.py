@@ -4,38 +4,51 @@ A kernel K(r) = exp(-D / (2 r^2)) and the proximity matrix P(c) of a fuzzy parti
 objects are. Where (c, r) fit the structure of the data the two are most alike: A(K, P) of `alignment_scan` is largest.
 
 Partitions for all c come from one bundle of runs, by default of fcm1 with a fuzzifier that is 2, Q09's, wherever that
-does not blur clusters. Then the surface A(c, r) is computed, one scan for all partitions and any number of widths:
-
-    grid        a ladder of WIDTHS widths, and a second scan around the best of them
-    evolution   SciPy's differential evolution of (c, log r), one scan for each population
+does not blur clusters. Then the surface A(c, r) is searched (`alignment_search`), one scan for all partitions and any
+number of widths.
 
 What is excluded. A wide kernel is a constant, and so is P where all memberships are 1/c: their alignment is 1 and says
 nothing. Hence c >= 2, automatic widths are at most the root mean square distance of objects to their mean,
 sqrt(mean D / 2), and partitions with flat, coincident or empty clusters are shown but not chosen, unless there are no
 others. The centred alignment, which is given beside A, has no such bias. Where the two disagree, groups of groups are
 the usual reason: A prefers the few large ones.
+
+A job from options writes a result folder:
+
+    result.json      options, results, scans, times, versions
+    alignment.csv    one line for every partition and width
+    labels.csv       of the best partition, with memberships.npy and model.npz, as `dasrel cluster` writes them
+    alignment.png    the alignments, and the kernel in the order of the clusters
 """
 
 from __future__ import annotations
 
+import platform
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dasrel.clustering.alignment_scan import Surface, Width, surface
+from dasrel import __version__
+from dasrel.clustering.alignment_scan import Width, batches, surface_memory
+from dasrel.clustering.alignment_search import FINER, WIDTHS, Alignment, Evolution, search_widths
 from dasrel.clustering.fit import cluster
-from dasrel.clustering.oneclass import check_widths
-from dasrel.clustering.runs import Partition, Run, checked_runs, grid, stored_run
+from dasrel.clustering.output import save_partition
+from dasrel.clustering.planning import plan_clustering
+from dasrel.clustering.runs import Run, checked_runs, grid, stored_run
 from dasrel.clustering.typicality import as_number
-from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer, watched
+from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer, watched
 from dasrel.engine.relation import Relation, as_dissimilarity
-from dasrel.errors import DasrelWarning, InputError
-from dasrel.util import Float, limits, progress
-from dasrel.util.text import count_text, did_you_mean, shown, some
+from dasrel.errors import DasrelError, DasrelWarning, InputError
+from dasrel.options import AlignOptions
+from dasrel.store.matrix import Matrix, open_matrix
+from dasrel.util import PathLike, limits, progress
+from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.results import check_out, finished_result, result_folder, write_csv
+from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
 from dasrel.vocabulary import RULES, SEARCHES, is_similarity
 
 COMMAND = "align"
@@ -43,108 +56,13 @@ MOST_CLUSTERS = 10
 """The largest number of clusters that is tried if none is given."""
 N_INIT = 5
 """Runs of each number of clusters."""
-WIDTHS = 12
-"""Widths of the first scan of a grid, ..."""
-NARROWEST = 1 / 16
-"""... from this share of the widest."""
-FINER = 4
-"""Widths on each side of the best one in the second scan, within one step of the first."""
+BORDER = 0.9
+"""Objects whose largest membership is below this are on a border, as in `dasrel cluster`."""
+PICTURE_BYTES = 200_000
+COMMANDS = ("cluster", COMMAND)
+"""The commands whose checkpoints a job writes."""
 
-
-@dataclass(frozen=True)
-class Evolution:
-    """Settings of the evolutionary search; those of Q09's table 1 by default."""
-
-    population: int = 50
-    generations: int = 65
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("population", 5), ("generations", 1), ("random_state", 0)):
-            value = as_number(getattr(self, name))
-            if not (value >= least and value % 1 == 0):
-                raise InputError(f"{name} is {shown(getattr(self, name))}: give a whole number of at least {least}")
-
-
-@dataclass(frozen=True, eq=False)
-class Alignment:
-    """Alignments of kernels with partitions; returned by `align`."""
-
-    partitions: tuple[Partition, ...]
-    """By number of clusters."""
-    widths: tuple[Width, ...]
-    """Increasing; a single None where the matrix itself is the kernel."""
-    values: Float
-    """A(K, P), (partitions, widths)."""
-    centred: Float
-    """The alignment of the centred matrices, (partitions, widths)."""
-    bounds: tuple[float, float] | None
-    """The narrowest and the widest that were allowed, where widths were searched."""
-    search: str
-    scans: int
-    seconds: float
-    relation: Relation = field(repr=False)
-
-    def __repr__(self) -> str:
-        n = self.relation.n_objects
-        width = "" if self.width is None else f", width {self.width:.4g}"
-        return f"<Alignment: {count_text(n, 'object')}, {self.n_clusters} clusters{width}: {self.alignment:.4f}>"
-
-    @property
-    def sound(self) -> NDArray[np.bool_]:
-        """Whether all clusters of each partition are distinct and have objects; others are not chosen."""
-        return np.array([one.result.is_sound for one in self.partitions])
-
-    def best(self, by: Literal["alignment", "centred"] = "alignment") -> tuple[int, int]:
-        """Return the positions of the best partition and the best width; the first of equal ones."""
-        if by not in ("alignment", "centred"):
-            raise InputError(f"by is alignment or centred, not {shown(by)!r}")
-        return _best(self.values if by == "alignment" else self.centred, self.sound)
-
-    @property
-    def partition(self) -> Partition:
-        """The best partition."""
-        return self.partitions[self.best()[0]]
-
-    @property
-    def n_clusters(self) -> int:
-        """c*, its number of clusters."""
-        return self.partition.result.run.n_clusters
-
-    @property
-    def width(self) -> Width:
-        """r*, the best width."""
-        return self.widths[self.best()[1]]
-
-    @property
-    def alignment(self) -> float:
-        """A at (c*, r*)."""
-        return float(self.values[self.best()])
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return a row for each partition and width, plain values."""
-        best, sound = self.best(), self.sound
-        return [
-            {
-                "n_clusters": one.result.run.n_clusters, "rule": one.result.run.rule, "width": width,
-                "alignment": float(self.values[i, j]), "centred": float(self.centred[i, j]),
-                "sound": bool(sound[i]), "best": (i, j) == best,
-            }
-            for i, one in enumerate(self.partitions)
-            for j, width in enumerate(self.widths)
-        ]  # fmt: skip
-
-    def by_clusters(self) -> list[dict[str, Any]]:
-        """Return a row for each partition: its best width, and the largest alignments over all widths."""
-        return [
-            {
-                "n_clusters": one.result.run.n_clusters, "rule": one.result.run.rule,
-                "parameters": one.result.described(), "width": self.widths[int(self.values[i].argmax())],
-                "alignment": float(self.values[i].max()), "centred": float(self.centred[i].max()),
-                "sound": one.result.is_sound, "converged": one.result.converged,
-            }
-            for i, one in enumerate(self.partitions)
-        ]  # fmt: skip
+Draw = Callable[[Alignment, Path], None]
 
 
 def align(
@@ -322,7 +240,10 @@ class PreparedAlignment:
             partitions = tuple(sorted(found.partitions, key=lambda one: one.result.run.n_clusters))
             sound = np.array([one.result.is_sound for one in partitions])
             with checkpoint_writer(checkpoint, COMMAND, about) as keep:
-                widths, seen, bounds = self._searched([one.memberships.T for one in partitions], sound, keep)
+                widths, seen, bounds = search_widths(
+                    relation, [one.memberships.T for one in partitions], sound, self.widths or self.evolution, keep,
+                    memory=self.room,
+                )  # fmt: skip
                 scans, seconds = found.scans + keep.scans, found.seconds + keep.seconds
         if not sound.any():
             warnings.warn(
@@ -336,145 +257,179 @@ class PreparedAlignment:
             partitions, tuple(widths), seen.alignment, seen.centred, bounds, self.search, scans, seconds, relation
         )
 
-    def _searched(
-        self, memberships: list[Float], sound: NDArray[np.bool_], keep: CheckpointWriter
-    ) -> tuple[list[Width], Surface, tuple[float, float] | None]:
-        """Return the widths that were tried, increasing, their surface, and the bounds of automatic ones."""
-        relation = self.relation
-        tried = _Tried.unpacked(keep.state(COMMAND))
 
-        def evaluate(widths: Sequence[Width], note: str) -> Surface:
-            def compute() -> Surface:
-                progress.current().say(note)
-                return surface(relation, memberships, widths, memory=self.room)
-
-            return tried.next(widths, compute, lambda: keep.step(COMMAND, tried.packed))
-
-        if self.widths is not None:
-            found = evaluate(self.widths, "alignments")
-            given = [w for w in self.widths if w is not None]
-            check_widths(relation, {w: found.densities[:, j] for j, w in enumerate(given)}, memory=self.memory)
-            return list(self.widths), found, None
-        widest = tried.bound
-        if widest is None:
-            progress.current().say("bounds of the widths")
-            mean = relation.left(np.ones((1, relation.n_objects)), memory=self.memory).sum() / relation.n_objects**2
-            if not mean > 0:
-                raise InputError("all objects are equal: there is no structure to align with")
-            widest = tried.bound = float(np.sqrt(mean / 2))
-            keep.step(COMMAND, tried.packed)
-        low, high = NARROWEST * widest, widest
-        if self.evolution is not None:
-            _evolve(self.evolution, (low, high), sound, evaluate)
-        else:
-            ladder = np.geomspace(low, high, WIDTHS)
-            first = evaluate(ladder.tolist(), "alignments")
-            peaks = {_best(values, sound)[1] for values in (first.alignment, first.centred)}
-            evaluate(_around(ladder, sorted(peaks)), "alignments around the best width")
-        return *tried.sorted(), (min(low, tried.narrowest), high)
+# --------------------------------------------------------------------------------------------------- from options
 
 
-def _best(values: Float, sound: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the position of the largest value among the sound partitions, or among all where none is."""
-    among = np.where(sound[:, None], values, -np.inf) if sound.any() else values
-    i, j = np.unravel_index(int(among.argmax()), among.shape)
-    return int(i), int(j)
+def prepare_align(
+    store: str, out: PathLike, options: AlignOptions | None = None, *, force: bool = False, resume: bool = False
+) -> AlignJob:
+    """Check the options of an alignment, the store and the result folder. Cost: no tile is read.
 
-
-def _around(ladder: Float, peaks: Sequence[int]) -> list[float]:
-    """Return widths between those beside each peak of a ladder; below its first one, but not above its last."""
-    step = ladder[1] / ladder[0]
-    powers = np.arange(1, FINER + 1) / (FINER + 1)
-    finer = {
-        float(ladder[j] * step**power)
-        for j in peaks
-        for power in (*-powers, *powers)
-        if power < 0 or j + 1 < len(ladder)
-    }
-    return sorted(finer)
-
-
-class _Tried:
-    """The widths that were tried and their alignments, in order: what a checkpoint has, and repeats without a scan."""
-
-    def __init__(self, bound: float | None, done: list[tuple[list[Width], Surface]]) -> None:
-        self.bound = bound
-        """The widest automatic width."""
-        self._done = done
-        self._next = 0
-
-    def next(self, widths: Sequence[Width], compute: Callable[[], Surface], after: Callable[[], None]) -> Surface:
-        """Return the surface of the next widths: computed, or known from before."""
-        if self._next == len(self._done):
-            self._done.append((list(widths), compute()))
-            after()
-        self._next += 1
-        return self._done[self._next - 1][1]
-
-    @property
-    def narrowest(self) -> float:
-        """The least width that was tried."""
-        return min(float(w) for widths, _ in self._done for w in widths if w is not None)
-
-    def sorted(self) -> tuple[list[Width], Surface]:
-        """Return all widths once, increasing, with their surface."""
-        every = np.array([w for widths, _ in self._done for w in widths], dtype=np.float64)
-        seen = Surface.joined([found for _, found in self._done])
-        widths, first = np.unique(every, return_index=True)
-        listed: list[Width] = list(widths.tolist())
-        return listed, Surface(*(one[:, first] for one in (seen.alignment, seen.centred, seen.densities)))
-
-    def packed(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
-        done = [{"widths": widths, **vars(found)} for widths, found in self._done]
-        return {"bound": self.bound, "done": done}
-
-    @staticmethod
-    def unpacked(stored: dict[str, Any] | None) -> _Tried:
-        """Return what `packed` returned."""
-        if stored is None:
-            return _Tried(None, [])
-        names = ("alignment", "centred", "densities")
-        done = [(one["widths"], Surface(*(one[name] for name in names))) for one in stored["done"]]
-        return _Tried(stored["bound"], done)
-
-
-def _evolve(
-    evolution: Evolution,
-    bounds: tuple[float, float],
-    sound: NDArray[np.bool_],
-    evaluate: Callable[[Sequence[Width], str], Surface],
-) -> None:
-    """Search the largest alignment by differential evolution; every population is one call of `evaluate`.
-
-    The variables are the position among the partitions that may be chosen, a whole number, and the logarithm of the
-    width.
+    With `resume`, the result of the same job that is in the folder already is returned by `run`.
     """
-    from scipy.optimize import Bounds, differential_evolution
+    options = options or AlignOptions()
+    matrix = open_matrix(store)
+    parameters = {} if options.fuzzifier is None else {"fuzzifier": options.fuzzifier}
+    runs = grid(
+        options.rule, numbers_of_clusters(options.n_clusters, matrix.n_objects), n_init=options.n_init,
+        random_state=options.random_state, max_iter=options.max_iter, on_negative=options.on_negative, **parameters,
+    )  # fmt: skip
+    single = options.width[0]
+    width: Any = options.width if not isinstance(single, str) else None if single == "none" else single
+    evolution = Evolution(options.population, options.generations, options.random_state)
+    search = evolution if options.search == "evolution" else options.search
+    prepared = prepare_alignment(matrix, width=width, rule=runs, search=search, memory=options.memory)
+    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
+    header = {"store": store, "matrix": matrix.identity_digest(), "out": str(out), "requested": requested}
+    finished = finished_result(out, redacted(header)) if resume else None
+    if finished is None:
+        check_out(out, force=force)
+    return AlignJob(matrix, Path(out), options, prepared, redacted(header), force, finished)
 
-    rows = np.flatnonzero(sound) if sound.any() else np.arange(len(sound))
-    generation = 0
 
-    def energies(x: Float) -> Float:
-        nonlocal generation
-        generation += 1
-        widths = np.clip(np.exp(x[-1]), *bounds)
-        found = evaluate(widths.tolist(), f"generation {generation} of at most {evolution.generations + 1}")
-        at = rows[np.rint(x[0]).astype(np.intp)] if several else rows[[0] * len(widths)]
-        values: Float = -found.alignment[at, np.arange(len(widths))]
-        return values
+@dataclass(frozen=True, eq=False)
+class AlignJob:
+    """An alignment with checked options; see `prepare_align`."""
 
-    least, most = np.log(bounds).tolist()
-    several = len(rows) > 1
-    search: Any = differential_evolution  # its types do not know of vectorised functions
-    search(
-        energies,
-        Bounds([0.0] * several + [least], [len(rows) - 1.0] * several + [most]),
-        integrality=[True] * several + [False],
-        maxiter=evolution.generations,
-        popsize=-(-evolution.population // (1 + several)),
-        vectorized=True,
-        updating="deferred",
-        polish=False,
-        seed=evolution.random_state,
-    )
+    matrix: Matrix
+    out: Path
+    options: AlignOptions
+    prepared: PreparedAlignment
+    header: dict[str, Any]
+    force: bool
+    finished: dict[str, Any] | None = None
+    """The content of result.json where the same job has written its result already."""
+
+    def run(
+        self, *, checkpoint: Checkpoint | None = None, about: dict[str, Any] | None = None, draw: Draw | None = None
+    ) -> dict[str, Any]:
+        """Find the best alignment, write the result folder, and return the contents of its result.json.
+
+        Cost: that of `align`, and one scan for the picture, which `draw` draws into the folder.
+        """
+        if self.finished is not None:
+            return self.finished
+        with watched(checkpoint, *COMMANDS):
+            found = self.prepared.run(checkpoint)
+            result = {**self.header, **(about or {}), **summary(found)}
+            with result_folder(self.out, result, force=self.force) as folder:
+                rows = found.table()
+                lines = ([_cell(value) for value in row.values()] for row in rows)
+                write_csv(folder / "alignment.csv", list(rows[0]), lines)
+                save_partition(found.partition, folder, None, BORDER)
+                if draw is not None:
+                    with progress.watch() as counted:
+                        _draw(draw, found, folder)
+                    result["scans"] += counted.scans
+        return result
+
+    def cost(self) -> Cost:
+        """Estimate the cost of `run`; raise `MemoryLimitError` where it would. Cost: a few tiles are read."""
+        job, matrix, options = self.prepared, self.matrix, self.options
+        plan = plan_clustering(
+            job.relation, job.runs, memory=options.memory, workers={"counts": [1]}, probe_seconds=0.01
+        )
+        count = job.widths_at_once
+        widths: list[float | None] = [1.0] * count if job.widths != (None,) else [None]
+        divided = len(batches(job.relation, job.clusters, widths, memory=job.room))
+        memory = job.held + surface_memory(job.relation, job.clusters, widths, memory=job.room)
+        most = 1 if job.widths is not None else 2
+        searched = Range(most, most, most)
+        if job.evolution is not None:
+            searched = Range(2, 15, job.evolution.generations + 1)  # Iris and Gaussian groups: 8 to 20
+        each = Range(divided, divided, divided)
+        scans = plan.scans + Range(*(getattr(searched, k) * getattr(each, k) for k in ("least", "typical", "most")))
+        scans += Range(1, 1, 1) if job.widths is None else Range(0, 0, 0)
+        scans += Range(1, 1, 1) if options.picture else Range(0, 0, 0)
+        n, partitions = matrix.n_objects, len(job.clusters) - 1
+        tried = count + 12 if job.evolution is None else int(searched.typical) * count
+        size = n * (60 + 16 * max(run.n_clusters for run in job.runs)) + 80 * partitions * tried
+        outputs = (Output(str(self.out), size + PICTURE_BYTES * options.picture),)
+        facts = {"partitions": partitions, "runs": len(job.runs), "widths": count}
+        return Cost(COMMAND, n, scans, matrix.layout.total_bytes, max(plan.memory, memory), outputs, facts)
+
+
+def _draw(draw: Draw, found: Alignment, folder: Path) -> None:
+    """Draw the picture; if it cannot be drawn that is a warning, so that the result is not lost with it."""
+    try:
+        draw(found, folder)
+    except (OSError, DasrelError):
+        raise
+    except Exception as error:
+        reason = shown(error, limit=200) or type(error).__name__
+        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
+
+
+def _cell(value: Any) -> Any:
+    return ("true" if value else "false") if isinstance(value, bool) else value
+
+
+def summary(found: Alignment) -> dict[str, Any]:
+    """Return an alignment in plain values, for JSON."""
+    source = found.relation.matrix
+    return {
+        "n_objects": source.n_objects,
+        "kind": source.kind,
+        "search": found.search,
+        **_at(found, *found.best()),
+        "parameters": found.partition.result.described(),
+        "sizes": found.partition.sizes.tolist(),
+        "centred_best": _at(found, *found.best("centred")),
+        "width_bounds": None if found.bounds is None else list(found.bounds),
+        "widths": len(found.widths),
+        "partitions": found.by_clusters(),
+        "converged": all(one.result.converged for one in found.partitions),
+        "scans": found.scans,
+        "seconds": round(found.seconds, 3),
+        "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def _at(found: Alignment, i: int, j: int) -> dict[str, Any]:
+    run = found.partitions[i].result.run
+    return {
+        "n_clusters": run.n_clusters, "width": found.widths[j], "alignment": float(found.values[i, j]),
+        "centred": float(found.centred[i, j]),
+    }  # fmt: skip
+
+
+def align_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines that print the result of a job."""
+    other, bounds = result["centred_best"], result["width_bounds"]
+    lines = [
+        ("results", shown(result["out"], limit=400)),
+        ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
+        ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s"),
+        ("clusters", f"{result['n_clusters']}, {result['parameters']}, sizes {_sizes(result['sizes'])}"),
+        ("width", _width(result["width"], bounds)),
+        ("alignment", f"{result['alignment']:.4f}, centred {result['centred']:.4f}"),
+    ]
+    if other["n_clusters"] != result["n_clusters"]:
+        at = "" if other["width"] is None else f" and width {other['width']:.4g}"
+        text = f"is largest at {count_text(other['n_clusters'], 'cluster')}{at}: {other['centred']:.4f}"
+        parts = "; groups may be parts of larger groups" if other["n_clusters"] > result["n_clusters"] else ""
+        lines.append(("centred", text + parts))
+    for row in result["partitions"]:
+        at = "" if row["width"] is None else f" at width {row['width']:.4g}"
+        sound = "" if row["sound"] else "; not chosen: clusters coincide or are empty"
+        lines.append(
+            (
+                count_text(row["n_clusters"], "cluster"),
+                f"alignment {row['alignment']:.4f}{at}, centred {row['centred']:.4f}{sound}",
+            )
+        )
+    return lines
+
+
+def _sizes(sizes: list[int]) -> str:
+    return " ".join(f"{size:,}" for size in sizes[:10]) + (" ..." if len(sizes) > 10 else "")
+
+
+def _width(width: float | None, bounds: list[float] | None) -> str:
+    if width is None:
+        return "none, the matrix is the kernel"
+    if bounds is None:
+        return f"{width:.6g}"
+    text = f"{width:.6g}, searched from {bounds[0]:.4g} to {bounds[1]:.4g}"
+    return text + ("; the widest: there may be no distinct groups" if width >= 0.999 * bounds[1] else "")

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.clustering.oneclass import kernel_view
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import Consumer, Plan, needed_memory, scan, scan_memory
 from dasrel.kernels import proximity
@@ -145,7 +144,7 @@ class _Kernels:
 
     @staticmethod
     def of(relation: Relation, widths: Sequence[Width]) -> _Kernels:
-        views = tuple(None if w is None else kernel_view(relation, w).view for w in widths)
+        views = tuple(None if w is None else relation.gaussian(w).view for w in widths)
         plain = not (relation.view.steps or relation.beta or is_similarity(relation.matrix.kind))
         given = tuple(float(w) for w in widths if w is not None)
         gaussians = (

@@ -1,6 +1,6 @@
 """A clustering job from options: runs, warm start, renumbered clusters, result folder.
 
-`dasrel cluster` and the cluster step of a workflow prepare a job from their options, and run it; `planning.plan_job`
+`dasrel cluster` and the cluster step of a workflow prepare a job from their options, and run it; `ClusterJob.plan`
 estimates its cost.
 
 A warm start continues an earlier result. Its objects are identified by their ids; the matrix may have grown since.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from dasrel.clustering.bundle import unspread
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model, mode_labels
 from dasrel.clustering.output import MOST_IDS, Draw, load_memberships, load_model, write_clustering
+from dasrel.clustering.planning import ClusteringPlan, plan_clustering
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import LATER, Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
@@ -154,6 +155,13 @@ class ClusterJob:
                 found, Path(self.out), about=header, tables=tables, choose=self.options["choose"],
                 border=self.options["border"], draw=draw, force=self.force,
             )  # fmt: skip
+
+    def plan(self, *, workers: Mapping[str, Any] | None = None, probe_seconds: float = 2.0) -> ClusteringPlan:
+        """Estimate the cost of `run`; see `plan_clustering`."""
+        return plan_clustering(
+            self.store, self.runs, euclideanize=self.options["euclideanize"], memory=self.memory, workers=workers,
+            probe_seconds=probe_seconds, judge=True,
+        )  # fmt: skip
 
 
 def _within(runs: list[Run], n_objects: int) -> list[Run]:

@@ -34,11 +34,9 @@ from dasrel.clustering.bundle_memory import (
     eigenvalue_memory,
     split_by_memory,
 )
-from dasrel.clustering.fit import prepare_clustering
-from dasrel.clustering.job import ClusterJob
 from dasrel.clustering.ladder import automatic_parameter, needs_threshold
 from dasrel.clustering.rules import Rule
-from dasrel.clustering.runs import Run
+from dasrel.clustering.runs import Run, checked_runs
 from dasrel.clustering.sample import planned_runs, sample_memory, sample_size
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
@@ -190,8 +188,9 @@ def plan_clustering(
     """
     fleet = _fleet(workers or {})
     relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)
-    prepared = prepare_clustering(relation, runs, memory=memory)
-    requested, source = prepared.runs, relation.matrix
+    source = relation.matrix
+    listed = [runs] if isinstance(runs, Run) else list(runs)
+    requested = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
     listed = planned_runs(requested)
 
     limit = limits.memory_limit(memory)
@@ -245,16 +244,6 @@ def plan_clustering(
         first_scan_seconds=reading,
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
         workers=tuple(map(on_workers, fleet.counts)),
-    )  # fmt: skip
-
-
-def plan_job(
-    job: ClusterJob, *, workers: Mapping[str, Any] | None = None, probe_seconds: float = 2.0
-) -> ClusteringPlan:
-    """Estimate the cost of a job from options; see `plan_clustering`."""
-    return plan_clustering(
-        job.store, job.runs, euclideanize=job.options["euclideanize"], memory=job.memory, workers=workers,
-        probe_seconds=probe_seconds, judge=True,
     )  # fmt: skip
 
 

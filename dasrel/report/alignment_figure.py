@@ -14,12 +14,12 @@ from matplotlib.ticker import NullLocator
 
 from dasrel.report.downsample import cluster_order
 from dasrel.report.figures import save_figure
-from dasrel.report.matrix_image import kernel_image
+from dasrel.report.group_means import kernel_image
 from dasrel.util import Array, Float
 from dasrel.util.text import count_text
 
 if TYPE_CHECKING:
-    from dasrel.clustering.alignment import Alignment
+    from dasrel.clustering.alignment_search import Alignment
 
 PIXELS = 500
 SHARPENED = 4.0

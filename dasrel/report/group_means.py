@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dasrel.engine.scan import Consumer, Plan
+from dasrel.engine.relation import Relation
+from dasrel.engine.scan import Consumer, Plan, scan
 from dasrel.kernels.products import View, panel_rows, panels
 from dasrel.kernels.spanning_forest import mirrored, seen_as_dissimilarity
+from dasrel.report.downsample import checked_order, pixel_of_objects
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float
 
@@ -41,6 +44,30 @@ def means_consumer(source: TileSource, pixel: Array, view: View | Literal["store
     task = 2 * image + 3 * 8 * 2**20 + layout.tile_bytes + tile
     kernel = _ImageKernel(source.kind, side, view)
     return Consumer(kernel, finish, share, part_bytes=image, task_memory=task, fixed_memory=4 * image)
+
+
+def kernel_image(
+    matrix: Relation,
+    width: float | None,
+    order: ArrayLike | None = None,
+    pixels: int = 1000,
+    *,
+    memory: int | str | None = None,
+) -> Float:
+    """Return the Gaussian kernel of a width of a relation, in an order, downsampled as a matrix is by `matrix_image`.
+
+    Without a width the stored similarities are the kernel. Cost: one scan; pixels^2 float64 numbers per task.
+    """
+    consumer = kernel_consumer(matrix, width, order, pixels)
+    result: Float = scan(matrix.matrix, [consumer], memory=memory)[0]
+    return result
+
+
+def kernel_consumer(matrix: Relation, width: float | None, order: ArrayLike | None, pixels: int) -> Consumer:
+    """Return the consumer of `kernel_image`, for a scan that others share."""
+    source: TileSource = matrix.matrix
+    pixel = pixel_of_objects(checked_order(order, source.layout.n_objects), pixels)
+    return means_consumer(source, pixel, "stored" if width is None else matrix.gaussian(width).view)
 
 
 @dataclass(frozen=True, eq=False)

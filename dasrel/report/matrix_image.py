@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel.engine.relation import Relation, product_shape, relation
+from dasrel.engine.relation import product_shape, relation
 from dasrel.engine.scan import Consumer, scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.geometry.lanczos import Search, estimate_search, lanczos
@@ -65,30 +65,6 @@ def matrix_image(
     consumer = image_consumer(source, order, pixels)
     result: Float = scan(source, [consumer], memory=memory)[0]
     return result
-
-
-def kernel_image(
-    matrix: Relation,
-    width: float | None,
-    order: ArrayLike | None = None,
-    pixels: int = 1000,
-    *,
-    memory: int | str | None = None,
-) -> Float:
-    """Return the Gaussian kernel of a width of a relation, in an order, downsampled as by `matrix_image`.
-
-    Without a width the stored similarities are the kernel. Cost: one scan; pixels^2 float64 numbers per task.
-    """
-    consumer = kernel_consumer(matrix, width, order, pixels)
-    result: Float = scan(matrix.matrix, [consumer], memory=memory)[0]
-    return result
-
-
-def kernel_consumer(matrix: Relation, width: float | None, order: ArrayLike | None, pixels: int) -> Consumer:
-    """Return the consumer of `kernel_image`, for a scan that others share."""
-    source: TileSource = matrix.matrix
-    pixel = pixel_of_objects(checked_order(order, source.layout.n_objects), pixels)
-    return means_consumer(source, pixel, "stored" if width is None else matrix.gaussian(width).view)
 
 
 def image_consumer(source: TileSource, order: ArrayLike | None, pixels: int) -> Consumer:

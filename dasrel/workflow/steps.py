@@ -207,7 +207,7 @@ def _cluster(job: Job) -> Summary:
 
 
 def _align(job: Job) -> Summary:
-    from dasrel.clustering.alignment_job import prepare_align
+    from dasrel.clustering.alignment import prepare_align
     from dasrel.options import AlignOptions
     from dasrel.report.alignment_figure import alignment_picture
 

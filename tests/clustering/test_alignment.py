@@ -7,8 +7,9 @@ import pytest
 
 import dasrel
 from dasrel.clustering import alignment_scan
-from dasrel.clustering.alignment import WIDTHS, Evolution, align, prepare_alignment
+from dasrel.clustering.alignment import align, prepare_alignment
 from dasrel.clustering.alignment_scan import surface, surface_memory
+from dasrel.clustering.alignment_search import WIDTHS, Evolution
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped
 from dasrel.util import progress

@@ -77,7 +77,7 @@ import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
 from dasrel.options import AlignOptions, EmbedOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
-from dasrel.clustering.alignment_job import prepare_align
+from dasrel.clustering.alignment import prepare_align
 from dasrel.clustering.embedding_job import prepare_embedding
 from dasrel.clustering.agglomerative import prepare_linkage
 from dasrel.clustering.outlier_job import prepare_outliers

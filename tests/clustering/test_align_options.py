@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel.clustering.alignment_job import prepare_align
+from dasrel.clustering.alignment import prepare_align
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import MemoryLimitError
 from dasrel.options import AlignOptions
