@@ -17,8 +17,7 @@ from dasrel.options import EmbedOptions
 from dasrel.util.results import check_not_input
 
 if TYPE_CHECKING:
-    from dasrel.clustering.embedding_job import Colours
-    from dasrel.geometry.embedding import Embedding
+    from dasrel.geometry.embedding import Colours, Embedding
 
 
 @command
@@ -50,11 +49,6 @@ def embed_command(
 
 def picture(found: Embedding, colours: Colours | None, folder: Path) -> None:
     """Draw the axes into the folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.embedding_figure import embedding_picture
+    from dasrel.report.embedding_figure import draw_embedding
 
-    if colours is None:
-        embedding_picture(found, folder / "embedding.png")
-        return
-    embedding_picture(
-        found, folder / "embedding.png", labels=colours.labels, names=colours.names, memberships=colours.memberships
-    )
+    draw_embedding(found, colours, folder)

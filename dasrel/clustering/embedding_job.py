@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dasrel import __version__
 from dasrel.clustering.model import mode_labels
@@ -26,10 +25,10 @@ from dasrel.clustering.partition_files import positions, read_partition_file
 from dasrel.clustering.validity import of_labels
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelError, DasrelWarning, InputError
-from dasrel.geometry.embedding import Embedding, EmbedJob, prepare_embed
+from dasrel.geometry.embedding import Colours, Embedding, EmbedJob, prepare_embed
 from dasrel.options import EmbedOptions
 from dasrel.store.matrix import open_matrix
-from dasrel.util import Float, Names, PathLike
+from dasrel.util import Names, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output
 from dasrel.util.results import check_out, finished_result, result_folder, write_csv
@@ -37,17 +36,6 @@ from dasrel.util.text import count_text, redacted, shown, some
 
 NUMBER_BYTES = 20
 """Characters of a coordinate in a text file, at most, but for a few."""
-
-
-@dataclass(frozen=True, eq=False)
-class Colours:
-    """What the objects of a picture are coloured by."""
-
-    labels: NDArray[np.intp]
-    """(n,) positions in `names`."""
-    names: tuple[str, ...]
-    memberships: Float | None
-    """(n, names), where they are known."""
 
 
 Draw = Callable[[Embedding, Colours | None, Path], None]
@@ -120,10 +108,21 @@ class EmbeddingJob:
     finished: dict[str, Any] | None = None
     """The content of result.json where the same job has written its result already."""
 
-    def run(self, *, checkpoint: Checkpoint | None = None, draw: Draw | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        *,
+        checkpoint: Checkpoint | None = None,
+        about: dict[str, Any] | None = None,
+        draw: Draw | None = None,
+    ) -> dict[str, Any]:
         """Compute the axes, write the result folder, and return the contents of its result.json.
 
-        `draw` draws a picture into the folder.
+        Parameters
+        ----------
+        about
+            Added to what result.json says of store, out and options.
+        draw
+            Draws a picture into the folder.
 
         Cost: that of `embed`.
         """
@@ -134,7 +133,8 @@ class EmbeddingJob:
         with watched(checkpoint, "embed"):
             found = self.prepared.run(checkpoint)
             summary = {
-                **redacted(_header(self.store, self.out, self.options)), "kind": matrix.kind, **found.report(),
+                **redacted({**_header(self.store, self.out, self.options), **(about or {})}), "kind": matrix.kind,
+                **found.report(),
                 "seconds": round(time.perf_counter() - began, 3),
                 "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
             }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from dasrel.clustering import rules
 from dasrel.clustering.rules import Rule
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.kernels.products import Parameter, View
-from dasrel.util import Array, Float
-from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, save_archive
+from dasrel.util import Array, Float, PathLike
+from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, load_array, save_archive
 from dasrel.util.text import count_text, shown, some
 from dasrel.vocabulary import KINDS, is_similarity
 
@@ -297,6 +298,18 @@ class Model:
         if own.shape not in ((), (count,)) or not np.isfinite(own).all():
             raise InputError(f"self_similarity has shape {own.shape}: give one finite number, or {count} of them")
         return np.array(np.broadcast_to(own, (count,)))
+
+
+def load_memberships(folder: PathLike) -> Float:
+    """Read the memberships of a result, (n, c). `FileNotFoundError` if the folder has none."""
+    path = Path(folder) / "memberships.npy"
+    found = load_array(path)
+    if found.ndim != 2 or found.dtype.kind != "f" or not found.shape[1] or not np.isfinite(found).all():
+        raise StoreError(
+            f"{shown(path, limit=200)} is damaged: memberships are finite numbers, objects by clusters, not"
+            f" {found.dtype} of shape {found.shape}; make the result again"
+        )
+    return np.asarray(found, dtype=np.float64)
 
 
 def mode_labels(memberships: Array, modes: tuple[int, ...] | None) -> NDArray[np.intp]:

@@ -29,13 +29,12 @@ from typing import Any
 import numpy as np
 
 from dasrel import __version__
-from dasrel.clustering.model import Model
+from dasrel.clustering.model import Model, load_memberships as load_memberships
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import Partition, Run
 from dasrel.clustering.validity import DEFAULT
 from dasrel.errors import DasrelError, DasrelWarning, InputError, StoreError
-from dasrel.util import Array, Float, PathLike
-from dasrel.util.archives import load_array
+from dasrel.util import Array, PathLike
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.results import check_file, check_out, result_folder, write_csv
 from dasrel.util.text import count_text, redacted, shown
@@ -278,18 +277,6 @@ def load_model(path: PathLike) -> Model:
         hint = f"; choose one of its settings, such as {shown(folder / inside[0], limit=200)}" if inside else ""
         raise StoreError(f"no model in {shown(folder, limit=200)}{hint}")
     return Model.load(folder / "model.npz" if folder.is_dir() else folder)
-
-
-def load_memberships(folder: PathLike) -> Float:
-    """Read the memberships of a result, (n, c). `FileNotFoundError` if the folder has none."""
-    path = Path(folder) / "memberships.npy"
-    found = load_array(path)
-    if found.ndim != 2 or found.dtype.kind != "f" or not found.shape[1] or not np.isfinite(found).all():
-        raise StoreError(
-            f"{shown(path, limit=200)} is damaged: memberships are finite numbers, objects by clusters, not"
-            f" {found.dtype} of shape {found.shape}; make the result again"
-        )
-    return np.asarray(found, dtype=np.float64)
 
 
 def save_predictions(

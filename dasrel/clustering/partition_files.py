@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dasrel.clustering.model import Model
-from dasrel.clustering.output import load_memberships
+from dasrel.clustering.model import Model, load_memberships
 from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, Names, PathLike
 from dasrel.util.archives import load_array

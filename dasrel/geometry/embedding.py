@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer
 from dasrel.engine.relation import Relation
@@ -134,6 +135,17 @@ class Embedding:
                  "spread", "scans", "converged", "stopped")  # fmt: skip
         arrays = {name: getattr(self, name).tolist() for name in ("eigenvalues", "residuals", "shares")}
         return {"n_objects": self.n_objects, "n_axes": self.n_axes, **arrays, **{k: getattr(self, k) for k in names}}
+
+
+@dataclass(frozen=True, eq=False)
+class Colours:
+    """What the objects of a picture of an embedding are coloured by."""
+
+    labels: NDArray[np.intp]
+    """(n,) positions in `names`."""
+    names: tuple[str, ...]
+    memberships: Float | None
+    """(n, names), where they are known."""
 
 
 def embed(

@@ -18,7 +18,7 @@ from dasrel.util import Array, Float, PathLike
 from dasrel.util.text import count_text, shown as plain
 
 if TYPE_CHECKING:
-    from dasrel.geometry.embedding import Embedding
+    from dasrel.geometry.embedding import Colours, Embedding
 
 DRAWN = 20_000
 """Objects that are drawn, at most: a random sample of more."""
@@ -82,6 +82,12 @@ def embedding_picture(
     about = f"{of}: {found.shares[:2].sum():.0%} of the positive eigenvalues in the first {axis}"
     figure.suptitle(f"{title}, {about}" if title else about[0].upper() + about[1:], fontsize=12)
     return save_figure(figure, Path(path), dpi=120)
+
+
+def draw_embedding(found: Embedding, colours: Colours | None, folder: Path) -> None:
+    """Draw embedding.png into a result folder, coloured by labels or memberships if there are some. Cost: no scan."""
+    coloured: dict[str, Any] = {} if colours is None else vars(colours)
+    embedding_picture(found, folder / "embedding.png", **coloured)
 
 
 def _groups(

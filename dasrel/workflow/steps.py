@@ -220,6 +220,21 @@ def _align(job: Job) -> Summary:
     return {name: result[name] for name in ("n_objects", "converged", "n_clusters", "width", "alignment")}
 
 
+def _embed(job: Job) -> Summary:
+    from dasrel.clustering.embedding_job import prepare_embedding
+    from dasrel.options import EmbedOptions
+    from dasrel.report.embedding_figure import draw_embedding
+
+    table = job.step.table
+    options = table.group(EmbedOptions, result=job.places.get("result"), labels=job.places.get("labels"))
+    result = prepare_embedding(job.store, options, job.file(), force=True).run(
+        checkpoint=job.checkpoint(),
+        about={"out": str(job.out / job.step.name)},
+        draw=draw_embedding if table.picture else None,
+    )
+    return {name: result[name] for name in ("n_objects", "n_axes", "converged", "negative_share")}
+
+
 def _outliers(job: Job) -> Summary:
     from dasrel.clustering.outlier_job import prepare_outliers
     from dasrel.options import OutlierOptions
@@ -316,6 +331,7 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "euclideanize": _euclideanize,
     "cluster": _cluster,
     "align": _align,
+    "embed": _embed,
     "outliers": _outliers,
     "tree": _tree,
     "image": _image,

@@ -23,6 +23,7 @@ from dasrel.options import (
     STORE_FORMAT,
     AlignOptions,
     ClusterOptions,
+    EmbedOptions,
     EuclideanizeOptions,
     ExportOptions,
     ImageOptions,
@@ -239,6 +240,16 @@ class Align(Table):
     store: str | None = None
 
 
+@with_options(EmbedOptions, EVERY)
+class Embed(Table):
+    """`dasrel embed`."""
+
+    HOW = ("every",)
+    FILES = ("labels",)
+    SUFFIXES = ("",)
+    store: str | None = None
+
+
 @with_options(OutlierOptions, EVERY)
 class Outliers(Table):
     """`dasrel outliers`."""
@@ -300,6 +311,7 @@ TABLES: dict[str, type[Table]] = {
     "euclideanize": Euclideanize,
     "cluster": Cluster,
     "align": Align,
+    "embed": Embed,
     "outliers": Outliers,
     "tree": Tree,
     "image": Image,

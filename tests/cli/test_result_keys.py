@@ -148,6 +148,9 @@ on_negative = "heal"
 [align]
 clusters = [2, 3]
 n_init = 1
+[embed]
+axes = 2
+result = "cluster/fcm1-clusters2"
 [outliers]
 width = 2
 [tree.mst]

@@ -172,3 +172,22 @@ def test_the_dry_run_reads_no_tile(place: Path, capsys: pytest.CaptureFixture[st
     cost = json.loads(capsys.readouterr().out)
     assert (counted.scans, cost["facts"], cost["command"]) == (0, {"axes": 4}, "embed")
     assert not Path("out").exists()
+
+
+def test_a_step_of_a_workflow_is_coloured_by_another(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("d.npy", D)
+    Path("labels.txt").write_text("".join(f"g{k % 3}\n" for k in range(N)))
+    Path("w.toml").write_text(
+        '[import]\nsource = "d.npy"\nkind = "distance"\n[cluster]\nclusters = 3\nn_init = 1\n'
+        '[embed.fuzzy]\naxes = 2\nresult = "cluster"\n[embed.named]\naxes = 2\nlabels = "labels.txt"\n',
+        encoding="utf-8",
+    )
+    assert app.run(["run", "w.toml", "--quiet"]) == 0
+    for name in ("fuzzy", "named"):
+        assert Path("w", name, "embedding.png").exists()
+        assert json.loads(Path("w", name, "result.json").read_text())["n_axes"] == 2
+    Path("labels.txt").write_text("".join(f"h{k % 2}\n" for k in range(N)))
+    capsys.readouterr()
+    assert app.run(["run", "w.toml", "--json"]) == 0
+    done = {one["step"]: one["status"] for one in json.loads(capsys.readouterr().out)["steps"]}
+    assert (done["named"], done["fuzzy"]) == ("done", "unchanged")

@@ -36,6 +36,7 @@ COMMAND_ONLY = {
     "pairwise": {"store"},
     "append": {"features"},  # follow from the steps that the store was made by
     "cluster": {"out", "checkpoint"},
+    "embed": {"out", "checkpoint"},
     "euclideanize": {"out", "checkpoint"},
     "export": {"out"},
     "image": {"out"},
@@ -47,10 +48,10 @@ TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
-    ("image", "store"), ("outliers", "store"), ("spectrum", "store"),
+    ("embed", "store"), ("image", "store"), ("outliers", "store"), ("spectrum", "store"),
     ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
-    ("align", "every"), ("outliers", "every"), ("tree", "every"),
+    ("align", "every"), ("embed", "every"), ("outliers", "every"), ("tree", "every"),
     ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
 }  # fmt: skip
 
