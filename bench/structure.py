@@ -1,6 +1,6 @@
-"""Measure principal coordinates and PERMANOVA from a store against scikit-bio in memory, in one run.
+"""Measure principal coordinates and PERMANOVA against scikit-bio in memory, and alignments against NumPy, in one run.
 
-    python bench/structure.py [axes] [permanova] [--n 16384] [--times 3] [--peer PYTHON] [--dir FOLDER]
+    python bench/structure.py [axes] [permanova] [align] [--n 16384] [--times 3] [--peer PYTHON] [--dir FOLDER]
 
 One JSON line per measurement; without names all parts are measured. Objects are `digits`: images of scikit-learn's
 digits drawn at random with noise added, Euclidean distances; `communities`: counts of species, Bray-Curtis; or `noise`:
@@ -10,6 +10,10 @@ Every side runs in a process of its own, which reads the matrix before the clock
 memory. scikit-bio has the same matrix as float64 in memory; `--peer` is the interpreter of an environment that has it,
 by default this one. Times are the best of several. "values_error" is the largest relative error of the eigenvalues
 against those of the dense matrix (at most 4,096 objects).
+
+`align` is one scan for the alignments of 12 Gaussian kernels with random partitions into 2 to 10 clusters, all pairs of
+them, against NumPy's dense matrices for one pair, a kernel and a partition into 6; and the rate of the compiled kernel
+on one core: minima that are added up for P alone, per second.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ import numpy as np
 
 AXES, PERMUTATIONS, GROUPS = 10, 999, 5
 DENSE = 4096
+NUMBERS, MIDDLE = list(range(2, 11)), 6
+KERNELS = np.geomspace(2.0, 32.0, 12).tolist()
 
 
 def say(**line: Any) -> None:
@@ -105,9 +111,17 @@ def run_side(side: str, part: str, path: str, times: int) -> None:
         measured(axes if part == "axes" else test, times)
         return
 
+    if side == "numpy":
+        D = np.load(path)
+        measured(lambda: dense_alignment(D), times)
+        return
+
     import dasrel
 
     store = dasrel.open_matrix(path)
+    if part == "align":
+        measured(lambda: our_alignments(store), times)
+        return
     dasrel.spectrum(store, max_scans=2, tol=0.5)  # the first read verifies the checksums
 
     def our_axes() -> dict[str, Any]:
@@ -119,6 +133,65 @@ def run_side(side: str, part: str, path: str, times: int) -> None:
         return {"pseudo_f": found.pseudo_f, "p_value": found.p_value, "scans": found.scans}
 
     measured(our_axes if part == "axes" else our_test, times)
+
+
+def partition(n: int, clusters: int) -> Any:
+    """Return random memberships, (clusters, n)."""
+    return np.random.default_rng(clusters).dirichlet(np.ones(clusters), n).T.astype(np.float32)
+
+
+def dense_alignment(D: Any) -> dict[str, Any]:
+    """Return one alignment from complete matrices K and P."""
+    U = partition(len(D), MIDDLE)
+    K = D * D
+    K *= -1 / (2 * KERNELS[-1] ** 2)
+    np.exp(K, out=K)
+    P, least = np.zeros_like(K), np.empty_like(K)
+    for u in U:
+        P += np.minimum(u[:, None], u[None, :], out=least)
+    dots = [float(np.dot(a.ravel(), b.ravel())) for a, b in ((K, P), (K, K), (P, P))]
+    return {"alignment": dots[0] / np.sqrt(dots[1] * dots[2])}
+
+
+def our_alignments(store: Any) -> dict[str, Any]:
+    """Return the same alignment, computed with all others in one scan."""
+    from dasrel.clustering.alignment_scan import surface
+    from dasrel.engine.relation import relation
+
+    found = surface(relation(store), [partition(store.n_objects, c) for c in NUMBERS], KERNELS)
+    return {"alignment": float(found.alignment[NUMBERS.index(MIDDLE), -1])}
+
+
+def measure_align(store: Path, given: argparse.Namespace, data: str) -> None:
+    ours = in_process(sys.executable, "dasrel", "align", store, given.times)
+    theirs = in_process(sys.executable, "numpy", "align", dense_file(store), 1)
+    pairs = len(KERNELS) * len(NUMBERS)
+    say(
+        what=f"{pairs} alignments, one scan", data=data, n=given.n, **ours, numpy_seconds_for_one=theirs["seconds"],
+        numpy_anonymous_mb=theirs["anonymous_mb"], difference=abs(ours["alignment"] - theirs["alignment"]),
+        times_faster_than_one=theirs["seconds"] / ours["seconds"],
+        times_faster=pairs * theirs["seconds"] / ours["seconds"],
+    )  # fmt: skip
+    say(what="min-sum on one core", **min_sum_rate())
+
+
+def min_sum_rate() -> dict[str, Any]:
+    """Measure minima per second, from partitions of 2 and of 60 clusters with one kernel: the difference is P alone."""
+    from dasrel.kernels.proximity import InnerProducts, add_inner_products
+
+    rows, columns, seconds = 256, 4096, {}
+    K = np.random.default_rng(0).random((1, rows, columns), dtype=np.float32)
+    for clusters in (2, 60):
+        U, V = partition(rows, clusters), partition(columns, clusters)
+        U, V = np.ascontiguousarray(U), np.ascontiguousarray(V)
+        best = float("inf")
+        for _ in range(20):
+            sums = InnerProducts.zeros(1, 1)
+            began = time.thread_time()
+            add_inner_products(K, U, V, [0, clusters], sums, np.zeros((1, rows)), np.zeros((1, columns)))
+            best = min(best, time.thread_time() - began)
+        seconds[clusters] = best
+    return {"minima_per_second": 58 * rows * columns / (seconds[60] - seconds[2])}
 
 
 # -------------------------------------------------------------------------------------------------------------- data
@@ -204,6 +277,7 @@ def measure_permanova(store: Path, given: argparse.Namespace, data: str) -> None
 PARTS: dict[str, Callable[[Path, argparse.Namespace, str], None]] = {
     "axes": measure_axes,
     "permanova": measure_permanova,
+    "align": measure_align,
 }
 
 

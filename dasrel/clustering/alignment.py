@@ -432,4 +432,4 @@ def _width(width: float | None, bounds: list[float] | None) -> str:
     if bounds is None:
         return f"{width:.6g}"
     text = f"{width:.6g}, searched from {bounds[0]:.4g} to {bounds[1]:.4g}"
-    return text + ("; the widest: there may be no distinct groups" if width >= 0.999 * bounds[1] else "")
+    return text + ("; at the bound, prefer the centred alignment" if width >= 0.999 * bounds[1] else "")

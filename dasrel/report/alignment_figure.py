@@ -119,14 +119,15 @@ def _draw_best(axes: Any, found: Alignment) -> None:
         axes.plot([], [], "x", color="black", label="clusters coincide or are empty")
     axes.set_xticks(at, names)
     axes.set_xlabel("clusters")
-    axes.set_ylabel("largest over all widths")
-    axes.set_title("Best alignment of every number of clusters\ncircles: the largest", fontsize=10)
+    axes.set_ylabel("largest over all widths" if len(found.widths) > 1 else "alignment with the kernel")
+    axes.set_title("Alignment of every number of clusters\ncircles: the largest", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3)
 
 
 def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: Array) -> None:
     n, ends = int(sizes.sum()), np.cumsum(sizes)
+    name = "The matrix" if found.width is None else "Kernel at the best width"
     low = 0.0 if found.width is not None else float(image.min())
     shown = axes.imshow(
         image, cmap="viridis", interpolation="nearest", extent=(0, n, n, 0), vmin=low, vmax=float(image.max())
@@ -142,7 +143,7 @@ def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: 
     axes.set_xlabel("cluster; in each, objects of highest membership first")
     axes.set_ylabel("cluster (its objects)")
     axes.set_title(
-        "Kernel at the best width, sorted by the best partition\nbright blocks on the diagonal only: distinct clusters",
+        f"{name}, sorted by the best partition\nbright blocks on the diagonal only: distinct clusters",
         fontsize=10,
     )
     figure.colorbar(shown, ax=axes, label="kernel: near 1 are similar objects" if found.width else "similarity",
