@@ -49,6 +49,7 @@ from dasrel.vocabulary import (
     ORDERS,
     RULES,
     TAKES,
+    VIEWS,
     ExportName,
     IndexName,
     KindName,
@@ -56,6 +57,7 @@ from dasrel.vocabulary import (
     OrderName,
     RuleName,
     SearchName,
+    ViewName,
     is_similarity,
     linkage_fault,
 )
@@ -524,20 +526,38 @@ class ValidityOptions:
 class ImageOptions:
     """How to draw a matrix."""
 
-    order: OrderName = _writing("vat", "Order of the objects.")
+    order: OrderName | None = _writing(None, "Order of the objects; labels with a result, else vat, if not given.")
     result: str | os.PathLike[str] | None = _writing(
-        None, "A result of `dasrel cluster`: its labels order the objects.", typed=str, metavar="FOLDER"
+        None, "A result of `dasrel cluster`, whose clusters are shown.", typed=str, metavar="FOLDER"
     )
-    induced: bool = _writing(False, "Show the dissimilarity D(U) induced by the result's memberships, not the matrix.")
+    view: ViewName = _writing(
+        "matrix",
+        "Show the matrix, its Gaussian kernel, or proximities or dissimilarities of a result's memberships.",
+    )
+    width: float | None = _writing(
+        None, "Width of the kernel, also of order eigen; a sixth of the root mean square if not given.", above=0
+    )
+    vectors: int | None = _writing(
+        None, "Eigenvectors and blocks of order eigen; those before the largest gap if not given.", least=1
+    )
     pixels: int = _writing(1000, "Maximum number of pixels per side.", least=2, most=20_000)
     memory: int | str | None = _writing(None, MEMORY, typed=str)
 
     def __post_init__(self) -> None:
-        _one_of("order", self.order, ORDERS)
-        if self.result is None and (self.order == "labels" or self.induced):
+        if self.order is not None:
+            _one_of("order", self.order, ORDERS)
+        _one_of("view", self.view, VIEWS)
+        if self.result is None and (self.order == "labels" or self.view in ("proximity", "induced")):
             raise InputError(
-                "an order by labels, and D(U), need a result of `dasrel cluster`", remedy="name it as {result}"
+                "an order by labels, and what memberships say, need a result of `dasrel cluster`",
+                remedy="name it as {result}",
             )
+        if self.order == "ivat" and self.view != "matrix":
+            raise InputError("the order ivat has values of its own", remedy="say {order=vat} to see others in it")
+        if self.width is not None and self.order != "eigen" and self.view != "kernel":
+            raise InputError("a width is that of a kernel", remedy="say {view=kernel} or {order=eigen} with it")
+        if self.vectors is not None and self.order != "eigen":
+            raise InputError("eigenvectors are those of one order", remedy="say {order=eigen}, or leave {vectors} out")
 
 
 @dataclass(frozen=True)

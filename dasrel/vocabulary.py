@@ -55,6 +55,8 @@ SEARCHES = ("grid", "evolution")
 
 ORDERS = ("vat", "ivat", "labels", "eigen", "none")
 """The orders of the objects in an image."""
+VIEWS = ("matrix", "kernel", "proximity", "induced")
+"""What an image shows: the stored values, their Gaussian kernel, or what memberships say of two objects."""
 
 INDICES = {
     "silhouette": True,
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
     LinkageName = str
     IndexName = str
     SearchName = str
+    ViewName = str
 else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
     RuleName = Literal[RULES]
@@ -119,6 +122,7 @@ else:  # a type checker cannot read these; Typer and pydantic can
     LinkageName = Literal[tuple(LINKAGES)]
     IndexName = Literal[tuple(INDICES)]
     SearchName = Literal[SEARCHES]
+    ViewName = Literal[VIEWS]
 
 
 def is_similarity(kind: str) -> bool:

@@ -551,13 +551,13 @@ def tree_command(
     if checkpoint is not None:
         raise typer.BadParameter("--checkpoint is for --linkage: the spanning tree takes one scan")
     if dry_run:
-        from dasrel.report.matrix_image import estimate_tree
+        from dasrel.report.tree_files import estimate_tree
 
         console.cost(estimate_tree(store, out, memory=options.memory, force=force))
         return
 
     from dasrel.geometry.tree import minimum_spanning_tree
-    from dasrel.report.matrix_image import save_tree
+    from dasrel.report.tree_files import save_tree
     from dasrel.store.matrix import open_matrix
     from dasrel.util.results import check_out, finished_result
 

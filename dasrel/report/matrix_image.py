@@ -1,44 +1,44 @@
-"""Images of matrices of any size, in an order that shows structure; the files of a tree.
+"""Images of matrices of any size, in an order that shows structure.
 
 The objects are put in an order and divided into `pixels` runs of nearly equal length; the value of a pixel is the mean
-over all pairs of its objects, the diagonal included. A matrix takes one scan; its iVAT and D(U) take none.
+over all pairs of its objects, the diagonal included. A matrix or its kernel takes one scan; iVAT, D(U) and the
+proximities of memberships take none.
 """
 
 from __future__ import annotations
 
 import csv
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel.engine.relation import product_shape, relation
+from dasrel.engine.relation import relation
 from dasrel.engine.scan import Consumer, scan, scan_memory
 from dasrel.errors import InputError, StoreError
-from dasrel.geometry.lanczos import Search, estimate_search, lanczos
+from dasrel.geometry.spectral_order import automatic_width, spectral_order, spectral_order_cost
 from dasrel.geometry.tree import Tree, TreeJob, minimum_spanning_tree
 from dasrel.options import ImageOptions
 from dasrel.report.downsample import checked_order, cluster_order, induced_image, pixel_of_objects
-from dasrel.report.group_means import means_consumer
+from dasrel.report.group_means import kernel_image, means_consumer
+from dasrel.report.matrix_picture import Block, write_image
 from dasrel.store.array_matrix import as_matrix
 from dasrel.store.layout import TileSource
 from dasrel.store.matrix import Matrix, open_matrix
-from dasrel.util import Array, Float, Index, Names, PathLike
-from dasrel.util.files import replacing
+from dasrel.util import Array, Float, Index, PathLike
 from dasrel.util.limits import Cost, Output, Range, memory_limit
-from dasrel.util.results import check_out, result_folder, write_csv
-from dasrel.util.text import shown
+from dasrel.util.text import count_text, shown
+from dasrel.vocabulary import is_similarity
 
-COLOURS = ("gray", "viridis")
-DOTS = 100  # dots per inch
-EIGENVECTORS = 6
-EIGEN_SCANS = 8
-"""Typical scans of `eigen_order`."""
-TREE_OBJECT = 130
-"""Bytes per object in the files of a tree, approximately."""
+LEVELS = 256
+"""Levels that memberships are rounded to in a proximity image whose pixels are means."""
+KIND_NAMES = {
+    "distance": "dissimilarity", "squared-distance": "squared dissimilarity", "similarity": "similarity",
+    "kernel": "kernel",
+}  # fmt: skip
 
 
 def matrix_image(
@@ -113,72 +113,50 @@ def _steps(end: Array, pixel: Array, sizes: Array, begin: Array) -> list[tuple[A
     return [(last, 1 - share), (last + 1, share)]
 
 
-def write_image(
-    image: ArrayLike,
-    path: PathLike,
-    *,
-    n_objects: int | None = None,
-    title: str = "",
-    label: str = "dissimilarity",
-    colours: str = "gray",
-) -> None:
-    """Write an image of a matrix to a file (PNG, or the format of the suffix), with axes in objects and a colour bar.
+def proximity_image(memberships: ArrayLike, order: ArrayLike | None = None, pixels: int = 1000) -> Float:
+    """Return P_kl = sum_i min(u_ik, u_il) of memberships U (c x n), Q09's proximity matrix, in an order, downsampled.
 
-    Parameters
-    ----------
-    n_objects
-        Number of objects on the axes; by default the side of the image.
-    label
-        Name of the values, beside the colour bar.
-    colours
-        "gray" (small values black, as in VAT images) or "viridis".
+    Where every object has a pixel of its own the values are exact. Else memberships are rounded to 1/256, so that a
+    pixel, which is a mean over all pairs of its objects, is within c/512 of the exact one: the mean of min(u, v) is the
+    sum over levels t of the share of u above t times the share of v above t, which nothing of size n^2 is formed for.
+
+    Cost: no scan; O(c n + 256 c pixels^2) and 2 KiB pixels bytes.
     """
-    values = np.asarray(image, dtype=np.float64)
-    if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size or not np.isfinite(values).all():
-        raise InputError(f"an image is a square array of finite numbers; this one has shape {values.shape}")
-    if colours not in COLOURS:
-        raise InputError(f"colours are one of {', '.join(COLOURS)}, not {shown(colours)!r}")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    n = values.shape[0] if n_objects is None else n_objects
-    # An integer number of dots per value, one from 400 values per side on, so that nothing is blurred or left out.
-    side = values.shape[0] * max(1, -(-400 // values.shape[0]))
-    left, right, bottom, top = 100, 130, 65, 50
-    width, height = left + side + right, bottom + side + top
-    figure = Figure(figsize=(width / DOTS, height / DOTS), dpi=DOTS)
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
-    mesh = axes.imshow(values, cmap=colours, interpolation="nearest", extent=(0, n, n, 0))
-    axes.set_xlabel("position in the order of objects")
-    axes.set_ylabel("position in the order of objects")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if title:
-        axes.set_title(shown(title, limit=120))
-    bar = figure.add_axes(((left + side + 20) / width, bottom / height, 20 / width, side / height))
-    figure.colorbar(mesh, cax=bar, label=label)
-    target = Path(path)
-    form = target.suffix.lstrip(".").lower() or "png"
-    if form not in figure.canvas.get_supported_filetypes():
-        raise InputError(f"images cannot be written as .{shown(form)}; use .png, .pdf or .svg")
-    with replacing(target) as temporary:
-        figure.savefig(temporary, format=form)
+    U = np.asarray(memberships, dtype=np.float64)
+    if U.ndim != 2 or 0 in U.shape:
+        raise InputError(f"memberships have shape {U.shape}; give (clusters, objects)")
+    n = U.shape[1]
+    chosen = checked_order(order, n)
+    if n <= pixels:
+        return np.sum([np.minimum.outer(u, u) for u in U[:, chosen]], axis=0)
+    pixel = pixel_of_objects(chosen, pixels)
+    sizes = np.bincount(pixel)
+    image = np.zeros((sizes.size, sizes.size))
+    for u in U:
+        level = np.rint(u * LEVELS).astype(np.int64)
+        counts = np.bincount(pixel * (LEVELS + 1) + level, minlength=sizes.size * (LEVELS + 1))
+        above = counts.reshape(sizes.size, LEVELS + 1)[:, :0:-1].cumsum(axis=1) / sizes[:, None]
+        image += above @ above.T / LEVELS
+    return image
 
 
 def prepare_image(store: Any, out: PathLike, options: ImageOptions, *, force: bool = False) -> ImageJob:
     """Check the arguments of `dasrel image`, and read the result that it names. Cost: no scan.
 
     An order is "vat": along the minimum spanning tree; "ivat": the same, with minimax path dissimilarities as values;
-    "labels": by the clusters of a result; "eigen": by the leading eigenvectors of -1/2 P D P; "none": as stored.
+    "labels": by the clusters of a result; "eigen": by the leading eigenvectors of a Gaussian kernel, see
+    `geometry.spectral_order`; "none": as stored.
     """
     target = Path(out)
     if os.path.lexists(target) and not force:
         raise StoreError(f"{shown(target, limit=400)} exists", remedy="say {force=True} to replace it")
     matrix = open_matrix(store)
     labels, memberships = (None, None) if options.result is None else read_result(options.result, matrix)
-    return ImageJob(matrix, target, options.order, labels, memberships, options.induced, options.pixels, options.memory)
+    if options.vectors is not None and options.vectors > matrix.n_objects:
+        raise InputError(
+            f"{options.vectors} eigenvectors of {count_text(matrix.n_objects, 'object')}: give at most as many"
+        )
+    return ImageJob(matrix, target, options, labels, memberships)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,97 +165,110 @@ class ImageJob:
 
     matrix: Matrix
     target: Path
-    order: str
+    options: ImageOptions
     labels: Index | None
     memberships: Array | None
-    induced: bool
-    """Whether D(U) is drawn in place of the matrix."""
-    pixels: int
-    memory: int | str | None
+
+    @property
+    def order(self) -> str:
+        """The name of the order: by default that of the labels of a result, else that of the spanning tree."""
+        return self.options.order or ("vat" if self.labels is None else "labels")
 
     def run(self) -> dict[str, Any]:
         """Find the order, compute the image, write it, and return what was drawn.
 
-        Cost: one scan for the image, none for "ivat" and D(U) (K14 17); "vat" and "ivat" one for the tree; "eigen"
-        those of Lanczos, at most 30.
+        Cost: one scan for the image, none for "ivat", proximities and D(U) (K14 17), one more for a kernel whose width
+        is not given; "vat" and "ivat" one for the tree; "eigen" those of `spectral_order`.
         """
-        matrix = self.matrix
-        tree = minimum_spanning_tree(matrix, memory=self.memory) if self.order in ("vat", "ivat") else None
-        units = "dissimilarity" if tree is None else tree.units
-        if self.induced:
-            assert self.memberships is not None
-            order, name = self._order(tree)
-            image = induced_image(self.memberships.T, order, self.pixels)
-            title, units = f"D(U), induced by memberships, {name}", "induced dissimilarity"
-        elif self.order == "ivat":
-            assert tree is not None
-            image, title = ivat_image(tree, self.pixels), "iVAT: minimax path dissimilarities in VAT order"
-        else:
-            order, name = self._order(tree)
-            image = matrix_image(matrix, order, self.pixels, memory=self.memory)
-            title = f"dissimilarities, {name}"
-        write_image(image, self.target, n_objects=matrix.n_objects, title=title, label=units)
-        facts = {"title": title, "side": len(image), "n_objects": matrix.n_objects}
-        return {"out": str(self.target), "order": self.order, **facts}
+        matrix, memory = self.matrix, self.options.memory
+        tree = minimum_spanning_tree(matrix, memory=memory) if self.order in ("vat", "ivat") else None
+        order, name, blocks, width = self._order(tree)
+        drawn = self._values(order, tree, width)
+        title = f"{drawn.what}, {name}"
+        of = None if self.labels is None else self.labels[order]
+        write_image(
+            drawn.image, self.target, n_objects=matrix.n_objects, title=title, label=drawn.label, blocks=blocks,
+            clusters=None if self.order == "labels" else of, large_is_dark=drawn.is_similarity,
+        )  # fmt: skip
+        facts = {"title": title, "side": len(drawn.image), "n_objects": matrix.n_objects}
+        return {"out": str(self.target), "order": self.order, "view": self.options.view, **facts}
 
-    def _order(self, tree: Tree | None) -> tuple[Array, str]:
-        """Return the order of the objects, and its name for the title."""
+    def _order(self, tree: Tree | None) -> tuple[Array, str, list[Block] | None, float | None]:
+        """Return the order of the objects, its name for the title, its blocks, and the width of the kernel used."""
         if tree is not None:
-            return tree.vat_order(), "VAT order"
+            return tree.vat_order(), "VAT order", None, None
         if self.order == "labels":
             assert self.memberships is not None
-            return cluster_order(self.memberships, self.labels), "ordered by cluster"
+            assert self.labels is not None
+            sizes = np.bincount(self.labels)
+            blocks = [Block(str(k), int(size)) for k, size in enumerate(sizes) if size]
+            return cluster_order(self.memberships, self.labels), "ordered by cluster", blocks, None
         if self.order == "eigen":
-            return eigen_order(self.matrix, memory=self.memory), "ordered by leading eigenvectors"
-        return np.arange(self.matrix.n_objects), "as stored"
+            found = spectral_order(
+                relation(self.matrix), width=self.options.width, n_vectors=self.options.vectors,
+                memory=self.options.memory,
+            )  # fmt: skip
+            blocks = [Block(str(k + 1), int(size)) for k, size in enumerate(np.bincount(found.groups))]
+            name = f"ordered by {count_text(found.n_groups, 'leading eigenvector')} of the kernel"
+            return found.order, name, blocks, found.width or None
+        return np.arange(self.matrix.n_objects), "as stored", None, None
+
+    def _values(self, order: Array, tree: Tree | None, width: float | None) -> Drawn:
+        """Return the image and what it shows; `width` is that of the kernel of the order, if it has one."""
+        matrix, options = self.matrix, self.options
+        if options.view in ("induced", "proximity"):
+            assert self.memberships is not None
+            if options.view == "induced":
+                image = induced_image(self.memberships.T, order, options.pixels)
+                return Drawn(image, "D(U), induced by memberships", "induced dissimilarity", False)
+            image = proximity_image(self.memberships.T, order, options.pixels)
+            return Drawn(image, "proximities of memberships", "proximity", True)
+        if options.view == "kernel":
+            seen = relation(matrix)
+            width = options.width or width or automatic_width(seen)
+            image = kernel_image(seen, width, order, options.pixels, memory=options.memory)
+            return Drawn(image, f"Gaussian kernel of width {width:.4g}", "kernel", True)
+        if self.order == "ivat":
+            assert tree is not None
+            return Drawn(ivat_image(tree, options.pixels), "iVAT: minimax path dissimilarities", tree.units, False)
+        pixel = pixel_of_objects(order, options.pixels)
+        image = scan(matrix, [means_consumer(matrix, pixel, "stored")], memory=options.memory)[0]
+        return Drawn(image, f"{KIND_NAMES[matrix.kind]} values", KIND_NAMES[matrix.kind], is_similarity(matrix.kind))
 
     def cost(self) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
-        matrix, limit = self.matrix, memory_limit(self.memory)
+        matrix, options, limit = self.matrix, self.options, memory_limit(self.options.memory)
         scans, needed = Range(0, 0, 0), 0
         if self.order in ("vat", "ivat"):
-            tree = TreeJob(matrix, self.memory).cost()
+            tree = TreeJob(matrix, options.memory).cost()
             scans, needed = tree.scans, tree.memory
         if self.order == "eigen":
-            search = _eigen_search(matrix)
-            seen = relation(matrix)
-            basis, most = estimate_search(search, matrix.n_objects, metric=False)
-            scans = Range(1, min(EIGEN_SCANS, most), most)
-            needed = basis + scan_memory(matrix, [product_shape(matrix, [(seen.view, search.block)])], limit)
-        if not self.induced and self.order != "ivat":
+            has_width = options.width is not None
+            scans, needed = spectral_order_cost(
+                relation(matrix), options.vectors, width=has_width, memory=options.memory
+            )
+        if options.view in ("matrix", "kernel") and self.order != "ivat":
             scans += Range(1, 1, 1)
-            needed = max(needed, scan_memory(matrix, [image_consumer(matrix, None, self.pixels)], limit))
-        side = min(self.pixels, matrix.n_objects)
+            needed = max(needed, scan_memory(matrix, [image_consumer(matrix, None, options.pixels)], limit))
+        if options.view == "kernel" and self.order != "eigen" and options.width is None:
+            scans += Range(1, 1, 1)
+        side = min(options.pixels, matrix.n_objects)
         needed = max(needed, 4 * 8 * side * side)
         outputs = (Output(str(self.target), side * side + 50_000),)
         facts = {"order": self.order, "side": side}
         return Cost("image", matrix.n_objects, scans, matrix.layout.total_bytes, needed, outputs, facts)
 
 
-def eigen_order(matrix: Matrix, *, memory: int | str | None = None) -> Index:
-    """Return the objects grouped by the leading eigenvector of -1/2 P D P, and its sign, in which they are largest.
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """An image, and what it shows."""
 
-    One eigenvector alone cannot separate several clusters (Q09): each object belongs to the eigenvector in which it is
-    largest, relative to that vector's own spread, and is ordered by its value there.
-
-    Cost: the scans of Lanczos for six eigenvectors to 5 %, at most 30.
-    """
-    seen = relation(matrix)
-    found = lanczos(lambda V: seen.gram(V, memory=memory), matrix.n_objects, search=_eigen_search(matrix))
-    vectors = found.highest.vectors
-    assert vectors is not None
-    positive = vectors[:, found.highest.values > 0]
-    if not positive.shape[1]:
-        return np.arange(matrix.n_objects)
-    coordinates = positive * np.sqrt(found.highest.values[: positive.shape[1]])
-    leading = np.abs(coordinates).argmax(axis=1)
-    value = coordinates[np.arange(len(leading)), leading]
-    return np.lexsort((np.abs(value), value > 0, leading)).astype(np.intp)
-
-
-def _eigen_search(matrix: Matrix) -> Search:
-    count = min(EIGENVECTORS, matrix.n_objects - 1)
-    return Search(lowest=0, highest=count, tol=0.05, max_scans=30, vectors=True)
+    image: Float
+    what: str
+    """For the title."""
+    label: str
+    """Of the colour bar."""
+    is_similarity: bool
 
 
 def read_result(folder: PathLike, matrix: Matrix) -> tuple[Index, NDArray[Any]]:
@@ -302,42 +293,3 @@ def read_result(folder: PathLike, matrix: Matrix) -> tuple[Index, NDArray[Any]]:
     if labels.size and not (labels.min() >= 0 and labels.max() < memberships.shape[1]):
         raise InputError(f"{shown(path, limit=400)}: labels do not fit the memberships")
     return labels, memberships
-
-
-def save_tree(
-    tree: Tree, ids: Names, out: PathLike, *, about: dict[str, Any] | None = None, force: bool = False
-) -> dict[str, Any]:
-    """Write a tree as files that other programs read, in a folder that is complete or absent; return its summary.
-
-        tree.npz      for `Tree.load`
-        edges.csv     first, second, weight: the n - 1 edges by the names of the objects, lightest first
-        linkage.npy   single linkage in SciPy's format, (n - 1, 4)
-        vat.csv       place, id: the objects in VAT order
-        result.json   the summary, with `about`
-
-    Cost: no scan; O(n log n).
-    """
-    target = Path(out)
-    check_out(target, force=force)
-    summary = {
-        "out": str(target), **(about or {}), "n_objects": tree.n_objects, "scans": tree.scans, "units": tree.units,
-        "shortest": float(tree.weights.min()), "longest": float(tree.weights.max()),
-        "total": float(tree.weights.sum()),
-    }  # fmt: skip
-    with result_folder(target, summary, force=force) as folder:
-        tree.save(folder / "tree.npz")
-        edges = zip(tree.edges.tolist(), tree.weights.tolist(), strict=True)
-        write_csv(
-            folder / "edges.csv", ["first", "second", "weight"], ([str(ids[i]), str(ids[j]), w] for (i, j), w in edges)
-        )
-        np.save(folder / "linkage.npy", tree.linkage(), allow_pickle=False)
-        order = tree.vat_order().tolist()
-        write_csv(folder / "vat.csv", ["place", "id"], ([k, str(ids[i])] for k, i in enumerate(order)))
-    return summary
-
-
-def estimate_tree(store: Any, out: PathLike, *, memory: int | str | None = None, force: bool = False) -> Cost:
-    """Estimate what `minimum_spanning_tree` and `save_tree` would do. Cost: no scan."""
-    check_out(out, force=force)
-    cost = TreeJob(open_matrix(store), memory).cost()
-    return replace(cost, outputs=(Output(str(out), TREE_OBJECT * (cost.n_objects or 0)),))

@@ -262,7 +262,7 @@ def _tree(job: Job) -> Summary:
     if job.step.table.linkage is not None:
         return _dendrogram(job)
     from dasrel.geometry.tree import minimum_spanning_tree
-    from dasrel.report.matrix_image import save_tree
+    from dasrel.report.tree_files import save_tree
     from dasrel.store.matrix import open_matrix
 
     matrix = open_matrix(job.store)

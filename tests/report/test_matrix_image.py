@@ -14,8 +14,10 @@ import dasrel
 from dasrel.engine.scan import Plan
 from dasrel.errors import InputError
 from dasrel.geometry.tree import minimum_spanning_tree
+from dasrel.options import ImageOptions
 from dasrel.report.downsample import induced_image
-from dasrel.report.matrix_image import image_consumer, ivat_image, matrix_image, write_image
+from dasrel.report.matrix_image import image_consumer, ivat_image, matrix_image, prepare_image, proximity_image
+from dasrel.report.matrix_picture import LINE, PALETTE, Block, _range, write_image
 from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
 from tests.helpers.stores import stored
@@ -173,8 +175,10 @@ def test_a_written_picture_has_each_value_as_a_square_of_dots(tmp_path):
     dots = matplotlib.image.imread(tmp_path / "p.png")[:, :, 0]
     scale = 80  # 400 dots for 5 values
     drawn = dots[50 : 50 + 400, 100 : 100 + 400][scale // 2 :: scale, scale // 2 :: scale]
-    np.testing.assert_allclose(drawn, values / values.max(), atol=1 / 250)
-    assert dots.shape == (50 + 400 + 65, 100 + 400 + 130)
+    off = values[~np.eye(5, dtype=bool)]
+    expected = np.clip((values - off.min()) / (off.max() - off.min()), 0, 1)
+    np.testing.assert_allclose(drawn, expected, atol=1 / 250)
+    assert dots.shape == (50 + 400 + 65, 100 + 400 + 150)
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
 
 
@@ -194,3 +198,69 @@ def test_pictures_that_cannot_be_written_are_refused(tmp_path):
         with pytest.raises(InputError, match="square array of finite numbers"):
             write_image(bad, tmp_path / "p.png")
     assert list(tmp_path.iterdir()) == []
+
+
+def dense_proximity(U):
+    """Q09: P_kl = sum_i min(u_ik, u_il)."""
+    return sum(np.minimum(u[:, None], u[None, :]) for u in U)
+
+
+def test_proximities_equal_the_formula():
+    rng = np.random.default_rng(4)
+    U = rng.dirichlet(np.ones(4), 90).T
+    order = rng.permutation(90)
+    dense = dense_proximity(U)[np.ix_(order, order)]
+    np.testing.assert_allclose(proximity_image(U, order, 90), dense, atol=1e-14)
+    found = proximity_image(U, order, 20)
+    np.testing.assert_allclose(found, block_means(dense, 20), atol=4 / 512)
+    with pytest.raises(InputError, match="give \\(clusters, objects\\)"):
+        proximity_image(np.ones(3))
+
+
+def test_stored_similarities_are_drawn_as_such(tmp_path):
+    """A similarity of 0 to 100: the image has the stored values, and alike is dark."""
+    rng = np.random.default_rng(5)
+    values = rng.uniform(0, 100, (30, 30))
+    values = (values + values.T) / 2
+    np.fill_diagonal(values, 100)
+    store = tmp_path / "s.zarr"
+    dasrel.import_matrix(values, store, kind="similarity")
+    job = prepare_image(store, tmp_path / "s.png", ImageOptions(order="none"))
+    drawn = job._values(np.arange(30), None, None)
+    np.testing.assert_allclose(drawn.image, values, rtol=1e-6)
+    assert (drawn.label, drawn.is_similarity) == ("similarity", True)
+
+
+def test_a_kernel_is_drawn_at_its_width(tmp_path):
+    distances = np.abs(np.subtract.outer(np.arange(20.0), np.arange(20.0)))
+    store = tmp_path / "d.zarr"
+    dasrel.import_matrix(distances, store, kind="distance")
+    job = prepare_image(store, tmp_path / "k.png", ImageOptions(order="none", view="kernel", width=3.0))
+    drawn = job._values(np.arange(20), None, None)
+    np.testing.assert_allclose(drawn.image, np.exp(-(distances**2) / 18), rtol=1e-5)
+
+
+def test_blocks_and_clusters_are_beside_the_axes(tmp_path):
+    """Boundaries have a colour that no value has; strips have a colour for each cluster."""
+    values = np.kron(1 - np.eye(2), np.ones((50, 50)))
+    write_image(values, tmp_path / "b.png", blocks=[Block("0", 40), Block("1", 60)])
+    write_image(values, tmp_path / "c.png", clusters=np.repeat([0, 1], [40, 60]))
+    colours = {"b": [LINE], "c": list(PALETTE[:2])}
+    for name, wanted in colours.items():
+        dots = (255 * matplotlib.image.imread(tmp_path / f"{name}.png")[:, :, :3]).round().astype(int)
+        found = {tuple(one) for one in np.unique(dots.reshape(-1, 3), axis=0)}
+        for colour in wanted:
+            assert tuple(int(colour[k : k + 2], 16) for k in (1, 3, 5)) in found
+
+
+def test_colours_use_the_whole_range():
+    """One pixel far from all others does not take the colours of the rest."""
+    values = np.random.default_rng(0).uniform(1, 2, (100, 100))
+    values = (values + values.T) / 2
+    np.fill_diagonal(values, 0)
+    low, high, extend = _range(values)
+    assert 1 <= low < 1.2
+    values[3, 4] = values[4, 3] = 1000
+    low, high, extend = _range(values)
+    assert (high < 2, extend) == (True, "both")
+    assert _range(np.zeros((3, 3)))[2] == "neither"

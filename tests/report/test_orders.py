@@ -16,7 +16,7 @@ from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
 from dasrel.options import ImageOptions, Writing
 from dasrel.report.downsample import cluster_order
-from dasrel.report.matrix_image import eigen_order, prepare_image
+from dasrel.report.matrix_image import prepare_image
 
 N = 90
 
@@ -63,13 +63,6 @@ def changes(truth, order):
     return int(np.count_nonzero(np.diff(truth[order])))
 
 
-def test_eigen_order_brings_clusters_together(store):
-    path, _, truth = store
-    order = eigen_order(dasrel.open_matrix(path))
-    assert sorted(order) == list(range(N))
-    assert changes(truth, order) <= 8 < changes(truth, np.arange(N))
-
-
 def test_cluster_order_follows_given_labels_then_decreasing_membership():
     memberships = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.1, 0.9]])
     np.testing.assert_array_equal(cluster_order(memberships, np.array([0, 1, 0, 1])), [0, 2, 3, 1])
@@ -80,17 +73,30 @@ def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(tmp_pat
     out = tmp_path / "x.png"
     with pytest.raises(InputError, match="must be one of vat, ivat, labels, eigen, none, not 'random'"):
         ImageOptions(order="random")
-    for options in ({"order": "labels"}, {"order": "none", "induced": True}):
+    for options in ({"order": "labels"}, {"order": "none", "view": "induced"}, {"view": "proximity"}):
         with pytest.raises(InputError, match="need a result of `dasrel cluster`; name it as result"):
+            ImageOptions(**options)
+    for options, message in (
+        ({"order": "ivat", "view": "kernel"}, "values of its own; say order='vat'"),
+        ({"width": 1.0}, "that of a kernel; say view='kernel' or order='eigen'"),
+        ({"vectors": 3, "order": "vat"}, "say order='eigen', or leave vectors out"),
+    ):
+        with pytest.raises(InputError, match=message):
             ImageOptions(**options)
     out.touch()
     with pytest.raises(dasrel.StoreError, match="exists"):
         prepare_image(tmp_path / "absent.zarr", out, ImageOptions(order="none"))
 
 
-@pytest.mark.parametrize("order", ["vat", "ivat", "none", "eigen"])
-def test_the_scans_of_an_image_are_estimated(store, tmp_path, order):
-    job = prepare_image(store[0], tmp_path / "x.png", ImageOptions(order=order, pixels=30))
+@pytest.mark.parametrize(
+    ("order", "more"),
+    [
+        ("vat", {}), ("ivat", {}), ("none", {}), ("eigen", {}), ("eigen", {"width": 2.0, "vectors": 3}),
+        ("none", {"view": "kernel"}), ("vat", {"view": "kernel", "width": 2.0}), ("eigen", {"view": "kernel"}),
+    ],
+)  # fmt: skip
+def test_the_scans_of_an_image_are_estimated(store, tmp_path, order, more):
+    job = prepare_image(store[0], tmp_path / "x.png", ImageOptions(order=order, pixels=30, **more))
     cost = job.cost()
     with dasrel.watch() as meter:
         drawn = job.run()
@@ -111,11 +117,12 @@ def test_a_result_orders_and_induces(store, tmp_path, capsys):
     path, _, _ = store
     result = tmp_path / "result"
     assert run(["cluster", str(path), str(result), "--rule", "fcm1", "--clusters", "3", "--quiet"]) == 0
-    for extra in ([], ["--induced"]):
-        out = tmp_path / f"labels{len(extra)}.png"
-        arguments = ["image", str(path), str(out), "--order", "labels", "--result", str(result), "--json", *extra]
+    for view, scans in (("matrix", 1), ("induced", 0), ("proximity", 0), ("kernel", 2)):
+        out = tmp_path / f"{view}.png"
+        arguments = ["image", str(path), str(out), "--view", view, "--result", str(result), "--json"]
         assert run(arguments) == 0
-        assert json.loads(capsys.readouterr().out)["scans"] == 1 - len(extra)
+        drawn = json.loads(capsys.readouterr().out)
+        assert (drawn["scans"], drawn["order"], drawn["view"]) == (scans, "labels", view)
         assert out.exists()
     assert run([*arguments[:3], "--order", "labels"]) == 2
     assert "--result" in capsys.readouterr().err
