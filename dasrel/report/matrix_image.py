@@ -188,6 +188,7 @@ class ImageJob:
         of = None if self.labels is None else self.labels[order]
         write_image(
             drawn.image, self.target, n_objects=matrix.n_objects, title=title, label=drawn.label, blocks=blocks,
+            block_name="cluster" if self.order == "labels" else "block",
             clusters=None if self.order == "labels" else of, large_is_dark=drawn.is_similarity,
         )  # fmt: skip
         facts = {"title": title, "side": len(drawn.image), "n_objects": matrix.n_objects}

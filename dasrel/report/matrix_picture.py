@@ -19,8 +19,8 @@ COLOURS = ("gray", "viridis", "cividis")
 DOTS = 100  # dots per inch
 CUT = 0.5
 """Percent of the pixels at either end of the range that share its last colour, so that a few do not take all of it."""
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-"""Colours of clusters that people with any colour vision tell apart (Okabe and Ito)."""
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#000000")
+"""Colours of clusters that people with any colour vision tell apart (after Okabe and Ito)."""
 LINE = "#D55E00"
 """Colour of the boundaries, which is in none of the maps."""
 STRIP, NUMBERED = 14, 40
@@ -43,6 +43,7 @@ def write_image(
     label: str = "dissimilarity",
     colours: str = "gray",
     blocks: Sequence[Block] | None = None,
+    block_name: str = "block",
     clusters: Array | None = None,
     large_is_dark: bool = False,
 ) -> None:
@@ -61,6 +62,8 @@ def write_image(
         "gray" (alike is black, as in VAT images), "viridis" or "cividis".
     blocks
         Names and sizes of runs of neighbours: their boundaries are drawn, and names and sizes written on both axes.
+    block_name
+        What a block is, for the axes.
     clusters
         The cluster of each object in the order drawn, shown as a strip of colours beside both axes.
     large_is_dark
@@ -78,7 +81,7 @@ def write_image(
     # An integer number of dots per value, one from 400 values per side on, so that nothing is blurred or left out.
     side = values.shape[0] * max(1, -(-400 // values.shape[0]))
     strip = 0 if clusters is None else STRIP + 4
-    left, right, bottom, top = 100 + strip, 150, 65, 50 + strip
+    left, right, bottom, top = 100, 150 + strip, 65, 50 + strip
     width, height = left + side + right, bottom + side + top
     figure = Figure(figsize=(width / DOTS, height / DOTS), dpi=DOTS)
     FigureCanvasAgg(figure)
@@ -92,12 +95,12 @@ def write_image(
     mesh = axes.imshow(
         values, cmap=colour_map, interpolation="nearest", extent=(0, n, n, 0), vmin=low, vmax=high, aspect="auto"
     )
-    _draw_axes(axes, n, blocks)
+    _draw_axes(axes, n, blocks, block_name)
     if clusters is not None:
-        _draw_strips(place(left - strip, bottom, STRIP, side), place(left, bottom + side + 4, side, STRIP), clusters)
+        _draw_strips(place(left + side + 4, bottom, STRIP, side), place(left, bottom + side + 4, side, STRIP), clusters)
     if title:
         figure.text((left + side / 2) / width, 1 - 30 / height, shown(title, limit=120), ha="center", fontsize=11)
-    bar = figure.colorbar(mesh, cax=place(left + side + 20, bottom, 20, side), extend=extend, extendfrac=0.02)
+    bar = figure.colorbar(mesh, cax=place(left + side + strip + 20, bottom, 20, side), extend=extend, extendfrac=0.02)
     cut = "" if extend == "neither" else f"; colours span {100 - 2 * CUT:g} % of the pixels"
     bar.set_label(f"{label}{cut}")
     target = Path(path)
@@ -119,7 +122,7 @@ def _range(values: Float) -> tuple[float, float, str]:
     return low, high, extend[below, above]
 
 
-def _draw_axes(axes: Any, n: int, blocks: Sequence[Block] | None) -> None:
+def _draw_axes(axes: Any, n: int, blocks: Sequence[Block] | None, block_name: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if blocks is None:
@@ -141,12 +144,12 @@ def _draw_axes(axes: Any, n: int, blocks: Sequence[Block] | None) -> None:
     places = [middles[k] for k in shown_blocks]
     axes.set_yticks(places, [f"{blocks[k].name} ({blocks[k].size:,})" for k in shown_blocks], fontsize=8)
     axes.set_xticks(places, [blocks[k].name for k in shown_blocks], fontsize=8)
-    axes.set_xlabel("block")
-    axes.set_ylabel("block (its objects)")
+    axes.set_xlabel(block_name)
+    axes.set_ylabel(f"{block_name} (its objects)")
 
 
 def _draw_strips(beside: Any, above: Any, clusters: Array) -> None:
-    """Draw the cluster of each object as a colour, beside the rows and above the columns."""
+    """Draw the cluster of each object as a colour, beside the rows and above the columns; long runs have its number."""
     from matplotlib.colors import ListedColormap
 
     numbers = np.asarray(clusters, dtype=np.int64)
@@ -158,3 +161,9 @@ def _draw_strips(beside: Any, above: Any, clusters: Array) -> None:
         )  # fmt: skip
         axes.set_xticks([])
         axes.set_yticks([])
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+    for start, size in zip(starts.tolist(), np.diff(starts, append=numbers.size).tolist(), strict=True):
+        if size >= numbers.size / NUMBERED:
+            text = {"s": str(numbers[start]), "ha": "center", "va": "center", "fontsize": 8, "color": "white"}
+            beside.text(0, start + size / 2, **text)
+            above.text(start + size / 2, 0, **text)
