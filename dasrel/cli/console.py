@@ -254,8 +254,8 @@ def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     answer = {True: "yes", False: "no", None: "unknown: too few scans"}[found["is_euclidean"]]
     if found["is_euclidean"] is False:
         answer += (
-            f"; at least {found['n_negative']:,} negative eigenvalues; adding a constant of {found['spread']:.6g} makes"
-            " it Euclidean"
+            f"; at least {found['n_negative']:,} negative eigenvalues, about {found['negative_share']:.2g} of all by"
+            f" size; adding a constant of {found['spread']:.6g} makes it Euclidean"
         )
     lines = [
         ("objects", f"{found['n_objects']:,}"),

@@ -26,6 +26,7 @@ import math
 import os
 import warnings
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ TYPICAL_EUCLIDEAN = {"spread": 11, "ultrametric": 13, "power": 61, "exponential"
 takes more: 36 for an eigenvalue alone."""
 SPECTRUM_SCANS = 9
 """Scans of `spectrum`, the median over the same data: 5 to 17; noise takes 40."""
+DROP = 2 / 3
+"""An eigenvalue of this share of the one before, or less, is a drop."""
 _ROWS = 8
 """Eigenvalues of each end that a notebook lists."""
 EUCLIDEAN_BUDGET = 200
@@ -92,6 +95,15 @@ class Spectrum:
     """Why the search ended: "converged", "exhausted" (values are exact), "rounding", "scans" or "memory"."""
     history: tuple[tuple[float, ...], ...]
     """After each scan: the lowest value and its residual, the highest and its residual."""
+    negative_share: float = 0.0
+    """Sum of the sizes of negative eigenvalues over that of all, estimated by the quadrature of the Lanczos search."""
+
+    @property
+    def standing_out(self) -> int:
+        """Highest eigenvalues before the largest relative drop among those found; 0 if none is to 2/3 or less."""
+        high = [value for value in self.highest if value > self.rounding]
+        drops = [after / before for before, after in pairwise(high)]
+        return drops.index(min(drops)) + 1 if drops and min(drops) <= DROP else 0
 
     def __repr__(self) -> str:
         ends = f"eigenvalues {self.lowest[0]:.6g} to {self.highest[0]:.6g}"
@@ -239,7 +251,15 @@ def _described(result: LanczosResult, n: int, search: Search, count: int) -> Spe
         entropy_threshold=2 * values[-1] / n, n_negative=int((result.ritz < -rounding).sum()),
         scans=result.scans, converged=result.converged, stopped=result.stopped,
         history=tuple(tuple(row) for row in result.history.tolist()),
+        negative_share=_negative_share(result, rounding),
     )  # fmt: skip
+
+
+def _negative_share(result: LanczosResult, rounding: float) -> float:
+    """Return the estimated share of negative eigenvalues in the sum of all sizes."""
+    sizes = np.abs(result.ritz) * result.ritz_weights
+    total = float(sizes.sum())
+    return float(sizes[result.ritz < -rounding].sum()) / total if total > 0 else 0.0
 
 
 def why_stopped(stopped: str, scans: int) -> tuple[str, str]:

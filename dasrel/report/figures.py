@@ -42,6 +42,8 @@ def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Pat
         (high, "highest", found.highest, found.highest_residuals),
     ):
         colours = ["tab:red" if value < -found.rounding else "tab:blue" for value in values]
+        if name == "highest":
+            colours[: found.standing_out] = ["navy"] * found.standing_out
         numbers = np.arange(1, len(values) + 1)
         axes.bar(numbers, values, yerr=residuals, color=colours, ecolor="black", capsize=2)
         axes.axhline(0, color="black", linewidth=0.8)
@@ -49,6 +51,8 @@ def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Pat
         axes.set_xlabel("number from the end; whiskers are residuals")
         axes.set_title(f"{name}: {values[0]:.5g}", fontsize=11)
     low.set_ylabel("eigenvalue of W(D); red is negative")
+    if found.standing_out:
+        high.set_xlabel("number from the end; dark: stands out")
     history = np.array(found.history)
     scans = np.arange(1, len(history) + 1)
     for column, name, colour in ((0, "lowest", "tab:red"), (2, "highest", "tab:blue")):
@@ -60,7 +64,15 @@ def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Pat
     steps.set_title("Convergence", fontsize=11)
     steps.legend(frameon=False)
     named = f"{title}, " if title else ""
-    figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}", fontsize=12)
+    out = found.standing_out
+    largest = (
+        f"{count_text(out, 'highest eigenvalue stands', 'highest eigenvalues stand')} out"
+        if out
+        else ("no highest eigenvalue stands out")
+    )
+    share = f"about {found.negative_share:.2g} of all eigenvalues, by size, are negative"
+    negative = "no eigenvalue is negative" if found.is_euclidean else share
+    figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}\n{largest}; {negative}", fontsize=12)
     return save_figure(figure, Path(path), dpi=120)
 
 
