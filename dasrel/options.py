@@ -445,9 +445,7 @@ class EmbedOptions:
 
     def __post_init__(self) -> None:
         if self.result is not None and self.labels is not None:
-            raise InputError(
-                "a picture has the colours of a result or of labels, not both", remedy="leave out {labels}"
-            )
+            raise InputError("a picture has the colours of a result or of labels, not both: give one of them")
         if self.n_axes < 1:
             raise InputError(f"n_axes is at least 1, not {self.n_axes}")
         if self.correction not in (None, "spread"):
@@ -555,9 +553,9 @@ class ImageOptions:
         if self.order == "ivat" and self.view != "matrix":
             raise InputError("the order ivat has values of its own", remedy="say {order=vat} to see others in it")
         if self.width is not None and self.order != "eigen" and self.view != "kernel":
-            raise InputError("a width is that of a kernel", remedy="say {view=kernel} or {order=eigen} with it")
+            raise InputError("a width is that of a kernel: it goes with the view kernel and the order eigen only")
         if self.vectors is not None and self.order != "eigen":
-            raise InputError("eigenvectors are those of one order", remedy="say {order=eigen}, or leave {vectors} out")
+            raise InputError("a number of eigenvectors goes with the order eigen only")
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(tmp_pat
             ImageOptions(**options)
     for options, message in (
         ({"order": "ivat", "view": "kernel"}, "values of its own; say order='vat'"),
-        ({"width": 1.0}, "that of a kernel; say view='kernel' or order='eigen'"),
-        ({"vectors": 3, "order": "vat"}, "say order='eigen', or leave vectors out"),
+        ({"width": 1.0}, "goes with the view kernel and the order eigen only"),
+        ({"vectors": 3, "order": "vat"}, "eigenvectors goes with the order eigen only"),
     ):
         with pytest.raises(InputError, match=message):
             ImageOptions(**options)
