@@ -323,7 +323,7 @@ class _Possibilistic(_CMeans):
     eta: Literal["mean", "cut", "overall"] = "mean"
     eta_cut: float | None = None
     eta_refit: bool = False
-    _own = ("entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+    _own: ClassVar[tuple[str, ...]] = ("entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
     _notes = """
     The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
     `spread_scale`; "auto" is the largest of some values at which clusters do not coincide. `eta` says how they are

@@ -16,6 +16,7 @@ A parameter that is "auto" stands for a ladder of values, from which one is chos
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -43,7 +44,7 @@ from dasrel.clustering.validity import Grouping, Validity, joined, judged
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning
-from dasrel.util import progress
+from dasrel.util import Float, progress
 from dasrel.util.text import count_text, some
 
 
@@ -182,7 +183,9 @@ class _Stages:
         self.sample: dict[str, Any] | None = None
         self.sample_scans = 0
         self.done: list[BundleResults] = []
-        self._judged: dict[int, Validity] = {}
+        self._judged: dict[int, tuple[weakref.ref[Float], Validity]] = {}
+        """By the identity of memberships, with a reference to them: another array may get the place of one that is
+        not kept any more."""
 
     def run(self, runs: Sequence[Run]) -> list[_Winner]:
         """Return the winner of each setting, in the order in which settings were requested."""
@@ -223,12 +226,16 @@ class _Stages:
 
         Cost: no scan where all are known, else one.
         """
-        known = [self._judged.get(id(winner.finished.U)) for winner in winners]
+        known = [self._known(winner.finished.U) for winner in winners]
         if all(one is not None for one in known):
             return joined([one for one in known if one is not None])
         if not required:
             return None
         return judged(self.relation, [_grouping(winner.finished) for winner in winners], memory=self.memory)
+
+    def _known(self, U: Float) -> Validity | None:
+        found = self._judged.get(id(U))
+        return found[1] if found is not None and found[0]() is U else None
 
     def _values(self, run: Run) -> list[Run]:
         """Return the runs of a ladder, or the run itself."""
@@ -276,7 +283,7 @@ class _Stages:
         progress.current().say("silhouettes")
         found = judged(self.relation, [_grouping(one) for one in several.values()], memory=self.memory)
         for k, one in enumerate(several.values()):
-            self._judged[id(one.U)] = found.take([k])
+            self._judged[id(one.U)] = weakref.ref(one.U), found.take([k])
         values = np.nan_to_num(found["silhouette"], nan=-1.0).tolist()  # a single cluster has none
         return dict(zip(several, values, strict=True))
 
