@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 
 from dasrel.errors import InputError
 from dasrel.report.figures import save_figure
+from dasrel.report.palette import CLUSTERS
 from dasrel.util import Array, Float, PathLike
 from dasrel.util.text import count_text, shown as plain
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 DRAWN = 20_000
 """Objects that are drawn, at most: a random sample of more."""
-COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#B8A800", "#444444", "#882255", "#332288",
-)  # fmt: skip
-"""Of Okabe and Ito, told apart by colour-blind eyes, the yellow darkened to be seen on white, and two of Tol."""
 MARKERS = "o^sDvPX*"
 """A group has a colour and a marker; after ten groups the colours begin again with the next marker."""
 PALE = 0.85
@@ -115,15 +112,15 @@ def _groups(
 
 
 def _colours(groups: Array, strength: Float | None) -> Float:
-    table = np.array([to_rgb(colour) for colour in COLOURS])
-    colours: Float = table[groups % len(COLOURS)]
+    table = np.array([to_rgb(colour) for colour in CLUSTERS])
+    colours: Float = table[groups % len(CLUSTERS)]
     if strength is not None:
         colours = 1 - (1 - colours) * (1 - PALE * (1 - strength[:, None]))
     return colours
 
 
 def _marker(group: int) -> str:
-    return MARKERS[group // len(COLOURS) % len(MARKERS)]
+    return MARKERS[group // len(CLUSTERS) % len(MARKERS)]
 
 
 def _draw_objects(
@@ -142,7 +139,7 @@ def _draw_objects(
         if mine.size:
             panel.text(
                 np.median(x[mine]), np.median(y[mine]), plain(name), fontsize=9, ha="center", va="center",
-                bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": COLOURS[k % len(COLOURS)]},
+                bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": CLUSTERS[k % len(CLUSTERS)]},
             )  # fmt: skip
     panel.axhline(0, color="0.8", linewidth=0.6, zorder=0)
     panel.axvline(0, color="0.8", linewidth=0.6, zorder=0)
@@ -155,7 +152,7 @@ def _draw_line(panel: Any, found: Embedding, groups: Array, names: list[str]) ->
     """Draw a single axis as a histogram."""
     x = found.coordinates[:, 0]
     parts = [x[groups == k] for k in range(max(1, len(names)))]
-    panel.hist(parts, bins=60, stacked=True, color=[COLOURS[k % len(COLOURS)] for k in range(len(parts))])
+    panel.hist(parts, bins=60, stacked=True, color=[CLUSTERS[k % len(CLUSTERS)] for k in range(len(parts))])
     panel.set_xlabel(_axis_title(found, 0))
     panel.set_ylabel("objects")
 
@@ -185,7 +182,7 @@ def _legend(figure: Any, groups: Array, names: list[str], fuzzy: bool) -> None:
         return
     counts = np.bincount(groups, minlength=len(names))
     handles = [
-        Line2D([], [], linestyle="", marker=_marker(k), color=COLOURS[k % len(COLOURS)],
+        Line2D([], [], linestyle="", marker=_marker(k), color=CLUSTERS[k % len(CLUSTERS)],
                label=f"{plain(name)} ({counts[k]:,})")
         for k, name in enumerate(names) if counts[k]
     ]  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dasrel.errors import InputError
+from dasrel.report.palette import CLUSTERS
 from dasrel.util import Array, Float, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.text import shown
@@ -19,8 +20,6 @@ COLOURS = ("gray", "viridis", "cividis")
 DOTS = 100  # dots per inch
 CUT = 0.5
 """Percent of the pixels at either end of the range that share its last colour, so that a few do not take all of it."""
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#000000")
-"""Colours of clusters that people with any colour vision tell apart (after Okabe and Ito)."""
 LINE = "#D55E00"
 """Colour of the boundaries, which is in none of the maps."""
 STRIP, NUMBERED = 14, 40
@@ -153,10 +152,10 @@ def _draw_strips(beside: Any, above: Any, clusters: Array) -> None:
     from matplotlib.colors import ListedColormap
 
     numbers = np.asarray(clusters, dtype=np.int64)
-    colours = ListedColormap(list(PALETTE))
+    colours = ListedColormap(list(CLUSTERS))
     for axes, values in ((beside, numbers[:, None]), (above, numbers[None, :])):
         axes.imshow(
-            np.where(values < 0, np.nan, values % len(PALETTE)), cmap=colours, vmin=-0.5, vmax=len(PALETTE) - 0.5,
+            np.where(values < 0, np.nan, values % len(CLUSTERS)), cmap=colours, vmin=-0.5, vmax=len(CLUSTERS) - 0.5,
             interpolation="nearest", aspect="auto",
         )  # fmt: skip
         axes.set_xticks([])

@@ -10,7 +10,8 @@ from matplotlib.colors import to_rgb
 
 import dasrel
 from dasrel.report import embedding_figure
-from dasrel.report.embedding_figure import COLOURS, embedding_picture
+from dasrel.report.embedding_figure import embedding_picture
+from dasrel.report.palette import CLUSTERS
 from tests.helpers.matrices import distances, grouped_points
 
 
@@ -29,20 +30,20 @@ def share_of(path: Path, colour: Any) -> float:
 def test_every_group_has_its_colour(tmp_path: Path, found: Any) -> None:
     labels = np.array(["a", "b", "c"])[np.arange(90) % 3]
     path = embedding_picture(found, tmp_path / "e.png", labels=labels)
-    assert all(share_of(path, colour) > 0.0005 for colour in COLOURS[:3])
-    assert share_of(path, COLOURS[3]) == 0
+    assert all(share_of(path, colour) > 0.0005 for colour in CLUSTERS[:3])
+    assert share_of(path, CLUSTERS[3]) == 0
     plain = embedding_picture(found, tmp_path / "plain.png")
-    assert share_of(plain, COLOURS[0]) > 0.0015
-    assert share_of(plain, COLOURS[1]) == 0
+    assert share_of(plain, CLUSTERS[0]) > 0.0015
+    assert share_of(plain, CLUSTERS[1]) == 0
 
 
 def test_objects_between_clusters_are_pale(tmp_path: Path, found: Any) -> None:
     sure = np.eye(3)[np.arange(90) % 3]
     path = embedding_picture(found, tmp_path / "sure.png", memberships=sure)
-    assert share_of(path, COLOURS[1]) > 0.0005
+    assert share_of(path, CLUSTERS[1]) > 0.0005
     unsure = 0.3 * sure + 0.7 / 3
     pale = embedding_picture(found, tmp_path / "pale.png", memberships=unsure)
-    assert share_of(pale, COLOURS[1]) < share_of(path, COLOURS[1]) / 2  # the frames of the names are left
+    assert share_of(pale, CLUSTERS[1]) < share_of(path, CLUSTERS[1]) / 2  # the frames of the names are left
 
 
 @pytest.mark.parametrize("axes", [1, 2])

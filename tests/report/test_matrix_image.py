@@ -17,7 +17,8 @@ from dasrel.geometry.tree import minimum_spanning_tree
 from dasrel.options import ImageOptions
 from dasrel.report.downsample import induced_image
 from dasrel.report.matrix_image import image_consumer, ivat_image, matrix_image, prepare_image, proximity_image
-from dasrel.report.matrix_picture import LINE, PALETTE, Block, _range, write_image
+from dasrel.report.matrix_picture import LINE, Block, _range, write_image
+from dasrel.report.palette import CLUSTERS
 from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
 from tests.helpers.stores import stored
@@ -245,7 +246,7 @@ def test_blocks_and_clusters_are_beside_the_axes(tmp_path):
     values = np.kron(1 - np.eye(2), np.ones((50, 50)))
     write_image(values, tmp_path / "b.png", blocks=[Block("0", 40), Block("1", 60)])
     write_image(values, tmp_path / "c.png", clusters=np.repeat([0, 1], [40, 60]))
-    colours = {"b": [LINE], "c": list(PALETTE[:2])}
+    colours = {"b": [LINE], "c": list(CLUSTERS[:2])}
     for name, wanted in colours.items():
         dots = (255 * matplotlib.image.imread(tmp_path / f"{name}.png")[:, :, :3]).round().astype(int)
         found = {tuple(one) for one in np.unique(dots.reshape(-1, 3), axis=0)}
