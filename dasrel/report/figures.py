@@ -155,7 +155,14 @@ def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_si
     title = f"{count_text(len(best.memberships), 'object')}, {run.rule}, {count_text(run.n_clusters, 'cluster')}"
     if not best.result.is_sound:
         title += ": clusters coincide or are empty"
-    partition_picture(best.memberships, folder / "partition.png", title=title, histogram=True)
+    # Of coincident clusters of pcm, which are one mode, the first is drawn.
+    modes = sorted(set(best.model.modes or range(run.n_clusters)))
+    if len(modes) < run.n_clusters:
+        title += f", {count_text(len(modes), 'mode')}"
+    partition_picture(
+        best.memberships[:, modes], folder / "partition.png", title=title, names=[str(k) for k in modes],
+        histogram=True,
+    )  # fmt: skip
     if found.quality is not None and len(found.partitions) > 1:
         validity_picture(found, folder / "validity.png", choose)
 

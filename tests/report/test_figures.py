@@ -6,7 +6,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+import dasrel
 from dasrel.errors import InputError
+from dasrel.report import figures
 from dasrel.report.downsample import cluster_order
 from dasrel.report.figures import PIXELS, partition_picture
 
@@ -92,3 +94,21 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"p\.png"):
         partition_picture(random_memberships(5, 2), tmp_path / "p.png")
     assert [one.name for one in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_coincident_clusters_of_pcm_are_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups and four clusters: two modes."""
+    rng = np.random.default_rng(0)
+    points = np.repeat([0.0, 50.0], 40) + rng.normal(size=80)
+    distances, runs = np.abs(np.subtract.outer(points, points)), dasrel.grid("pcm2", 4, n_init=2, spread_scale=4.0)
+    with pytest.warns(dasrel.DasrelWarning, match="coincident clusters"):
+        found = dasrel.cluster(distances, runs, kind="distance")
+    drawn = []
+    monkeypatch.setattr(figures, "partition_picture", lambda U, *_, **more: drawn.append((U.shape, more)))
+    figures.clustering_pictures(found, tmp_path)
+    n_modes = found.best.result.n_modes
+    assert n_modes is not None
+    assert n_modes < 4
+    [(shape, more)] = drawn
+    assert shape == (80, n_modes)
+    assert f"{n_modes} mode" in more["title"]
