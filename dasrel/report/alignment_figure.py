@@ -15,6 +15,7 @@ from matplotlib.ticker import NullLocator
 from dasrel.report.downsample import cluster_order
 from dasrel.report.figures import save_figure
 from dasrel.report.group_means import kernel_image
+from dasrel.report.matrix_picture import Block, draw_positions
 from dasrel.util import Array, Float
 from dasrel.util.text import count_text
 
@@ -27,8 +28,6 @@ SHARPENED = 4.0
 MOST_WIDTHS = 60
 """Columns of the surface; of more widths, as an evolution tries, those nearest to equal steps are drawn."""
 MARK = {"markersize": 15, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 2.2}
-NUMBERED = 24
-"""Clusters whose numbers are written beside the kernel, at most."""
 
 
 def alignment_picture(found: Alignment, folder: Path, *, memory: int | str | None = None) -> None:
@@ -126,22 +125,14 @@ def _draw_best(axes: Any, found: Alignment) -> None:
 
 
 def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: Array) -> None:
-    n, ends = int(sizes.sum()), np.cumsum(sizes)
+    n = int(sizes.sum())
     name = "The matrix" if found.width is None else "Kernel at the best width"
     low = 0.0 if found.width is not None else float(image.min())
     shown = axes.imshow(
         image, cmap="viridis", interpolation="nearest", extent=(0, n, n, 0), vmin=low, vmax=float(image.max())
     )
-    for end in ends[:-1]:
-        axes.axhline(end, color="white", linewidth=0.6)
-        axes.axvline(end, color="white", linewidth=0.6)
-    drawn = [k for k in range(len(sizes)) if sizes[k]]
-    if len(drawn) <= NUMBERED:
-        middles = [float(ends[k] - sizes[k] / 2) for k in drawn]
-        axes.set_yticks(middles, [f"{k} ({sizes[k]:,})" for k in drawn], fontsize=8)
-        axes.set_xticks(middles, [str(k) for k in drawn], fontsize=8)
+    draw_positions(axes, n, [Block(str(k), int(size)) for k, size in enumerate(sizes) if size], "cluster")
     axes.set_xlabel("cluster; in each, objects of highest membership first")
-    axes.set_ylabel("cluster (its objects)")
     axes.set_title(
         f"{name}, sorted by the best partition\nbright blocks on the diagonal only: distinct clusters",
         fontsize=10,

@@ -89,12 +89,12 @@ def write_image(
         return figure.add_axes((x / width, y / height, w / width, h / height))
 
     axes = place(left, bottom, side, side)
-    low, high, extend = _range(values)
+    low, high, extend = colour_range(values)
     colour_map = colours if (colours == "gray") != large_is_dark else f"{colours}_r"
     mesh = axes.imshow(
         values, cmap=colour_map, interpolation="nearest", extent=(0, n, n, 0), vmin=low, vmax=high, aspect="auto"
     )
-    _draw_axes(axes, n, blocks, block_name)
+    draw_positions(axes, n, blocks, block_name)
     if clusters is not None:
         _draw_strips(place(left + side + 4, bottom, STRIP, side), place(left, bottom + side + 4, side, STRIP), clusters)
     if title:
@@ -110,7 +110,7 @@ def write_image(
         figure.savefig(temporary, format=form)
 
 
-def _range(values: Float) -> tuple[float, float, str]:
+def colour_range(values: Float) -> tuple[float, float, str]:
     """Return the values of the first and the last colour, and at which ends there are values beyond them."""
     off = values[~np.eye(len(values), dtype=bool)] if len(values) > 1 else values.ravel()
     low, high = (float(one) for one in np.percentile(off, [CUT, 100 - CUT], method="nearest"))
@@ -121,7 +121,8 @@ def _range(values: Float) -> tuple[float, float, str]:
     return low, high, extend[below, above]
 
 
-def _draw_axes(axes: Any, n: int, blocks: Sequence[Block] | None, block_name: str) -> None:
+def draw_positions(axes: Any, n: int, blocks: Sequence[Block] | None, block_name: str) -> None:
+    """Draw the boundaries of blocks with their names and sizes on both axes; without blocks, positions of objects."""
     from matplotlib.ticker import MaxNLocator
 
     if blocks is None:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from dasrel.errors import InputError
 from dasrel.report.figures import save_figure
+from dasrel.report.matrix_picture import Block, colour_range, draw_positions
 from dasrel.util import Array, PathLike
 from dasrel.util.text import count_text
 
@@ -65,12 +66,15 @@ def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
     axes[1].set_xlabel("typicality")
     axes[1].set_ylabel("objects")
     if image is not None:
-        shown = axes[2].imshow(image, cmap="viridis", interpolation="nearest", extent=(0, len(u), len(u), 0))
-        for end in np.cumsum(np.bincount(one.labels[one.labels >= 0])):
-            axes[2].axhline(end, color="white", linewidth=0.5)
-            axes[2].axvline(end, color="white", linewidth=0.5)
+        low, high, extend = colour_range(image)
+        shown = axes[2].imshow(
+            image, cmap="gray", interpolation="nearest", extent=(0, len(u), len(u), 0), vmin=low, vmax=high
+        )
+        blocks = [Block(str(k), int(size)) for k, size in enumerate(np.bincount(one.labels[one.labels >= 0]))]
+        out = int((one.labels < 0).sum())
+        draw_positions(axes[2], len(u), [*blocks, Block("out", out)] if out else blocks, "cluster")
         axes[2].set_title("dissimilarities; clusters by size, outliers last", fontsize=11)
-        figure.colorbar(shown, ax=axes[2], shrink=0.8)
+        figure.colorbar(shown, ax=axes[2], shrink=0.8, extend=extend)
     width = one.found.run.width
     named = "the matrix as kernel" if width is None else f"width {width:.4g}"
     figure.suptitle(f"{named}, gamma {one.found.run.spread_scale:g}", fontsize=12)

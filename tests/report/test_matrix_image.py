@@ -17,7 +17,7 @@ from dasrel.geometry.tree import minimum_spanning_tree
 from dasrel.options import ImageOptions
 from dasrel.report.downsample import induced_image
 from dasrel.report.matrix_image import image_consumer, ivat_image, matrix_image, prepare_image, proximity_image
-from dasrel.report.matrix_picture import LINE, Block, _range, write_image
+from dasrel.report.matrix_picture import LINE, Block, colour_range, write_image
 from dasrel.report.palette import CLUSTERS
 from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
@@ -259,9 +259,9 @@ def test_colours_use_the_whole_range():
     values = np.random.default_rng(0).uniform(1, 2, (100, 100))
     values = (values + values.T) / 2
     np.fill_diagonal(values, 0)
-    low, high, extend = _range(values)
+    low, high, extend = colour_range(values)
     assert 1 <= low < 1.2
     values[3, 4] = values[4, 3] = 1000
-    low, high, extend = _range(values)
+    low, high, extend = colour_range(values)
     assert (high < 2, extend) == (True, "both")
-    assert _range(np.zeros((3, 3)))[2] == "neither"
+    assert colour_range(np.zeros((3, 3)))[2] == "neither"
