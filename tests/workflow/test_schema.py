@@ -31,7 +31,7 @@ from dasrel.workflow.schema import read_workflow
         ("[cluster.k]\nrule = 'hard'\nclusters = 2\nfuzzifier = 2", "[cluster.k]: fuzzifier is for fcm1 and pcm1"),
         ("[cluster.k]\nmemory = 'much'", "[cluster.k] memory: 'much' is no amount of memory"),
         ("[euclideanize]\nmethod = 'log'\nalpha = 2", "[euclideanize]: alpha of the method log is above 0 and at most"),
-        ("[image]\norder = 'labels'", "[image]: an order by labels, and D(U), need a result"),
+        ("[image]\norder = 'labels'", "[image]: an order by labels, and what memberships say, need a result"),
         ("[image]\nresult = 'k'", "[image.image] result: no step 'k'; there is no step of the kind cluster"),
         ("[tree.'../up']", "[tree.../up]: a name is made of letters, digits, _ and -"),
         ("[tree.x]\n[image.x]", "[image.x]: the name x is taken by [tree.x]; choose another"),
