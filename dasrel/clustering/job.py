@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from dasrel.clustering.bundle import unspread
 from dasrel.clustering.fit import cluster
 from dasrel.clustering.model import Model, mode_labels
 from dasrel.clustering.output import MOST_IDS, Draw, load_memberships, load_model, write_clustering
-from dasrel.clustering.planning import ClusteringPlan, plan_clustering
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import LATER, Partition, Run, grid
 from dasrel.engine.checkpoint import Checkpoint, watched
@@ -37,6 +36,9 @@ from dasrel.util.archives import load_array
 from dasrel.util.results import check_out, finished_result
 from dasrel.util.text import count_text, redacted, shown
 from dasrel.vocabulary import INITS, TAKES
+
+if TYPE_CHECKING:
+    from dasrel.clustering.planning import ClusteringPlan
 
 
 def cluster_into(
@@ -158,6 +160,8 @@ class ClusterJob:
 
     def plan(self, *, workers: Mapping[str, Any] | None = None, probe_seconds: float = 2.0) -> ClusteringPlan:
         """Estimate the cost of `run`; see `plan_clustering`."""
+        from dasrel.clustering.planning import plan_clustering  # only plans need it
+
         return plan_clustering(
             self.store, self.runs, euclideanize=self.options["euclideanize"], memory=self.memory, workers=workers,
             probe_seconds=probe_seconds, judge=True,

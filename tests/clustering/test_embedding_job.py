@@ -158,7 +158,7 @@ def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert len(printed.splitlines()) == 1
         assert not Path("out").exists()
     assert app.run(["embed", "d.zarr", "out", "--labels", "few.csv", "--result", "clusters"]) == 2
-    assert "not both; leave out --labels" in capsys.readouterr().err
+    assert "not both: give one of them" in capsys.readouterr().err
     assert app.run(["embed", "d.zarr", "out", "--correction", "cailliez"]) == 2
     assert app.run(["embed", "d.zarr", "out", "--axes", "2", "--quiet"]) == 0
     capsys.readouterr()

@@ -75,7 +75,7 @@ def test_rows_come_as_arrays_files_and_zarr(tmp_path, monkeypatch):
     np.save(tmp_path / "rows.npy", rows)
     stored = zarr.create_array(str(tmp_path / "rows.zarr"), shape=rows.shape, chunks=(7, 20), dtype="float64")
     stored[:] = rows
-    monkeypatch.setattr("dasrel.clustering.model._BLOCK_BYTES", 8 * 60 * 4)  # four rows at a time
+    monkeypatch.setattr("dasrel.io.features.ROW_BYTES", 8 * 60 * 4)  # four rows at a time
     for given in (rows, rows.tolist(), stored, tmp_path / "rows.npy", str(tmp_path / "rows.zarr")):
         np.testing.assert_allclose(model.predict_memberships(given), expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(model.predict_memberships(rows.astype(np.float32)), expected, atol=1e-5)
