@@ -99,11 +99,11 @@ def add_inner_products(
     if column_sums is not None:
         column_sums += panels.sum(axis=1, dtype=np.float64)
     wide = panels.reshape(len(panels), -1).astype(np.float64)
-    sums.squares[:] += np.einsum("wk,wk->w", wide, wide)
+    sums.squares[:] += [one @ one for one in wide]  # one by one: the same bits for any number of widths at once
     for p, (begin, end) in enumerate(pairwise(first)):
         P = proximity(rows[begin:end], columns[begin:end]).astype(np.float64).ravel()
         sums.own[p] += P @ P
-        sums.products[:, p] += wide @ P
+        sums.products[:, p] += [one @ P for one in wide]
 
 
 def can_make_gaussians(dtype: Any) -> bool:
