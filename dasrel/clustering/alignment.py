@@ -26,7 +26,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,13 +42,13 @@ from dasrel.clustering.runs import Run, checked_runs, grid, stored_run
 from dasrel.clustering.typicality import as_number
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer, watched
 from dasrel.engine.relation import Relation, as_dissimilarity
-from dasrel.errors import DasrelError, DasrelWarning, InputError
+from dasrel.errors import DasrelWarning, InputError
 from dasrel.options import AlignOptions
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import PathLike, limits, progress
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.results import check_out, finished_result, result_folder, write_csv
-from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
+from dasrel.util.results import check_out, draw_or_warn, finished_result, job_header, result_folder, write_csv
+from dasrel.util.text import count_text, did_you_mean, shown, some
 from dasrel.vocabulary import RULES, SEARCHES, is_similarity
 
 COMMAND = "align"
@@ -293,12 +293,11 @@ def prepare_align(
     evolution = Evolution(options.population, options.generations, options.random_state)
     search = evolution if options.search == "evolution" else options.search
     prepared = prepare_alignment(matrix, width=width, rule=runs, search=search, memory=options.memory)
-    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
-    header = {"store": store, "matrix": matrix.identity_digest(), "out": str(out), "requested": requested}
-    finished = finished_result(out, redacted(header)) if resume else None
+    header = job_header(store, matrix.identity_digest(), out, options)
+    finished = finished_result(out, header) if resume else None
     if finished is None:
         check_out(out, force=force)
-    return AlignJob(matrix, Path(out), options, prepared, redacted(header), force, finished)
+    return AlignJob(matrix, Path(out), options, prepared, header, force, finished)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +332,7 @@ class AlignJob:
                 save_partition(found.partition, folder, None, BORDER)
                 if draw is not None:
                     with progress.watch() as counted:
-                        _draw(draw, found, folder)
+                        draw_or_warn(draw, found, folder)
                     result["scans"] += counted.scans
         return result
 
@@ -361,17 +360,6 @@ class AlignJob:
         outputs = (Output(str(self.out), size + PICTURE_BYTES * options.picture),)
         facts = {"partitions": partitions, "runs": len(job.runs), "widths": count}
         return Cost(COMMAND, n, scans, matrix.layout.total_bytes, max(plan.memory, memory), outputs, facts)
-
-
-def _draw(draw: Draw, found: Alignment, folder: Path) -> None:
-    """Draw the picture; if it cannot be drawn that is a warning, so that the result is not lost with it."""
-    try:
-        draw(found, folder)
-    except (OSError, DasrelError):
-        raise
-    except Exception as error:
-        reason = shown(error, limit=200) or type(error).__name__
-        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
 
 
 def _cell(value: Any) -> Any:

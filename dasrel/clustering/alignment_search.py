@@ -170,7 +170,7 @@ def search_widths(
     widest = tried.bound
     if widest is None:
         progress.current().say("bounds of the widths")
-        mean = relation.left(np.ones((1, relation.n_objects)), memory=memory).sum() / relation.n_objects**2
+        mean = relation.mean(memory=memory)
         if not mean > 0:
             raise InputError("all objects are equal: there is no structure to align with")
         widest = tried.bound = float(np.sqrt(mean / 2))

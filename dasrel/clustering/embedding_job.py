@@ -13,7 +13,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ from dasrel.clustering.model import mode_labels
 from dasrel.clustering.partition_files import positions, read_partition_file
 from dasrel.clustering.validity import of_labels
 from dasrel.engine.checkpoint import Checkpoint, watched
-from dasrel.errors import DasrelError, DasrelWarning, InputError
+from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.embedding import Colours, Embedding, EmbedJob, prepare_embed
 from dasrel.options import EmbedOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Names, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output
-from dasrel.util.results import check_out, finished_result, result_folder, write_csv
+from dasrel.util.results import check_out, draw_or_warn, finished_result, job_header, result_folder, write_csv
 from dasrel.util.text import count_text, redacted, shown, some
 
 NUMBER_BYTES = 20
@@ -59,21 +59,15 @@ def prepare_embedding(
     Cost: reads the labels, and no tile.
     """
     options = options or EmbedOptions()
-    prepared = prepare_embed(open_matrix(store), options)
+    matrix = open_matrix(store)
+    prepared = prepare_embed(matrix, options)
     named = options.result or options.labels
-    colours = None if named is None else _read_colours(named, prepared.given.matrix.ids)
-    finished = None
-    if out is not None and resume:
-        finished = finished_result(out, redacted(_header(store, out, options)))
+    colours = None if named is None else _read_colours(named, matrix.ids)
+    header = job_header(store, matrix.identity_digest(), out or "", options)
+    finished = finished_result(out, header) if out is not None and resume else None
     if out is not None and finished is None:
         check_out(out, force=force)
-    return EmbeddingJob(store, options, prepared, colours, None if out is None else Path(out), force, finished)
-
-
-def _header(store: str, out: PathLike, options: EmbedOptions) -> dict[str, Any]:
-    """Return what identifies a job in its result.json."""
-    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
-    return {"store": store, "matrix": open_matrix(store).identity_digest(), "out": str(out), "requested": requested}
+    return EmbeddingJob(options, prepared, colours, None if out is None else Path(out), header, force, finished)
 
 
 def _read_colours(path: str, ids: Names) -> Colours:
@@ -99,11 +93,12 @@ def _read_colours(path: str, ids: Names) -> Colours:
 class EmbeddingJob:
     """Principal coordinates to be computed and written; see `prepare_embedding`."""
 
-    store: str
     options: EmbedOptions
     prepared: EmbedJob
     colours: Colours | None
     out: Path | None
+    header: dict[str, Any]
+    """What identifies the job in its result.json."""
     force: bool
     finished: dict[str, Any] | None = None
     """The content of result.json where the same job has written its result already."""
@@ -133,8 +128,8 @@ class EmbeddingJob:
         with watched(checkpoint, "embed"):
             found = self.prepared.run(checkpoint)
             summary = {
-                **redacted({**_header(self.store, self.out, self.options), **(about or {})}), "kind": matrix.kind,
-                **found.report(),
+                **self.header, **redacted(about or {}),
+                "kind": matrix.kind, **found.report(),
                 "seconds": round(time.perf_counter() - began, 3),
                 "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
             }  # fmt: skip
@@ -143,7 +138,7 @@ class EmbeddingJob:
                 _write_tables(found, names, folder)
                 _write_ordination(found, names, folder / "ordination.txt")
                 if draw is not None:
-                    _draw(draw, found, self.colours, folder)
+                    draw_or_warn(draw, found, self.colours, folder)
         return summary
 
     def cost(self) -> Cost:
@@ -185,17 +180,6 @@ def _write_ordination(found: Embedding, names: list[str], path: Path) -> None:
         file.write(f"Species\t0\t0\n\nSite\t{len(names)}\t{k}\n")
         file.writelines(f"{name}\t{line(row.tolist())}" for name, row in zip(names, found.coordinates, strict=True))
         file.write("\nBiplot\t0\t0\n\nSite constraints\t0\t0\n")
-
-
-def _draw(draw: Draw, found: Embedding, colours: Colours | None, folder: Path) -> None:
-    """Draw the picture; one that cannot be drawn is a warning, so that the result is not lost with it."""
-    try:
-        draw(found, colours, folder)
-    except (OSError, DasrelError):
-        raise
-    except Exception as error:
-        reason = shown(error, limit=200) or type(error).__name__
-        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
 
 
 def embedding_lines(result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -12,9 +12,8 @@ after it, such as `width0.5-scale2`, and `result.json` is about all of them.
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,13 @@ from dasrel.clustering.typicality import OneClassRun, Typicality
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import product_shape
 from dasrel.engine.scan import needed_memory
-from dasrel.errors import DasrelError, DasrelWarning, InputError
+from dasrel.errors import InputError
 from dasrel.geometry.euclidean import as_euclidean, euclidean_scans
 from dasrel.options import OutlierOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Array, PathLike, limits, progress
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.results import check_out, finished_result, result_folder, write_csv
+from dasrel.util.results import check_out, draw_or_warn, finished_result, job_header, result_folder, write_csv
 from dasrel.util.text import count_text, redacted, shown, some
 from dasrel.vocabulary import METHODS
 
@@ -87,7 +86,8 @@ def prepare_outliers(
     ]  # fmt: skip
     if len(set(runs)) < len(runs):
         raise InputError("a width and a spread_scale are given twice; leave one out")
-    prepared = prepare_one_class(open_matrix(store), runs, memory=options.memory)
+    matrix = open_matrix(store)
+    prepared = prepare_one_class(matrix, runs, memory=options.memory)
     if options.clusters and any(run.width is None for run in prepared.runs):
         raise InputError(
             "clusters of any shape need a width: without one the cut is a ball, which is one cluster",
@@ -95,18 +95,11 @@ def prepare_outliers(
         )
     if options.euclideanize == "ultrametric" and any(run.width is not None for run in prepared.runs):
         raise InputError("a Gaussian kernel cannot see an added ultrametric", remedy="say {euclideanize=spread}")
-    finished = None
-    if out is not None and resume:
-        finished = finished_result(out, redacted(_header(store, out, options)))
+    header = job_header(store, matrix.identity_digest(), out or "", options)
+    finished = finished_result(out, header) if out is not None and resume else None
     if out is not None and finished is None:
         check_out(out, force=force)
-    return OutlierJob(store, options, prepared, None if out is None else Path(out), force, finished)
-
-
-def _header(store: str, out: PathLike, options: OutlierOptions) -> dict[str, Any]:
-    """Return what identifies a job in its result.json."""
-    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
-    return {"store": store, "matrix": open_matrix(store).identity_digest(), "out": str(out), "requested": requested}
+    return OutlierJob(store, options, prepared, None if out is None else Path(out), header, force, finished)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +110,8 @@ class OutlierJob:
     options: OutlierOptions
     prepared: PreparedOneClass
     out: Path | None
+    header: dict[str, Any]
+    """What identifies the job in its result.json."""
     force: bool
     finished: dict[str, Any] | None = None
     """The content of result.json where the same job has written its result already."""
@@ -153,7 +148,7 @@ class OutlierJob:
             with progress.watch() as counted:
                 results = self._results(found, features, check=changed is None)
             header = {
-                **_header(self.store, self.out, options),
+                **self.header,
                 "euclideanized": None if changed is None else changed.report(),
                 **(about or {}),
             }
@@ -162,7 +157,7 @@ class OutlierJob:
                 for one in results:
                     self._write(one, found, folder / one.folder)
                 if draw is not None:
-                    _draw(draw, found, results, folder)
+                    draw_or_warn(draw, found, results, folder)
         return summary
 
     def cost(self) -> Cost:
@@ -240,17 +235,6 @@ class OutlierJob:
         lines = zip(ids, u.tolist(), one.cut.ranks.tolist(), outlier, one.labels.tolist(), strict=True)
         write_csv(folder / "outliers.csv", ["id", "typicality", "rank", "outlier", "cluster"], lines)
         one.found.model(found.relation, one.cut.threshold).save(folder / "model.npz")
-
-
-def _draw(draw: Draw, found: OneClass, results: list[OutlierResult], folder: Path) -> None:
-    """Draw pictures; one that cannot be drawn is a warning, so that the result is not lost with it."""
-    try:
-        draw(found, results, folder)
-    except (OSError, DasrelError):
-        raise
-    except Exception as error:
-        reason = shown(error, limit=200) or type(error).__name__
-        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
 
 
 def _folders(runs: list[OneClassRun]) -> list[str]:

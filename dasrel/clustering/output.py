@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +32,10 @@ from dasrel.clustering.model import Model, load_memberships as load_memberships
 from dasrel.clustering.result import Clustering
 from dasrel.clustering.runs import Partition, Run
 from dasrel.clustering.validity import DEFAULT
-from dasrel.errors import DasrelError, DasrelWarning, InputError, StoreError
+from dasrel.errors import InputError, StoreError
 from dasrel.util import Array, PathLike
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.results import check_file, check_out, result_folder, write_csv
+from dasrel.util.results import check_file, check_out, draw_or_warn, result_folder, write_csv
 from dasrel.util.text import count_text, redacted, shown
 from dasrel.vocabulary import INDICES
 
@@ -111,7 +110,7 @@ def write_clustering(
             cells = ([name, *list(line.values())[1:]] for name, line in zip(names, judged, strict=True))
             write_csv(temporary / "validity.csv", list(judged[0]), cells)
         if draw is not None:
-            _draw_pictures(draw, found, temporary, choose)
+            draw_or_warn(draw, found, temporary, choose)
         rows = found.table()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         write_csv(temporary / "runs.csv", columns, ([_cell(row.get(key)) for key in columns] for row in rows))
@@ -121,17 +120,6 @@ def write_clustering(
         for name, (header, lines) in (tables or {}).items():
             write_csv(temporary / name, header, lines)
     return result
-
-
-def _draw_pictures(draw: Draw, found: Clustering, folder: Path, choose: str) -> None:
-    """Draw pictures; one that cannot be drawn is a warning, so that hours of work are not lost with it."""
-    try:
-        draw(found, folder, choose)
-    except (OSError, DasrelError):
-        raise
-    except Exception as error:
-        reason = shown(error, limit=200) or type(error).__name__
-        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
 
 
 def folder_names(runs: Sequence[Run]) -> list[str]:

@@ -329,14 +329,14 @@ class Relation:
         result: Float = -0.5 * (product - product.mean(axis=0))
         return self._shaped(result, V)
 
-    def row_sums(self) -> Float:
+    def row_sums(self, *, memory: int | str | None = None) -> Float:
         """Return the sum of each row of D, the diagonal included. Cost: one scan."""
-        sums: Float = self.left(np.ones((1, self.n_objects)))[0]
+        sums: Float = self.left(np.ones((1, self.n_objects)), memory=memory)[0]
         return sums
 
-    def mean(self) -> float:
+    def mean(self, *, memory: int | str | None = None) -> float:
         """Return the mean of all n^2 values of D, the diagonal included. Cost: one scan."""
-        return float(self.row_sums().sum() / self.n_objects**2)
+        return float(self.row_sums(memory=memory).sum() / self.n_objects**2)
 
     def diagonal(self) -> Float:
         """Return the n values on D's diagonal. Cost: no scan."""

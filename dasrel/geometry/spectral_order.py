@@ -78,7 +78,7 @@ def spectral_order(
     if n < 3 or n_vectors == 1 or not width:  # nothing to tell apart
         return SpectralOrder(np.arange(n), np.zeros(n, np.intp), np.ones(1), width)
     kernel = relation.gaussian(width)
-    degrees = kernel.left(np.ones((1, n)), memory=memory)[0] - 1
+    degrees = kernel.row_sums(memory=memory) - 1
     scale = np.zeros((n, 1))  # and 0 for objects whose kernel with all others is 0
     scale[degrees > ALONE, 0] = 1 / np.sqrt(degrees[degrees > ALONE])
 
@@ -100,8 +100,7 @@ def spectral_order(
 
 def automatic_width(relation: Relation, *, memory: int | str | None = None) -> float:
     """Return a sixth of the root mean square dissimilarity; 0 if all objects are equal. Cost: one scan."""
-    mean = relation.left(np.ones((1, relation.n_objects)), memory=memory).sum() / relation.n_objects**2
-    return float(np.sqrt(max(mean, 0.0))) * WIDTH_SHARE
+    return float(np.sqrt(max(relation.mean(memory=memory), 0.0))) * WIDTH_SHARE
 
 
 def spectral_order_cost(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dasrel.errors import InputError
+from dasrel.errors import DasrelError, DasrelWarning, InputError
 from dasrel.util import PathLike, progress
 from dasrel.util.files import replacing, replacing_folder
-from dasrel.util.text import is_url, json_ready, shown
+from dasrel.util.text import is_url, json_ready, redacted, shown
 
 VARYING = frozenset(
     {
@@ -61,6 +63,24 @@ def result_folder(target: Path, result: dict[str, Any], *, force: bool = False) 
     with replacing_folder(target, check=lambda: check_out(target, force=force)) as temporary:
         yield temporary
         (temporary / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
+
+
+def job_header(store: str, digest: str, out: PathLike, options: Any) -> dict[str, Any]:
+    """Return what identifies a job in its result.json: the matrix by its digest, and options that change the result."""
+    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
+    header: dict[str, Any] = redacted({"store": store, "matrix": digest, "out": str(out), "requested": requested})
+    return header
+
+
+def draw_or_warn(draw: Callable[..., None], *arguments: Any) -> None:
+    """Draw pictures; one that cannot be drawn is a warning, so that hours of work are not lost with it."""
+    try:
+        draw(*arguments)
+    except (OSError, DasrelError):
+        raise
+    except Exception as error:
+        reason = shown(error, limit=200) or type(error).__name__
+        warnings.warn(DasrelWarning(f"no picture could be drawn ({reason}); all else is written"), stacklevel=2)
 
 
 def check_out(out: PathLike, *, force: bool) -> None:
