@@ -275,14 +275,13 @@ class TripletSource:
                 top, bottom = max(r0, row * SIDE), min(r1, (row + 1) * SIDE)
                 left, right = max(c0, column * SIDE), min(c1, (column + 1) * SIDE)
                 here = result[top - r0 : bottom - r0, left - c0 : right - c0]
-                part = slice(top - row * SIDE, bottom - row * SIDE), slice(left - column * SIDE, right - column * SIDE)
-                own = self._dense(row, column)
+                own = self._dense(row, column, (top, bottom), (left, right))
                 if own is not None:
-                    np.copyto(here, own[0][part], where=own[1][part])
-                other = None if self.mirrored else self._dense(column, row)
+                    np.copyto(here, own[0], where=own[1])
+                other = None if self.mirrored else self._dense(column, row, (left, right), (top, bottom))
                 if other is not None:
-                    values, present = (array.T[part] for array in other)
-                    np.copyto(here, values, where=present if own is None else present & ~own[1][part])
+                    values, present = (array.T for array in other)
+                    np.copyto(here, values, where=present if own is None else present & ~own[1])
                 self.records.release()
         if self.zero_diagonal:
             k = np.arange(max(r0, c0), min(r1, c1))
@@ -290,20 +289,34 @@ class TripletSource:
             result[k - r0, k - c0] = np.where(np.isnan(own_values), 0, own_values)
         return result
 
-    def _dense(self, row: int, column: int) -> tuple[Array, Array] | None:
-        """Return the values of one block of records and where there are any, or None if it is empty."""
+    def _dense(
+        self, row: int, column: int, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> tuple[Array, Array] | None:
+        """Return the values of these rows and columns of a block of records and where there are any; None if nowhere.
+
+        A tile may be much smaller than a block: arrays are of the size of what is asked for.
+        """
         values: Array | None = None
         counts = np.empty(0, np.int64)
+        height, width = rows[1] - rows[0], columns[1] - columns[0]
+        top, left = rows[0] - row * SIDE, columns[0] - column * SIDE
+        size = height * width
         for cells, found in self.records.cells(row, column):
+            if size < SIDE * SIDE:
+                i, j = cells // SIDE - top, cells % SIDE - left
+                wanted = (i >= 0) & (i < height) & (j >= 0) & (j < width)
+                cells, found = (i * width + j)[wanted], found[wanted]
+                if not cells.size:
+                    continue
             if values is None:
                 start = {"mean": 0.0, "min": np.inf, "max": -np.inf}.get(self.duplicates, np.nan)
-                values, counts = np.full(SIDE * SIDE, start), np.zeros(SIDE * SIDE, np.int64)
-            added = np.bincount(cells, minlength=SIDE * SIDE)
+                values, counts = np.full(size, start), np.zeros(size, np.int64)
+            added = np.bincount(cells, minlength=size)
             if self.duplicates == "error" and int((counts + added).max()) > 1:
-                self._refuse_repeats((row, column), cells, found, (counts, counts + added), values)
+                self._refuse_repeats((rows[0], columns[0], width), cells, found, (counts, counts + added), values)
             counts += added
             if self.duplicates == "mean":
-                values += np.bincount(cells, weights=found, minlength=SIDE * SIDE)
+                values += np.bincount(cells, weights=found, minlength=size)
             elif self.duplicates == "min":
                 np.minimum.at(values, cells, found)
             elif self.duplicates == "max":
@@ -314,15 +327,15 @@ class TripletSource:
             return None
         if self.duplicates == "mean":
             values /= np.maximum(counts, 1)
-        return values.reshape(SIDE, SIDE), (counts > 0).reshape(SIDE, SIDE)
+        return values.reshape(height, width), (counts > 0).reshape(height, width)
 
     def _refuse_repeats(
-        self, place: tuple[int, int], cells: Array, found: Array, counts: tuple[Array, Array], values: Array
+        self, place: tuple[int, int, int], cells: Array, found: Array, counts: tuple[Array, Array], values: Array
     ) -> None:
-        (row, column), (before, after) = place, counts
+        (row, column, width), (before, after) = place, counts
         which = np.flatnonzero(after > 1)
         cell = int(which[0])
-        i, j = row * SIDE + cell // SIDE, column * SIDE + cell % SIDE
+        i, j = row + cell // width, column + cell % width
         where = path_text(self.provenance["source"])
         if self.ids is None:
             raise InputError(
