@@ -5,9 +5,10 @@ rows: in memory if they fit, else in a scratch file. Rounds of merges follow (se
 rows of that file only. When the rows of the clusters that are left fit into memory, they are moved there.
 
 Bytes. With m the bytes of the matrix (one triangle) and n - k merges until k clusters fit into memory, the scratch file
-has 2 m, and places for new rows, half as much again at most. It is written once (2 m) and one row for each merge,
-2 m / n; read are two rows for each merge, one for each cluster that has lost its nearest neighbour, and the rows that
-are moved to memory at the end. `Dendrogram` has the bytes that were read and written.
+has 2 m; beside a checkpoint, which refers to rows that were replaced since, half as much again at most. It is written
+once (2 m) and one row for each merge, 2 m / n; read are two rows for each merge, one for each cluster that has lost its
+nearest neighbour and does not know the next, and the rows that are moved to memory at the end. `Dendrogram` has the
+bytes that were read and written.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def linkage(
         The same to the last bit for any tiles, threads, memory, cluster and interruptions. Of several nearest pairs the
         one with the smallest member is merged first, then the one whose other cluster has the smaller smallest member.
 
-    Cost: one scan. The rows, n^2 values, in memory, or in a scratch file of 1.5 times that size at most. See the module
-    for the bytes that are read and written after the scan.
+    Cost: one scan. The rows, n^2 values, in memory, or in a scratch file of that size, beside a checkpoint 1.5 times of
+    it at most. See the module for the bytes that are read and written after the scan.
     """
     job = prepare_linkage(matrix, method, kind=kind, as_similarity=as_similarity, scratch=scratch, memory=memory)
     return job.run(checkpoint)
@@ -163,10 +164,10 @@ class LinkageJob:
         return OBJECT_BYTES * self.n_objects + max(fixed + task, buffers)
 
     def scratch_bytes(self, *, kept: bool) -> int:
-        """Return the bytes of the scratch file, at most; 0 where all rows fit into memory."""
+        """Return the bytes of the scratch file, at most; 0 where all rows fit into memory; `kept`: as above."""
         if self.by_tree or (self.clusters_in_memory(kept=kept) >= self.n_objects and parallel.active_client() is None):
             return 0
-        return (self.n_objects + self.n_objects // 2) * self.row_bytes
+        return (self.n_objects + (self.n_objects // 2 if kept else 0)) * self.row_bytes
 
     def run(self, checkpoint: Checkpoint | None = None) -> Dendrogram:
         """Compute the dendrogram."""
@@ -188,7 +189,7 @@ class LinkageJob:
             return replace(cost, facts=facts)
         k, n = self.clusters_in_memory(kept=False), self.n_objects
         rows = k * k * self.dtype.itemsize
-        facts |= {"scratch_bytes": self.scratch_bytes(kept=False)}
+        facts |= {"scratch_bytes": self.scratch_bytes(kept=False) and self.scratch_bytes(kept=True)}
         if facts["scratch_bytes"]:
             merges = n - k
             facts |= {
@@ -252,7 +253,7 @@ def _agglomerate(job: LinkageJob, keeper: CheckpointWriter, checkpoint: Checkpoi
                 saver.save()
             rounds.run(fitting, pool, saver)
             if rounds.clusters > 1:
-                rounds.move(np.empty((rounds.clusters,) * 2, dtype=job.dtype))
+                rounds.move(np.empty((rounds.clusters,) * 2, dtype=job.dtype), pool)
         rounds.run(1, pool, lambda: _tell(rounds))
         children, heights = in_merge_order(rounds.made.children, rounds.made.members, rounds.made.heights)
         made = {
@@ -279,9 +280,7 @@ class _Saver:
 
     def __call__(self) -> None:
         _tell(self.rounds)
-        if not self.kept:
-            self.rows.settle()
-        elif len(self.rows.released) > self.rows.wide // 8 or limits.current().reason(0.0):
+        if self.kept and (len(self.rows.released) > self.rows.wide // 8 or limits.current().reason(0.0)):
             self.save()
 
     def save(self) -> None:
@@ -342,8 +341,9 @@ def _row_file(
             if hidden:
                 path.unlink()
             if state is None:
-                _reserve(job, folder, descriptor)
-            yield RowFile(path, descriptor, n, job.dtype, np.arange(n, dtype=np.int64), n)
+                _reserve(job, folder, descriptor, kept=checkpoint is not None)
+            in_place = checkpoint is None
+            yield RowFile(path, descriptor, n, job.dtype, np.arange(n, dtype=np.int64), n, in_place=in_place)
             path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
@@ -356,9 +356,9 @@ def _token(checkpoint: Checkpoint) -> str:
     return digest([os.path.abspath(checkpoint.path).encode()])
 
 
-def _reserve(job: LinkageJob, folder: Path, descriptor: int) -> None:
+def _reserve(job: LinkageJob, folder: Path, descriptor: int, *, kept: bool) -> None:
     """Reserve the space of all rows; raise if there is not enough of it."""
-    size, most = job.n_objects * job.row_bytes, job.scratch_bytes(kept=True)
+    size, most = job.n_objects * job.row_bytes, job.scratch_bytes(kept=kept)
     free = shutil.disk_usage(folder).free
     if free < most:
         raise StoreError(
@@ -374,12 +374,15 @@ def _reserve(job: LinkageJob, folder: Path, descriptor: int) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- the scan
 
+_Nearest = tuple[Index, Float, Float]
+"""The nearest neighbour of each object, the first on a tie, its value, and the smallest value of all others."""
 
-def _filled(job: LinkageJob, target: Array | int | Path) -> tuple[Index, Float]:
-    """Copy the values of all pairs to rows by one scan; return the nearest neighbour of each object and its value."""
+
+def _filled(job: LinkageJob, target: Array | int | Path) -> _Nearest:
+    """Copy the values of all pairs to rows by one scan, which finds nearest neighbours."""
     consumer = row_consumer(job.values, job.dtype, target)
-    nearest, values = scan(job.values.matrix, [consumer], memory=job.memory)[0]
-    return nearest, values
+    found: _Nearest = scan(job.values.matrix, [consumer], memory=job.memory)[0]
+    return found
 
 
 def row_consumer(values: PairValues, dtype: np.dtype[Any], target: Any) -> Consumer:
@@ -391,17 +394,17 @@ def row_consumer(values: PairValues, dtype: np.dtype[Any], target: Any) -> Consu
     layout, plan = source.layout, Plan(source.layout)
     n, strip = layout.n_objects, plan.group_side * layout.tile
 
-    def finish(parts: dict[int, Any]) -> tuple[Index, Float]:
-        nearest, least = np.empty(n, dtype=np.int64), np.empty(n)
-        for k, (where, value) in parts.items():
-            nearest[plan.span(k)], least[plan.span(k)] = where, value
-        return nearest, least
+    def finish(parts: dict[int, _Nearest]) -> _Nearest:
+        nearest, least, others = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
+        for k, part in parts.items():
+            nearest[plan.span(k)], least[plan.span(k)], others[plan.span(k)] = part
+        return nearest, least, others
 
     tile = layout.tile**2 * (8 if values.relation is not None else dtype.itemsize)
     return Consumer(
-        _RowKernel(values, dtype, n, target), finish, in_strips=True, part_bytes=2 * strip * 16,
-        task_memory=3 * tile + 6 * strip * 16,
-        fixed_memory=4 * n * 16 + (target.nbytes if isinstance(target, np.ndarray) else 0),
+        _RowKernel(values, dtype, n, target), finish, in_strips=True, part_bytes=2 * strip * 24,
+        task_memory=3 * tile + 6 * strip * 24,
+        fixed_memory=4 * n * 24 + (target.nbytes if isinstance(target, np.ndarray) else 0),
     )  # fmt: skip
 
 
@@ -413,9 +416,9 @@ class _RowKernel:
     target: Any
 
     def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        def empty(strip: int) -> tuple[Index, Float]:
+        def empty(strip: int) -> _Nearest:
             size = plan.span(strip).stop - plan.span(strip).start
-            return np.full(size, self.n_objects, dtype=np.int64), np.full(size, np.inf)
+            return np.full(size, self.n_objects, dtype=np.int64), np.full(size, np.inf), np.full(size, np.inf)
 
         return plan, group, {strip: empty(strip) for strip in group}
 
@@ -440,7 +443,8 @@ class _RowKernel:
 
     def combine(self, first: Any, second: Any) -> Any:
         better = (second[1] < first[1]) | ((second[1] == first[1]) & (second[0] < first[0]))
-        return np.where(better, second[0], first[0]), np.where(better, second[1], first[1])
+        others = np.minimum(np.maximum(first[1], second[1]), np.minimum(first[2], second[2]))
+        return np.where(better, second[0], first[0]), np.where(better, second[1], first[1]), others
 
     def _put(self, block: Array, rows: slice, columns: slice) -> None:
         if isinstance(self.target, np.ndarray):
@@ -460,10 +464,15 @@ class _RowKernel:
                 os.close(descriptor)
 
 
-def _keep_nearest(found: tuple[Index, Float], where: slice, block: Array, start: int) -> None:
+def _keep_nearest(found: _Nearest, where: slice, block: Array, start: int) -> None:
     """Compare the nearest so far of some objects with those of a block, whose columns begin at an object."""
-    at = block.argmin(axis=1)
-    value = block[np.arange(len(block)), at].astype(np.float64)
-    nearest, least = found[0][where], found[1][where]
+    at, own = block.argmin(axis=1), np.arange(len(block))
+    stored = block[own, at]
+    block[own, at] = np.inf
+    next_one = block.min(axis=1)
+    block[own, at] = stored
+    value = stored.astype(np.float64)
+    nearest, least, others = (of[where] for of in found)
     better = (value < least) | ((value == least) & (at + start < nearest))
+    np.minimum(np.minimum(others, next_one), np.maximum(value, least), out=others)
     nearest[better], least[better] = (at + start)[better], value[better]

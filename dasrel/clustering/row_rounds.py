@@ -5,9 +5,11 @@ each other are merged. For reducible linkages (single, complete, average, weight
 one nearest pair after the other, because a union is never nearer to a third cluster than the nearer of its parts was.
 
 Work. Only rows are read and written, never columns: a row is updated from its own values when it is read next (see
-`kernels.row_linkage`). A round reads the two rows of each merge and writes one; clusters whose nearest neighbour was
-merged are searched again, which reads one row each. All other clusters keep their neighbours. Such searches are put off
-as far as one round has more than three per merge and 16: those of the smallest lower bounds come first. A chain of
+`kernels.row_linkage`). A round reads the two rows of each merge and writes one. A cluster whose nearest neighbour was
+merged finds its value to the union in the row of the union: if that is below all its other values, of which the next
+smallest is known, the union is its neighbour. Else it is searched again, which reads its row. All other clusters keep
+their neighbours. Searches are put off as far as one round has more than SEARCHES per merge and MORE_SEARCHES: those of
+the smallest lower bounds come first. A chain of
 nearest neighbours is followed beside this, one cluster at least in each round, so that rounds are never more than 3 n
 and rows read O(n) in all, also where few pairs are reciprocal or where many clusters have the same neighbour. A round
 of one merge reads some three rows; there is no scan of all rows in any round.
@@ -21,6 +23,7 @@ rows are moved from a file to memory.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import StoreError
-from dasrel.kernels.row_linkage import MergeLog, RowTask, update_rows
+from dasrel.kernels.row_linkage import MergeLog, RowTask, keys_of, update_rows
 from dasrel.util import Array, Float, Index, limits
 from dasrel.util.text import shown
 
@@ -69,7 +72,10 @@ class RowArray:
 
 @dataclass
 class RowFile:
-    """Rows in a file, each in a place of its own. A new row never replaces one that a saved state refers to."""
+    """Rows in a file, each in a place of its own. A new row never replaces one that a saved state refers to.
+
+    Where no state is saved (`in_place`), the row of a union replaces that of its first part.
+    """
 
     path: Path
     descriptor: int
@@ -79,10 +85,13 @@ class RowFile:
     """The place of each slot's row in the file."""
     end: int
     """Places of the file, in use or not."""
+    in_place: bool = False
     free: list[int] = field(default_factory=list)
     """Places whose rows are not needed any more."""
     released: list[int] = field(default_factory=list)
     """Places whose rows are needed only by the last saved state."""
+    buffers: threading.local = field(default_factory=threading.local)
+    """The memory of each thread's rows, which is used again: a new one would be filled with zeros each time."""
 
     @property
     def row_bytes(self) -> int:
@@ -94,8 +103,11 @@ class RowFile:
         return max(1, min(BUFFER_BYTES // self.row_bytes // 2, -(-count // (4 * limits.thread_count(waiting=False)))))
 
     def load(self, slots: Sequence[int]) -> list[Array]:
-        """Read the rows of some slots."""
-        buffer = np.empty((len(slots), self.wide), dtype=self.dtype)
+        """Read the rows of some slots. They are valid until this thread reads others."""
+        buffer: Array | None = getattr(self.buffers, "rows", None)
+        if buffer is None or len(buffer) < len(slots):
+            buffer = self.buffers.rows = np.empty((len(slots), self.wide), dtype=self.dtype)
+        buffer = buffer[: len(slots)]
         for row, slot in zip(buffer, slots, strict=True):
             rest, at = row.data.cast("B"), int(self.places[slot]) * self.row_bytes
             while len(rest):
@@ -112,8 +124,11 @@ class RowFile:
             count = os.pwrite(self.descriptor, rest, at)
             rest, at = rest[count:], at + count
 
-    def new_places(self, count: int) -> list[int]:
-        """Return places for so many new rows."""
+    def new_places(self, slots: list[int]) -> list[int]:
+        """Return places for the new rows of some slots."""
+        if self.in_place:
+            return self.places[slots].tolist()
+        count = len(slots)
         more = max(0, count - len(self.free))
         self.free += range(self.end, self.end + more)
         self.end += more
@@ -122,6 +137,8 @@ class RowFile:
 
     def replace(self, a: Index, b: Index, places: list[int]) -> None:
         """Let the rows of slots a be in new places; those of slots b are gone."""
+        if self.in_place:
+            return
         self.released += [*self.places[a].tolist(), *self.places[b].tolist()]
         self.places[a] = places
 
@@ -143,6 +160,36 @@ class Made:
     count: int = 0
 
 
+@dataclass(frozen=True)
+class _Lost:
+    """Clusters whose nearest neighbour is merged in a round, by the merge."""
+
+    slots: Index
+    merges: Index
+    """The merge of each, ascending."""
+    bounds: Index
+    """Where the clusters of each merge begin, and the end of the last."""
+    keys: Float
+    """Value of each cluster to the union that its neighbour is part of."""
+
+    @staticmethod
+    def of(slots: Index, nearest: Index, a: Index, b: Index) -> _Lost:
+        """Return those of `slots`, whose neighbours are among the slots that are merged, a with b."""
+        merge = np.zeros(len(nearest), dtype=np.int64)
+        merge[a] = merge[b] = np.arange(len(a))
+        merges = merge[nearest[slots]]
+        order = np.argsort(merges, kind="stable")
+        bounds = np.searchsorted(merges[order], np.arange(len(a) + 1))
+        return _Lost(slots[order], merges[order], bounds, np.full(len(slots), np.inf))
+
+    def take(self, merge: int, method: str, task: RowTask, sizes: Float) -> None:
+        """Take the values of the clusters of a merge from the row of the union."""
+        own = slice(int(self.bounds[merge]), int(self.bounds[merge + 1]))
+        slots = self.slots[own]
+        if len(slots):
+            self.keys[own] = keys_of(method, task.row[slots], float(sizes[task.slot]), sizes[slots])
+
+
 class Rounds:
     """An agglomeration in progress.
 
@@ -152,11 +199,11 @@ class Rounds:
         One of `kernels.row_linkage.METHODS`.
     rows
         The rows of all objects; the value of an object to itself is infinite.
-    nearest, values
-        (n,) the nearest neighbour of each object, the first on a tie, and the value.
+    nearest, values, others
+        (n,) the nearest neighbour of each object, the first on a tie, its value, and the smallest of all other values.
     """
 
-    def __init__(self, method: str, rows: RowArray | RowFile, nearest: Index, values: Float) -> None:
+    def __init__(self, method: str, rows: RowArray | RowFile, nearest: Index, values: Float, others: Float) -> None:
         n = len(nearest)
         self.method = method
         self.rows = rows
@@ -164,6 +211,8 @@ class Rounds:
         self.nearest = nearest.astype(np.int64)
         """Of each slot; -1 where it is not known: then `values` has a lower bound."""
         self.values = values.astype(np.float64)
+        self.others = others.astype(np.float64)
+        """Lower bounds of the values of each slot to all clusters but the nearest."""
         self.seen = np.zeros(n, dtype=np.int64)
         """Number of merges that each row has seen."""
         self.alive = np.ones(n, dtype=bool)
@@ -192,7 +241,7 @@ class Rounds:
         while self.clusters > until:
             self._round(pool)
             if isinstance(self.rows, RowArray) and self.rows.wide > max(SMALL, 2 * self.clusters):
-                self.move(self.rows.values)
+                self.move(self.rows.values, pool)
             after_round()
 
     # ------------------------------------------------------------------------------------------------------- a round
@@ -207,11 +256,16 @@ class Rounds:
         touched[a] = touched[b] = True
         self.alive[b] = False
         self.nearest[a] = self.nearest[b] = -1
-        self.nearest[self.alive & (self.nearest >= 0) & touched[self.nearest]] = -1
-        searched = self._searched(a, touched)
+        lost = _Lost.of(np.flatnonzero(self.alive & (self.nearest >= 0) & touched[self.nearest]), self.nearest, a, b)
+        self.nearest[lost.slots] = -1
+        searched = self._searched(np.concatenate([a, lost.slots]), len(a), touched)
         merges = list(zip(a.tolist(), range(first, self.log.count), b.tolist(), strict=True))
-        self._work(merges, searched.tolist(), pool)
-        self.fresh = np.concatenate([a, searched])
+        self._work(merges, searched.tolist(), lost, pool)
+        union, others = a[lost.merges], self.others[lost.slots]
+        found = lost.keys < others
+        self.nearest[lost.slots] = np.where(found, union, -1)
+        self.values[lost.slots] = np.minimum(lost.keys, others)
+        self.fresh = np.concatenate([a, searched, lost.slots[found]])
 
     def _reciprocal(self) -> tuple[Index, Index]:
         """Return the pairs that are merged now, in the order in which they count."""
@@ -237,18 +291,18 @@ class Rounds:
         self.numbers[a] = n + np.arange(new.start, new.stop)
         made.count = new.stop
 
-    def _searched(self, a: Index, touched: Any) -> Index:
-        """Return the clusters, beside the new ones, whose nearest neighbour is looked for in this round."""
+    def _searched(self, but: Index, merges: int, touched: Any) -> Index:
+        """Return the clusters, but for these, whose nearest neighbour is looked for in this round of so many merges."""
         unknown = self.alive & (self.nearest < 0)
-        unknown[a] = False
+        unknown[but] = False
         chosen = np.flatnonzero(unknown)
-        budget = SEARCHES * len(a) + MORE_SEARCHES
+        budget = int(SEARCHES * merges) + MORE_SEARCHES
         if len(chosen) > budget:
             chosen = np.sort(chosen[np.lexsort((chosen, self.values[chosen]))[:budget]])
         last = self._end_of_chain(touched)
         if unknown[last] and last not in chosen:
             chosen = np.append(chosen, last)
-        if len(a) == 0 and len(chosen) == 0:
+        if merges == 0 and len(chosen) == 0:
             # Rounding of sums has made a union nearer than its parts, and neighbours go round in a circle.
             chosen = np.flatnonzero(self.alive)
         return chosen
@@ -264,13 +318,18 @@ class Rounds:
             chain.append(after)
         return chain[-1]
 
-    def _work(self, merges: list[tuple[int, int, int]], searched: list[int], pool: ThreadPoolExecutor) -> None:
-        """Bring the rows of unions (slot, number of the merge, other slot) and of others up to date; search them."""
-        rows, log, seen = self.rows, self.log, self.seen
-        places = rows.new_places(len(merges)) if isinstance(rows, RowFile) else []
-        first = merges[0][1] if merges else 0
+    def _work(
+        self, merges: list[tuple[int, int, int]], searched: list[int], lost: _Lost, pool: ThreadPoolExecutor
+    ) -> None:
+        """Bring the rows of unions (slot, number of the merge, other slot) and of others up to date; search them.
 
-        def work(part: list[tuple[int, int, int]]) -> tuple[Index, Float]:
+        Clusters that have lost their neighbour get their values to the unions.
+        """
+        rows, log, seen = self.rows, self.log, self.seen
+        places = rows.new_places([slot for slot, _, _ in merges]) if isinstance(rows, RowFile) else []
+        first = log.count - len(merges)
+
+        def work(part: list[tuple[int, int, int]]) -> tuple[Index, Float, Float]:
             limits.check()
             loaded = rows.load([slot for slot, _, _ in part] + [other for _, k, other in part if k >= 0])
             others = iter(loaded[len(part) :])
@@ -279,9 +338,10 @@ class Rounds:
                 for (slot, k, other), row in zip(part, loaded, strict=False)
             ]
             found = update_rows(self.method, tasks, log)
-            if isinstance(rows, RowFile):
-                for task in tasks:
-                    if task.merge >= 0:
+            for task in tasks:
+                if task.merge >= 0:
+                    lost.take(task.merge - first, self.method, task, log.after)
+                    if isinstance(rows, RowFile):
                         rows.keep(task.row, places[task.merge - first])
             return found
 
@@ -290,8 +350,8 @@ class Rounds:
         parts = [tasks[k : k + size] for k in range(0, len(tasks), size)]
         results = list((pool.map if len(tasks) * rows.wide >= SHARED else map)(work, parts))
         slots = np.array([slot for slot, _, _ in tasks], dtype=np.int64)
-        self.nearest[slots] = np.concatenate([nearest for nearest, _ in results])
-        self.values[slots] = np.concatenate([values for _, values in results])
+        for target, found in zip((self.nearest, self.values, self.others), zip(*results, strict=True), strict=False):
+            target[slots] = np.concatenate(found)
         if isinstance(rows, RowFile):
             new = slice(first, log.count)
             rows.replace(log.a[new].astype(np.int64), log.b[new].astype(np.int64), places)
@@ -302,29 +362,34 @@ class Rounds:
 
     # ------------------------------------------------------------------------------------------------- moving the rows
 
-    def move(self, target: Array) -> None:
+    def move(self, target: Array, pool: ThreadPoolExecutor) -> None:
         """Move the rows of the clusters that are left to the upper left corner of an array in memory.
 
         The array may be that of the rows themselves. Slots are numbered anew, in the same order.
         """
         kept = np.flatnonzero(self.alive)
-        size = self.rows.chunk(len(kept))
-        for start in range(0, len(kept), size):
+        wide, size = len(kept), self.rows.chunk(len(kept))
+        in_place = isinstance(self.rows, RowArray)
+
+        def shorten(start: int) -> None:
             limits.check()
             slots = kept[start : start + size].tolist()
             loaded = self.rows.load(slots)
-            update_rows(
-                self.method,
-                [RowTask(s, row, int(self.seen[s])) for s, row in zip(slots, loaded, strict=True)],
-                self.log,
-            )
-            for k, row in enumerate(loaded, start):  # in order: no row is overwritten before it is read
-                target[k, : len(kept)] = row[kept]
+            tasks = [RowTask(s, row, int(self.seen[s])) for s, row in zip(slots, loaded, strict=True)]
+            update_rows(self.method, tasks, self.log)
+            for k, row in enumerate(loaded, start):
+                (row if in_place else target[k])[:wide] = row.take(kept)
+
+        list(pool.map(shorten, range(0, wide, size)))
+        if in_place:
+            for k, slot in enumerate(kept.tolist()):  # in order: no row is overwritten before it is copied
+                target[k, :wide] = target[slot, :wide]
         if isinstance(self.rows, RowFile):
             self.rows_read += len(kept)
         number = np.cumsum(self.alive) - 1
         self.nearest = np.where(self.nearest >= 0, number[self.nearest], -1)[kept]
-        self.values, self.members, self.numbers = self.values[kept], self.members[kept], self.numbers[kept]
+        self.values, self.others = self.values[kept], self.others[kept]
+        self.members, self.numbers = self.members[kept], self.numbers[kept]
         self.chain = number[self.chain].tolist()
         self.fresh = number[self.fresh]
         self.log = MergeLog.of(self.log.after[kept])
@@ -340,9 +405,9 @@ class Rounds:
         assert isinstance(rows, RowFile)
         done = slice(0, log.count)
         return {
-            "nearest": self.nearest, "values": self.values, "seen": self.seen, "alive": self.alive,
-            "numbers": self.numbers, "fresh": self.fresh, "chain": list(self.chain), "rounds": self.rounds,
-            "rows_read": self.rows_read, "rows_written": self.rows_written,
+            "nearest": self.nearest, "values": self.values, "others": self.others, "seen": self.seen,
+            "alive": self.alive, "numbers": self.numbers, "fresh": self.fresh, "chain": list(self.chain),
+            "rounds": self.rounds, "rows_read": self.rows_read, "rows_written": self.rows_written,
             "log": {
                 "a": log.a[done], "b": log.b[done], "size_a": log.size_a[done], "size_b": log.size_b[done],
                 "heights": log.heights[done], "after": log.after, "starts": np.array(log.rounds, dtype=np.int64),
@@ -354,7 +419,8 @@ class Rounds:
     @staticmethod
     def restored(method: str, rows: RowFile, state: dict[str, Any]) -> Rounds:
         """Return the agglomeration of a saved state; `rows` gets the places of its rows."""
-        found = Rounds(method, rows, state["nearest"], state["values"])
+        # States of earlier versions have no other values; the smallest is a lower bound of them.
+        found = Rounds(method, rows, state["nearest"], state["values"], state.get("others", state["values"]))
         found.seen, found.alive, found.numbers = state["seen"], state["alive"], state["numbers"]
         found.fresh, found.chain, found.rounds = state["fresh"], [int(k) for k in state["chain"]], state["rounds"]
         found.rows_read, found.rows_written = state["rows_read"], state["rows_written"]

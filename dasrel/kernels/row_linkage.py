@@ -90,8 +90,10 @@ class RowTask:
     other_seen: int = 0
 
 
-def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float]:
-    """Bring rows up to date in place; return the nearest slot of each, the first one on a tie, and the value.
+def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float, Float]:
+    """Bring rows up to date in place; return the nearest slot of each, the first on a tie, its value, and the next one.
+
+    The next value is the smallest of all other slots.
 
     The value between two clusters depends on the order of the merges, not on whose row it is in: of two unions the one
     that was made first is formed first.
@@ -101,17 +103,23 @@ def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[I
     found = _update_native(method, tasks, log)
     if found is not None:
         return found
-    nearest, values = np.empty(len(tasks), dtype=np.int64), np.empty(len(tasks))
+    nearest, (values, others) = np.empty(len(tasks), dtype=np.int64), np.empty((2, len(tasks)))
     for t, task in enumerate(tasks):
         size = float(log.after[task.slot])
         if task.merge < 0:
             _apply(method, task.row, size, log, task.seen, log.count)
         else:
             _unite(method, task, log)
-        keys = task.row / (size * log.after) if method == "average" else task.row
-        nearest[t] = keys.argmin()
-        values[t] = keys[nearest[t]]
-    return nearest, values
+        keys = keys_of(method, task.row, size, log.after)
+        at = nearest[t] = keys.argmin()
+        values[t] = keys[at]
+        others[t] = min(keys[:at].min(initial=np.inf), keys[at + 1 :].min(initial=np.inf))
+    return nearest, values, others
+
+
+def keys_of(method: str, row: Array, size: float, sizes: Float) -> Array:
+    """Return what the clusters of a row, of these sizes, are compared by: the values, or the means of sums."""
+    return row / (size * sizes) if method == "average" else row
 
 
 def _unite(method: str, task: RowTask, log: MergeLog) -> None:
@@ -164,12 +172,12 @@ def _native() -> Any | None:
         return None
     for name in _FUNCTIONS.values():
         kernels.typed(
-            library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 4
+            library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 5
         )
     return library
 
 
-def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float] | None:
+def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float, Float] | None:
     library = _native()
     if library is None or not tasks:
         return None
@@ -178,10 +186,11 @@ def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tupl
         [(task.row.ctypes.data, 0 if task.other is None else task.other.ctypes.data, task.seen, task.other_seen,
           task.merge, task.slot) for task in tasks], dtype=np.int64,
     ).T.copy()  # fmt: skip
-    nearest, values = np.empty(count, dtype=np.int64), np.empty(count)
+    nearest, (values, others) = np.empty(count, dtype=np.int64), np.empty((2, count))
     done = getattr(library, _FUNCTIONS[tasks[0].row.dtype])(
         METHODS.index(method), count, wide, *(of.ctypes.data for of in numbers), log.a.ctypes.data, log.b.ctypes.data,
         log.size_a.ctypes.data, log.size_b.ctypes.data, log.heights.ctypes.data, log.rounds[-1] if log.rounds else 0,
         log.count, log.before.ctypes.data, log.after.ctypes.data, nearest.ctypes.data, values.ctypes.data,
+        others.ctypes.data,
     )  # fmt: skip
-    return (nearest, values) if done else None  # no memory: nothing was changed
+    return (nearest, values, others) if done else None  # no memory: nothing was changed

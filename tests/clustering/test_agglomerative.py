@@ -176,15 +176,35 @@ def test_one_object_is_refused_and_two_are_merged() -> None:
     assert two.to_scipy().tolist() == [[0.0, 1.0, 3.0, 2.0]]
 
 
-def rounds_of(D: Any, method: str) -> Rounds:
-    """All rounds on rows in memory, each row read counted."""
+def rounds_of(D: Any, method: str, *, until: int = 1, bound: float | None = None) -> Rounds:
+    """Rounds on rows in memory until so many clusters are left; `bound`: of all values but the nearest, if given."""
     rows = D.copy()
     np.fill_diagonal(rows, np.inf)
     nearest = rows.argmin(axis=1)
-    rounds = Rounds(method, RowArray(rows), nearest, rows[np.arange(len(D)), nearest])
+    others = np.partition(rows, 1, axis=1)[:, 1] if bound is None else np.full(len(D), bound)
+    rounds = Rounds(method, RowArray(rows), nearest, rows[np.arange(len(D)), nearest], others)
     with row_threads() as pool:
-        rounds.run(1, pool)
+        rounds.run(until, pool)
     return rounds
+
+
+@pytest.mark.parametrize("method", ["complete", "average", "weighted", "ward"])
+def test_a_union_that_stays_the_nearest_needs_no_search(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """In 16 triples, far apart, two objects are merged, and the third finds its value to the union in its row."""
+    points = np.concatenate([100.0 * k + np.array([0.0, 1.0, 2.5]) for k in range(16)])
+    D = np.abs(points[:, None] - points)
+    searched: list[int] = []
+
+    def counting(method: str, tasks: Any, log: Any, real: Any = row_linkage.update_rows) -> Any:
+        searched.extend(task.slot for task in tasks if task.other is None)
+        return real(method, tasks, log)
+
+    monkeypatch.setattr("dasrel.clustering.row_rounds.update_rows", counting)
+    for bound in (None, 0.0):  # 0: that all others are farther than the nearest is not known
+        rounds = rounds_of(D**2 if method == "ward" else D, method, until=16, bound=bound)
+        assert rounds.clusters == 16
+        thirds = set(searched) & set(range(2, 48, 3))
+        assert thirds == (set() if bound is None else set(range(2, 48, 3)))
 
 
 @pytest.mark.parametrize("method", ["complete", "average", "weighted", "ward"])
@@ -319,11 +339,10 @@ def test_scratch_that_is_too_small_or_not_writable(monkeypatch: pytest.MonkeyPat
     on_file(monkeypatch, 8)
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda folder: type("usage", (), {"free": 10_000}))
-        with pytest.raises(
-            dasrel.StoreError,
-            match=r"has 10 kB free, and average linkage of 64 objects needs up to 24\.6 kB; name",
-        ):
-            dasrel.linkage(D, kind="distance", scratch=tmp_path)
+        for checkpoint, size in ((None, 16.4), (dasrel.Checkpoint(tmp_path / "kept"), 24.6)):
+            wanted = rf"has 10 kB free, and average linkage of 64 objects needs up to {size} kB; name"
+            with pytest.raises(dasrel.StoreError, match=wanted):
+                dasrel.linkage(D, kind="distance", scratch=tmp_path, checkpoint=checkpoint)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(dasrel.StoreError, match=r"scratch folder .* cannot be written: .*; name another with scratch"):

@@ -40,7 +40,8 @@ void dasrel_exponential_f32(const float *values, long stride, long rows, long co
     int NAME(int method, long count, long wide, REAL **rows, REAL **others, const int64_t *from,                      \
              const int64_t *other_from, const int64_t *merge, const int64_t *slots, const int32_t *a,                 \
              const int32_t *b, const double *size_a, const double *size_b, const double *height, long round,          \
-             long merged, const double *before, const double *after, int64_t *nearest, double *value)
+             long merged, const double *before, const double *after, int64_t *nearest, double *value,            \
+             double *other)
 UPDATE_ROWS(float, dasrel_update_rows_f32);
 UPDATE_ROWS(double, dasrel_update_rows_f64);
 
@@ -482,13 +483,13 @@ static double joined(int method, double x, double y, double a, double b, double 
     return method == 3 ? 0.5 * (x + y) : ((a + c) * x + (b + c) * y - c * height) / (a + b + c);
 }
 
-static long nearest_of(int method, const double *x, long n, double size, const double *sizes)
+static long nearest_of(int method, const double *x, long n, double size, const double *sizes, long but, double *value)
 {
     long best = 0;
-    double least = INFINITY;
+    *value = INFINITY;
     for (long j = 0; j < n; j++) {
         const double key = method == 2 ? x[j] / (size * sizes[j]) : x[j];
-        if (key < least) least = key, best = j;
+        if (j != but && key < *value) *value = key, best = j;
     }
     return best;
 }
@@ -515,9 +516,9 @@ static long nearest_of(int method, const double *x, long n, double size, const d
                 rows[0][0] = (REAL)INFINITY, plain[0][0] = INFINITY;                                                  \
                 others[1] = rows[2];                                                                                  \
                 int64_t nearest[2];                                                                                   \
-                double value[2];                                                                                      \
+                double value[2], other[2], least, next;                                                               \
                 CHECK(UPDATE(method, 2, n, rows, others, from, other_from, merge, slots, a, b, one, one, height, 1,   \
-                             2, before, after, nearest, value), "no memory");                                         \
+                             2, before, after, nearest, value, other), "no memory");                                  \
                 double *x = plain[0];                                                                                 \
                 for (int k = 0; k < 2; k++) {                                                                         \
                     x[a[k]] = joined(method, x[a[k]], x[b[k]], 1, 1, 1, height[k]);                                   \
@@ -531,7 +532,10 @@ static long nearest_of(int method, const double *x, long n, double size, const d
                         CHECK(plain[t][j] == (double)rows[t][j] || fabs(plain[t][j] - (double)rows[t][j]) < TOLERANCE, \
                               "method %d, row %d of %ld, %ld", method, t, n, j);                                      \
                     for (long j = 0; j < n; j++) plain[t][j] = rows[t][j];                                            \
-                    CHECK(nearest[t] == nearest_of(method, plain[t], n, t + 1, after), "method %d, %ld", method, n);  \
+                    const long at = nearest_of(method, plain[t], n, t + 1, after, -1, &least);                        \
+                    nearest_of(method, plain[t], n, t + 1, after, at, &next);                                         \
+                    CHECK(nearest[t] == at && value[t] == least, "method %d, %ld: nearest", method, n);               \
+                    CHECK(other[t] == next, "method %d, %ld: the next one", method, n);                               \
                 }                                                                                                     \
                 for (int t = 0; t < 3; t++) free(rows[t]), free(plain[t]);                                            \
                 free(before), free(after);                                                                            \

@@ -45,10 +45,18 @@ INLINE REAL NAME(least)(const REAL *x, long n)
     return least;
 }
 
-/* The first of the nearest clusters, and its value. */
-INLINE long NAME(nearest)(int method, const REAL *x, long wide, double size, const double *sizes, double *value)
+/* The smallest of all values but one. */
+INLINE REAL NAME(least_other)(const REAL *x, long n, long at)
 {
-    double best = INFINITY, key[BLOCK];
+    const REAL before = NAME(least)(x, at), after = NAME(least)(x + at + 1, n - at - 1);
+    return before < after ? before : after;
+}
+
+/* The first of the nearest clusters, its value, and the smallest value of the others. */
+INLINE long NAME(nearest)(int method, const REAL *x, long wide, double size, const double *sizes, double *value,
+                          double *other)
+{
+    double best = INFINITY, next = INFINITY, key[BLOCK];
     long at = 0;
     for (long j = 0; j < wide; j += BLOCK) {
         const long n = wide - j < BLOCK ? wide - j : BLOCK;
@@ -56,25 +64,36 @@ INLINE long NAME(nearest)(int method, const REAL *x, long wide, double size, con
             for (long k = 0; k < n; k++) key[k] = (double)x[j + k] / (size * sizes[j + k]);
             const double least = least_f64(key, n);
             if (least < best) {
+                next = best;
                 best = least;
                 for (at = 0; key[at] != least;) at++;
+                const double rest = least_other_f64(key, n, at);
+                next = rest < next ? rest : next;
                 at += j;
+            } else {
+                next = least < next ? least : next;
             }
         } else {
             const REAL least = NAME(least)(x + j, n);
             if (least < best) {
+                next = best;
                 best = least;
                 for (at = j; x[at] != least;) at++;
+                const REAL rest = NAME(least_other)(x + j, n, at - j);
+                next = rest < next ? rest : next;
+            } else {
+                next = least < next ? least : next;
             }
         }
     }
     *value = best;
+    *other = next;
     return at;
 }
 
 INLINE void NAME(update)(int method, long count, long wide, REAL **rows, REAL **others, const int64_t *from,
                          const int64_t *other_from, const int64_t *merge, const int64_t *slots, const merges_t *m,
-                         REAL *kept, int64_t *nearest, double *value)
+                         REAL *kept, int64_t *nearest, double *value, double *other)
 {
     for (long t = 0; t < count; t++) {
         REAL *x = rows[t], *y = others[t];
@@ -98,25 +117,25 @@ INLINE void NAME(update)(int method, long count, long wide, REAL **rows, REAL **
             size = a + b;
             NAME(apply)(method, x, size, m, k + 1, m->count);
         }
-        nearest[t] = NAME(nearest)(method, x, wide, size, m->after, value + t);
+        nearest[t] = NAME(nearest)(method, x, wide, size, m->after, value + t, other + t);
     }
 }
 
-/* Bring rows up to date in place, and find the nearest cluster of each. `from` is the number of merges that a row has
-   seen; merge[t] is the number of the merge that joins rows[t] and others[t], or -1. Returns 0, with nothing changed,
-   if there is no memory. */
+/* Bring rows up to date in place, and find the nearest cluster of each, and the smallest value of the others. `from` is
+   the number of merges that a row has seen; merge[t] is the number of the merge that joins rows[t] and others[t], or
+   -1. Returns 0, with nothing changed, if there is no memory. */
 VECTOR_CODE int NAME(dasrel_update_rows)(int method, long count, long wide, REAL **rows, REAL **others,
                                          const int64_t *from, const int64_t *other_from, const int64_t *merge,
                                          const int64_t *slots, const int32_t *a, const int32_t *b,
                                          const double *size_a, const double *size_b, const double *height, long round,
                                          long merged, const double *before, const double *after, int64_t *nearest,
-                                         double *value)
+                                         double *value, double *other)
 {
     const merges_t m = {a, b, size_a, size_b, height, round, merged, before, after};
     REAL *kept = malloc((size_t)(merged - round + 1) * sizeof(REAL));
     if (!kept) return 0;
 #define WITH(method) \
-    NAME(update)(method, count, wide, rows, others, from, other_from, merge, slots, &m, kept, nearest, value)
+    NAME(update)(method, count, wide, rows, others, from, other_from, merge, slots, &m, kept, nearest, value, other)
     switch (method) {
     case SINGLE: WITH(SINGLE); break;
     case COMPLETE: WITH(COMPLETE); break;
