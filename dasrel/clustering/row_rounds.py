@@ -7,12 +7,12 @@ one nearest pair after the other, because a union is never nearer to a third clu
 Work. Only rows are read and written, never columns: a row is updated from its own values when it is read next (see
 `kernels.row_linkage`). A round reads the two rows of each merge and writes one. A cluster whose nearest neighbour was
 merged finds its value to the union in the row of the union: if that is below all its other values, of which the next
-smallest is known, the union is its neighbour. Else it is searched again, which reads its row. All other clusters keep
-their neighbours. Searches are put off as far as one round has more than SEARCHES per merge and MORE_SEARCHES: those of
-the smallest lower bounds come first. A chain of
-nearest neighbours is followed beside this, one cluster at least in each round, so that rounds are never more than 3 n
-and rows read O(n) in all, also where few pairs are reciprocal or where many clusters have the same neighbour. A round
-of one merge reads some three rows; there is no scan of all rows in any round.
+smallest is known, the union is its neighbour (never in complete linkage, where it is not below the value of the other
+part). Else it is searched again, which reads its row. All other clusters keep their neighbours. Searches are put off as
+far as one round has more than SEARCHES per merge and MORE_SEARCHES: those of the smallest lower bounds come first. A
+chain of nearest neighbours is followed beside this, one cluster at least in each round, so that rounds are never more
+than 3 n and rows read O(n) in all, also where few pairs are reciprocal or where many clusters have the same neighbour.
+A round of one merge reads some three rows; there is no scan of all rows in any round.
 
 Ties. Pairs are ordered by (value, smallest member of one, smallest member of the other, which is the larger). A slot
 holds the cluster whose smallest member is the slot's object, so the first of the smallest values of a row is the one
@@ -296,7 +296,7 @@ class Rounds:
         unknown = self.alive & (self.nearest < 0)
         unknown[but] = False
         chosen = np.flatnonzero(unknown)
-        budget = int(SEARCHES * merges) + MORE_SEARCHES
+        budget = SEARCHES * merges + MORE_SEARCHES
         if len(chosen) > budget:
             chosen = np.sort(chosen[np.lexsort((chosen, self.values[chosen]))[:budget]])
         last = self._end_of_chain(touched)
