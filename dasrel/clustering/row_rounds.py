@@ -127,7 +127,7 @@ class RowFile:
     def new_places(self, slots: list[int]) -> list[int]:
         """Return places for the new rows of some slots."""
         if self.in_place:
-            return self.places[slots].tolist()
+            return [int(place) for place in self.places[slots]]
         count = len(slots)
         more = max(0, count - len(self.free))
         self.free += range(self.end, self.end + more)
