@@ -71,6 +71,8 @@ class Ours:
 
     value: Any
     instead: tuple[float, float]
+    note: str = ""
+    """What the computation says about it; the range if it says nothing."""
 
 
 class Study:
@@ -139,11 +141,13 @@ class Study:
         for name, expected in self.expected.items():
             if name in self.values:
                 ours = self.values[name]
-                value, instead = (ours["value"], ours["instead"]) if isinstance(ours, dict) else (ours, None)
+                if not isinstance(ours, dict):
+                    ours = {"value": ours, "instead": None, "note": ""}
+                value, instead = ours["value"], ours["instead"]
                 verdict = expected.verdict(value, instead)
                 why = expected.why
                 if verdict == "explained" and instead is not None:
-                    why += f" ({_text(instead[0])} to {_text(instead[1])})"
+                    why += f": {ours['note'] or f'{_text(instead[0])} to {_text(instead[1])}'}"
                 elif verdict == "equal" and not isinstance(expected.paper, (bool, str)) and expected.within:
                     why = f"within {expected.within:g}" + (f"; {why}" if why else "")
                 paper = _text(expected.paper)
@@ -237,7 +241,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Ours):
-        return {"value": _plain(value.value), "instead": [float(x) for x in value.instead]}
+        return {"value": _plain(value.value), "instead": [float(x) for x in value.instead], "note": value.note}
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, (list, tuple)):
