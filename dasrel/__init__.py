@@ -13,7 +13,7 @@ serves every run and every parameter value at once.
                      permanova (do groups differ?), align (how many clusters, and which width of a kernel?)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           embed (principal coordinates; PCoA), minimum_spanning_tree, ultrametric, matrix_image,
-                     partition_picture, dendrogram_picture, embedding_picture
+                     partition_picture, dendrogram_picture, embedding_picture; write_report (a page of results)
     Take it out      export_matrix
     Long jobs        Checkpoint (save and resume), connect and Runtime (Dask clusters), progress and watch
     Batches          read_workflow, run_workflow

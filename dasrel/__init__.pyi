@@ -73,6 +73,7 @@ from dasrel.report.embedding_figure import embedding_picture as embedding_pictur
 from dasrel.report.figures import partition_picture as partition_picture
 from dasrel.report.matrix_image import matrix_image as matrix_image
 from dasrel.report.outlier_figures import density_picture as density_picture
+from dasrel.report.page import write_report as write_report
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
 from dasrel.util.drawing import progress as progress

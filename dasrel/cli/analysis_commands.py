@@ -81,7 +81,7 @@ def cluster_command(
 
 def pictures(found: Clustering, folder: Path, choose: str) -> None:
     """Draw a clustering into its folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.figures import clustering_pictures
+    from dasrel.report.clustering_figures import clustering_pictures
 
     clustering_pictures(found, folder, choose)
 

@@ -10,7 +10,14 @@ from typing import Annotated, Any, cast
 import typer
 
 from dasrel import __version__
-from dasrel.cli import alignment_commands, analysis_commands, embedding_commands, matrix_commands, outlier_commands
+from dasrel.cli import (
+    alignment_commands,
+    analysis_commands,
+    embedding_commands,
+    matrix_commands,
+    outlier_commands,
+    report_commands,
+)
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.options import Force, TimeLimit, command, option
 from dasrel.engine.runtime import Runtime, environment
@@ -157,6 +164,7 @@ COMMANDS = {
     "embed": embedding_commands.embed_command,
     "tree": analysis_commands.tree_command,
     "image": analysis_commands.image_command,
+    "report": report_commands.report_command,
     "run": run_command,
     "demo": demo_command,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dasrel.clustering.runs import Ladder, Partition, Run, RunResult
 from dasrel.clustering.validity import Grouping, Validity, judged
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.util import html
+from dasrel.util import PathLike, html
 from dasrel.util.text import count_text, time_text
 
 _ROWS = 20
@@ -140,6 +141,23 @@ class Clustering:
             for one in partitions
         ]
         return judged(self.relation, groupings, indices=indices, samples=samples, memory=memory)
+
+    def report(self, path: PathLike = "report.html", *, force: bool = False) -> Path:
+        """Write one HTML page about this result, which needs no network and no other file, and return its path.
+
+        It is that of `dasrel report`; see `dasrel.write_report`.
+
+        Parameters
+        ----------
+        force
+            Replace a file that exists.
+
+        Cost: one scan for the picture of the matrix if a scan reads at most 2 GiB, and one for silhouettes if the
+        result was not judged.
+        """
+        from dasrel import write_report  # of a room above this one
+
+        return write_report(self, path, force=force)
 
     def history(self) -> list[dict[str, Any]]:
         """Return one row per iteration of every run with `history`: its objective, and max |U - U'| (F09 42).

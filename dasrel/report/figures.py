@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from dasrel.util.text import count_text
 from dasrel.vocabulary import INDICES
 
 if TYPE_CHECKING:
-    from dasrel.clustering.result import Clustering
     from dasrel.geometry.euclidean import Spectrum
 
 PIXELS = 800
@@ -145,54 +144,40 @@ def partition_picture(
     return save_figure(figure, Path(path), dpi=110)
 
 
-def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
-    """Draw the best partition of a clustering, partition.png, and of several settings validity.png.
-
-    Cost: no scan; that of `partition_picture`.
-    """
-    best = found.partitions[found.recommended(choose)]
-    run = best.result.run
-    title = f"{count_text(len(best.memberships), 'object')}, {run.rule}, {count_text(run.n_clusters, 'cluster')}"
-    if not best.result.is_sound:
-        title += ": clusters coincide or are empty"
-    # Of coincident clusters of pcm, which are one mode, the first is drawn.
-    modes = sorted(set(best.model.modes or range(run.n_clusters)))
-    if len(modes) < run.n_clusters:
-        title += f", {count_text(len(modes), 'mode')}"
-    partition_picture(
-        best.memberships[:, modes], folder / "partition.png", title=title, names=[str(k) for k in modes],
-        histogram=True,
-    )  # fmt: skip
-    if found.quality is not None and len(found.partitions) > 1:
-        validity_picture(found, folder / "validity.png", choose)
-
-
 PANELS = {
     "fuzzy_silhouette": "fuzzy silhouette", "silhouette": "silhouette", "xie_beni": "Xie-Beni",
     "calinski_harabasz": "Calinski-Harabasz", "davies_bouldin": "Davies-Bouldin", "pbm": "PBM",
 }  # fmt: skip
-"""The indices that `validity_picture` draws, and their titles."""
+"""The indices that `validity_figure` draws, and their titles."""
 
 
-def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
-    """Draw validity indices against the number of clusters, one line for each rule, the recommended setting marked.
+def validity_figure(
+    runs: Sequence[tuple[str, int]], values: Mapping[str, Array], best: int, choose: str = "fuzzy_silhouette"
+) -> Figure:
+    """Return a figure of validity indices against the number of clusters.
 
-    Cost: no scan if the clustering was judged.
+    Parameters
+    ----------
+    runs
+        Rule and number of clusters of each setting.
+    values
+        Of each index, one for each setting.
+    best
+        The setting to mark.
+    choose
+        The index that recommends it.
     """
-    quality = found.quality if found.quality is not None else found.validity(samples=False)
-    best = found.recommended(choose)
-    counts = np.array([one.result.run.n_clusters for one in found.partitions])
-    rules = [one.result.run.rule for one in found.partitions]
+    rules, counts = [rule for rule, _ in runs], np.array([count for _, count in runs])
     figure = Figure(figsize=(12, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
-    drawn = [name for name in PANELS if name in quality.values]
+    drawn = [name for name in PANELS if name in values]
     grid = figure.subplots(2, 3, squeeze=False)
     for axes, name in zip(grid.flat, drawn, strict=False):
-        values = quality[name]
+        of = np.asarray(values[name])
         for colour, rule in zip(_colours(len(set(rules))), dict.fromkeys(rules), strict=True):
             mine = [k for k in np.argsort(counts, kind="stable") if rules[k] == rule]
-            axes.plot(counts[mine], values[mine], "o-", color=colour, label=rule, markersize=4)
-        axes.plot(counts[best], values[best], "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.6)
+            axes.plot(counts[mine], of[mine], "o-", color=colour, label=rule, markersize=4)
+        axes.plot(counts[best], of[best], "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.6)
         axes.set_title(f"{PANELS[name]} ({'larger' if INDICES[name] else 'smaller'} is better)", fontsize=10)
         axes.set_xticks(np.unique(counts))
         axes.set_xlabel("clusters")
@@ -202,10 +187,9 @@ def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_sil
     if len(set(rules)) > 1:
         grid.flat[0].legend()
     figure.suptitle(
-        f"{count_text(found.partitions[best].result.run.n_clusters, 'cluster')} recommended by the"
-        f" {choose.replace('_', ' ')} (circle)", fontsize=13,
-    )  # fmt: skip
-    return save_figure(figure, Path(path), dpi=110)
+        f"{count_text(runs[best][1], 'cluster')} recommended by the {choose.replace('_', ' ')} (circle)", fontsize=13
+    )
+    return figure
 
 
 def _draw_truth(figure: Any, axes: Any, values: Array, classes: Array, name: str) -> None:

@@ -274,7 +274,7 @@ class Drawn:
 
 def read_result(folder: PathLike, matrix: Matrix) -> tuple[Index, NDArray[Any]]:
     """Return labels and memberships from a folder that `dasrel cluster` wrote for this matrix."""
-    from dasrel.clustering.output import load_memberships
+    from dasrel.clustering.model import load_memberships
 
     path = Path(folder)
     try:

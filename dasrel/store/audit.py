@@ -202,12 +202,7 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("on disk", size_text(audit["bytes_on_disk"])))
     if done:
         lines += _facts(audit)
-    used = [
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in audit["input"].items()
-        if value != "error" and (value != 0 or name == "missing")
-    ]
-    lines.append(("repairs allowed", ", ".join(used).replace("_", "-") or "none"))
+    lines.append(("repairs allowed", ", ".join(allowed_repairs(audit["input"])) or "none"))
     provenance = audit["provenance"]
     lines.append(("source", shown(provenance.get("source", "unknown"), limit=200)))
     if provenance.get("checksum"):
@@ -221,6 +216,19 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     if "verified" in audit:
         lines += _verdict(audit["verified"])
     return lines
+
+
+def allowed_repairs(policy: dict[str, Any]) -> list[str]:
+    """Return the repairs that a recorded policy allows, as the command line names them.
+
+    >>> allowed_repairs({"symmetrize": "mean", "missing": "error", "clip_negative": 0.0})
+    ['symmetrize mean']
+    """
+    return [
+        f"{name} {value:g}".replace("_", "-") if isinstance(value, float) else f"{name} {value}".replace("_", "-")
+        for name, value in policy.items()
+        if value != "error" and (value != 0 or name == "missing")
+    ]
 
 
 def _facts(audit: dict[str, Any]) -> list[tuple[str, str]]:

@@ -179,7 +179,7 @@ def _euclideanize(job: Job) -> Summary:
 def _cluster(job: Job) -> Summary:
     from dasrel.clustering.job import cluster_into
     from dasrel.options import RunOptions
-    from dasrel.report.figures import clustering_pictures
+    from dasrel.report.clustering_figures import clustering_pictures
 
     table = job.step.table
     runs = table.group(

@@ -8,7 +8,7 @@ import pytest
 
 import dasrel
 from dasrel.errors import InputError
-from dasrel.report import figures
+from dasrel.report import clustering_figures
 from dasrel.report.downsample import cluster_order
 from dasrel.report.figures import PIXELS, partition_picture
 
@@ -105,7 +105,7 @@ def test_coincident_clusters_of_pcm_are_drawn_once(tmp_path: Path, monkeypatch: 
         found = dasrel.cluster(distances, runs, kind="distance")
     drawn = []
     monkeypatch.setattr(figures, "partition_picture", lambda U, *_, **more: drawn.append((U.shape, more)))
-    figures.clustering_pictures(found, tmp_path)
+    clustering_figures.clustering_pictures(found, tmp_path)
     n_modes = found.best.result.n_modes
     assert n_modes is not None
     assert n_modes < 4

@@ -1,0 +1,373 @@
+"""The parts of a page about outliers, trees, alignments, embeddings, spectra, Euclideanisations, stores and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dasrel.report import page_pictures as pictures
+from dasrel.report.page_parts import Block, Facts, Note, Picture, ResultPart, Section, Statement, Table, percent, table
+from dasrel.report.result_reading import (
+    Source,
+    damaged,
+    number,
+    read_objects,
+    read_table,
+    whole_file,
+)
+from dasrel.report.result_store import audit_blocks, audit_section, find_store, run_section
+from dasrel.report.verdict import (
+    alignment_verdict,
+    audit_verdict,
+    embedding_verdict,
+    euclideanize_verdict,
+    figures_verdict,
+    linkage_verdict,
+    outlier_verdict,
+    silhouette_statement,
+    spectrum_verdict,
+)
+from dasrel.util.text import count_text, path_text, shown, size_text, some, time_text
+from dasrel.vocabulary import INDICES
+
+LISTED = 100
+"""Objects that a table lists."""
+MOST_PICTURES = 24
+"""Pictures of a folder of figures, at most."""
+
+
+def _drawn(source: Source, name: str, alt: str, caption: str) -> list[Block]:
+    """Return a picture that the command has drawn, or say that it has not."""
+    path = source.file(name)
+    if not path.is_file():
+        return [Note(f"There is no {name} in the result: it was made without pictures.")]
+    return [pictures.picture_or_note(lambda: pictures.png_file(path, alt, caption))]
+
+
+def _download(path: Path, name: str) -> list[Block]:
+    """Return a table of the result as a download, or name its file."""
+    if not path.is_file():
+        return []
+    whole = whole_file(path)
+    if whole is None:
+        return [Note(f"All of it is in the file {path_text(path)} ({size_text(path.stat().st_size)}).")]
+    return [Table(name, [], [], file=path_text(path), whole=whole, kind="download")]
+
+
+def _scans(result: dict[str, Any]) -> tuple[str, str]:
+    took = "" if result.get("seconds") is None else f" in {time_text(result['seconds'])}"
+    return "scans", f"{result['scans']:,}{took}"
+
+
+def _store_sections(source: Source) -> list[Section]:
+    return [audit_section(source, *find_store(source)), run_section(source)]
+
+
+# ------------------------------------------------------------------------------------------------------------- outliers
+
+
+def outlier_part(source: Source) -> ResultPart:
+    """Return the part about a result of `dasrel outliers`. Cost: no scan; reads the tables."""
+    result, n = source.values, source.values["n_objects"]
+    settings = result["settings"]
+    sections: list[Section] = []
+    if len(settings) > 1:
+        header = ["setting", "width", "gamma", "outliers", "cut", "converged", "iterations"]
+        rows = [[one["folder"], one["width"], one["spread_scale"], one["outliers"], one["threshold"], one["converged"],
+                 one["n_iter"]] for one in settings]  # fmt: skip
+        sections.append(Section("Settings", [table("settings", header, rows, "Details of each setting are below.")]))
+    verdict: list[Statement] = []
+    for one in settings[:10]:
+        named = "" if len(settings) == 1 else f" ({shown(one['folder'])})"
+        sections += _outlier_sections(source, one, n, named)
+        found = outlier_verdict(result, one)
+        verdict += [
+            Statement(s.level, f"{s.text}" if not named else f"{shown(one['folder'])}: {s.text}") for s in found
+        ]
+    if len(settings) > 10:
+        sections.append(Section("Other settings", [Note(f"{len(settings) - 10} more settings are not shown.")]))
+    first = settings[0]
+    headline = f"{count_text(first['outliers'], 'outlier')} among {count_text(n, 'object')}"
+    if first.get("clusters"):
+        headline += f", {count_text(first['clusters']['n_clusters'], 'cluster')} of any shape"
+    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), _scans(result)]
+    return ResultPart("Outliers", path_text(source.path), headline, verdict, facts,
+                      [*sections, *_store_sections(source)], result.get("matrix"), n)  # fmt: skip
+
+
+def _outlier_sections(source: Source, one: dict[str, Any], n: int, named: str) -> list[Section]:
+    folder = source.setting(one["folder"])
+    path = folder / "outliers.csv"
+    columns = ("typicality", "rank", "outlier", "cluster")
+    if not path.is_file():
+        return [Section(f"Outliers{named}", [Note(f"There is no {path_text(path)}.")])]
+    found = read_objects(path, columns, n, lambda of: of["rank"], LISTED)
+    u, rejected = found.columns["typicality"], found.columns["outlier"] > 0
+    listed = found.chosen[: max(20, min(LISTED, int(rejected.sum())))]
+    rows = [
+        [name, float(u[k]), int(found.columns["rank"][k]), bool(rejected[k]), int(found.columns["cluster"][k])]
+        for name, k in zip(found.names, listed, strict=False)
+    ]
+    text = "The least typical objects first. Those that are no outliers are listed for comparison where there are few."
+    header = ["id", "typicality", "rank", "outlier", "cluster"]
+    blocks: list[Block] = [
+        pictures.picture_or_note(lambda: pictures.typicality_picture(u, one["threshold"], one["outliers"])),
+        table("outliers", header, rows, text, total=n, file=path_text(path)),
+        *_download(path, "outliers"),
+    ]
+    sections = [Section(f"Outliers{named}", blocks)]
+    clusters = one.get("clusters")
+    if clusters is not None:
+        sizes = [[k, size, percent(size / n)] for k, size in enumerate(clusters["sizes"][:LISTED])]
+        text = "Clusters of any shape: objects that segments above the cut connect."
+        more = {"total": len(clusters["sizes"])}
+        sections.append(
+            Section(f"Clusters{named}", [table("clusters", ["cluster", "objects", "share"], sizes, text, **more)])
+        )
+    drawn = folder / "outliers.png"
+    if drawn.is_file():
+        caption = (
+            "Typicalities and their cut, and the matrix in the order of clusters with the outliers last: black is"
+            " alike, and outliers are bright lines at the right and lower edge."
+        )
+        alt = f"Typicalities, their histogram, and the matrix with {count_text(one['outliers'], 'outlier')} last."
+        block = pictures.picture_or_note(lambda: pictures.png_file(drawn, alt, caption))
+        sections.append(Section(f"The matrix with outliers last{named}", [block]))
+    if one.get("ladder"):
+        rows = [[rung["width"], rung["n_iter"], rung["same_outliers"]] for rung in one["ladder"]]
+        text = "Other widths of the kernel, and how many of as many outliers are the same objects there."
+        header = ["width", "iterations", "same outliers"]
+        sections.append(Section(f"Other widths{named}", [table("widths", header, rows, text)]))
+    return sections
+
+
+# ---------------------------------------------------------------------------------------------------------------- trees
+
+
+def linkage_part(source: Source) -> ResultPart:
+    """Return the part about a result of `dasrel tree --linkage`. Cost: no scan; reads the tables."""
+    result, n = source.values, source.values["n_objects"]
+    cuts = result["cuts"]
+    best = next((one for one in cuts if one["column"] == result.get("recommended")), cuts[0])
+    judged = [name for name in INDICES if any(one.get(name) is not None for one in cuts)]
+    header = ["cut", "clusters", "height", *(name.replace("_", " ") for name in judged), "largest clusters"]
+    rows = [
+        [one["column"], one["n_clusters"], one["height"], *(one.get(name) for name in judged),
+         " ".join(f"{size:,}" for size in one["sizes"][:8]) + (" ..." if one["n_clusters"] > 8 else "")]
+        for one in cuts
+    ]  # fmt: skip
+    better = [name.replace("_", " ") for name in judged if INDICES[name]]
+    text = f"Of {', '.join(better) or 'no index'} larger is better, of the others smaller."
+    sizes = [[k + 1, size, percent(size / n)] for k, size in enumerate(best["sizes"])]
+    sized = table("sizes", ["by size", "objects", "share"], sizes, f"Clusters of the cut into {best['n_clusters']}.",
+                  total=best["n_clusters"])  # fmt: skip
+    alt = f"The top of the dendrogram of {count_text(n, 'object')}, {result['linkage']} linkage, beside the matrix."
+    caption = (
+        "Merges from the leaves to the root: a long vertical line between two merges is a clear cluster. Dark squares"
+        " in the matrix beside it are objects that are alike."
+    )
+    sections = [
+        Section("Cuts", [table("cuts", header, rows, text)]),
+        Section("Clusters", [sized]),
+        Section("Dendrogram", _drawn(source, "dendrogram.png", alt, caption)),
+        Section("Labels", _download(source.file("labels.csv"), "labels") or [Note("There is no labels.csv.")]),
+        *_store_sections(source),
+    ]
+    clusters = count_text(best["n_clusters"], "cluster")
+    headline = f"{clusters} of {count_text(n, 'object')} by {result['linkage']} linkage"
+    facts = [
+        ("objects", f"{n:,}"),
+        ("heights", f"{result['lowest']:g} to {result['highest']:g}, {shown(result['units'])}"),
+        ("read", f"{count_text(result['scans'], 'scan')}, {count_text(result['rounds'], 'round')} of merges"),
+    ]
+    verdict = linkage_verdict(result, best)
+    return ResultPart("Hierarchical clustering", path_text(source.path), headline, verdict, facts, sections,
+                      result.get("matrix"), n)  # fmt: skip
+
+
+def tree_part(source: Source) -> ResultPart:
+    """Return the part about a minimum spanning tree. Cost: no scan; reads the edges."""
+    result, n = source.values, source.values["n_objects"]
+    path = source.file("edges.csv")
+    sections = []
+    if path.is_file():
+        header, rows, count = read_table(path, LISTED, last=True)
+        if header != ["first", "second", "weight"] or count != n - 1:
+            raise damaged(path, f"it has {count_text(count, 'edge')} for {count_text(n, 'object')}")
+        longest = [[row["first"], row["second"], float(row["weight"])] for row in rows[::-1]]
+        text = "The longest edges first: cutting them divides the objects into the clusters of single linkage."
+        listed = table("longest-edges", ["first", "second", "weight"], longest, text, total=n - 1, file=path_text(path))
+        sections.append(Section("Longest edges", [listed, *_download(path, "edges")]))
+    text = f"The shortest path that connects {count_text(n, 'object')} has a length of {result['total']:g}."
+    verdict = [Statement("info", text)]
+    facts = [("objects", f"{n:,}"), ("weights", f"{result['shortest']:g} to {result['longest']:g}, {result['units']}"),
+             _scans(result)]  # fmt: skip
+    headline = f"Minimum spanning tree of {count_text(n, 'object')}"
+    return ResultPart("Tree", path_text(source.path), headline, verdict, facts, [*sections, *_store_sections(source)],
+                      result.get("matrix"), n)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- alignments and embeddings
+
+
+def alignment_part(source: Source) -> ResultPart:
+    """Return the part about a result of `dasrel align`. Cost: no scan."""
+    result, n = source.values, source.values["n_objects"]
+    header = ["clusters", "rule", "parameters", "best width", "alignment", "centred", "distinct", "converged"]
+    rows = [
+        [one["n_clusters"], one["rule"], one["parameters"], one["width"], one["alignment"], one["centred"],
+         one["sound"], one["converged"]]
+        for one in result["partitions"]
+    ]  # fmt: skip
+    text = "The largest alignment of each number of clusters over all widths. What is not distinct is not chosen."
+    sizes = [[k, size, percent(size / n)] for k, size in enumerate(result["sizes"])]
+    alt = "Alignment of every number of clusters and width, and the kernel in the order of the best clusters."
+    caption = (
+        "The brightest field is the number of clusters and the width that agree best. In the kernel dark squares on"
+        " the diagonal are clusters."
+    )
+    curve = pictures.picture_or_note(lambda: pictures.alignment_curves(result["partitions"], result["n_clusters"]))
+    sections = [
+        Section("Numbers of clusters", [curve, table("partitions", header, rows, text)]),
+        Section("Clusters", [table("clusters", ["cluster", "objects", "share"], sizes, "Of the best partition."),
+                             *_download(source.file("labels.csv"), "labels")]),
+        Section("All widths", [*_drawn(source, "alignment.png", alt, caption),
+                               *_download(source.file("alignment.csv"), "alignment")]),
+        *_store_sections(source),
+    ]  # fmt: skip
+    headline = f"{count_text(result['n_clusters'], 'cluster')} agree best with a kernel, {count_text(n, 'object')}"
+    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"),
+             ("widths", f"{result['widths']:,}"), _scans(result)]  # fmt: skip
+    return ResultPart("Alignment", path_text(source.path), headline, alignment_verdict(result), facts, sections,
+                      result.get("matrix"), n)  # fmt: skip
+
+
+def embedding_part(source: Source) -> ResultPart:
+    """Return the part about a result of `dasrel embed`. Cost: no scan."""
+    result, n = source.values, source.values["n_objects"]
+    shares = result["shares"]
+    total, rows = 0.0, []
+    for k, (value, residual, share) in enumerate(zip(result["eigenvalues"], result["residuals"], shares, strict=True)):
+        total += share
+        rows.append([k + 1, value, residual, percent(share), percent(total)])
+    header = ["axis", "eigenvalue", "residual", "share", "sum of shares"]
+    text = "Shares are of the sum of all positive eigenvalues; an eigenvalue lies within the residual of each."
+    alt = f"{count_text(n, 'object')} along the first axes, and the shares of the axes."
+    caption = (
+        "Objects that are near in the matrix are near here, as far as two axes can show it. Colours are clusters where"
+        " a result was given to `dasrel embed`; pale objects have no clear cluster."
+    )
+    sections = [
+        Section("Embedding", [*_drawn(source, "embedding.png", alt, caption),
+                              *_download(source.file("coordinates.csv"), "coordinates")]),
+        Section("Axes", [pictures.picture_or_note(lambda: pictures.share_bars(shares)),
+                         table("axes", header, rows, text)]),
+        *_store_sections(source),
+    ]  # fmt: skip
+    headline = f"Principal coordinates of {count_text(n, 'object')}, {count_text(result['n_axes'], 'axis', 'axes')}"
+    share = f"{result['n_axes']}, {sum(shares):.1%} of the positive eigenvalues"
+    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), ("axes", share), _scans(result)]
+    return ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
+                      result.get("matrix"), n)  # fmt: skip
+
+
+# --------------------------------------------------------------------------------- spectra, Euclideanisations, stores
+
+
+def spectrum_part(source: Source) -> ResultPart:
+    """Return the part about a JSON object of `dasrel spectrum`. Cost: no scan."""
+    result, n = source.values, source.values["n_objects"]
+    rows = [
+        [end, k + 1, value, residual]
+        for end in ("lowest", "highest")
+        for k, (value, residual) in enumerate(zip(result[end], result[f"{end}_residuals"], strict=True))
+    ]
+    text = "Eigenvalues of the centred matrix W(D), and the distance within which a true one lies."
+    curves = pictures.picture_or_note(lambda: pictures.spectrum_curves(result))
+    listed = table("eigenvalues", ["end", "number", "eigenvalue", "residual"], rows, text)
+    answer = {True: "Euclidean", False: "not Euclidean", None: "not known whether Euclidean"}[result["is_euclidean"]]
+    facts = [("objects", f"{n:,}"), ("scans", f"{result['scans']:,}, {shown(result['stopped'])}")]
+    sections = [Section("Eigenvalues", [curves, listed]), run_section(source)]
+    return ResultPart("Spectrum", path_text(source.path), f"{count_text(n, 'object')}: {answer}",
+                      spectrum_verdict(result), facts, sections, None, n)  # fmt: skip
+
+
+def euclideanize_part(source: Source) -> ResultPart:
+    """Return the part about a Euclideanisation: its .npz file, or the JSON object of the command. Cost: no scan."""
+    result = source.values
+    names = ("method", "gamma", "alpha", "beta", "lambda_min", "residual", "stress", "ratio", "n_negative", "merged",
+             "floored", "floor_zeros", "boundary", "converged")  # fmt: skip
+    rows = [(name.replace("_", " "), f"{result[name]:.6g}" if isinstance(result[name], float) else shown(result[name]))
+            for name in names if result.get(name) is not None]  # fmt: skip
+    what = "already Euclidean" if result.get("was_euclidean") else f"made Euclidean by {shown(result['method'])}"
+    facts = [("method", shown(result["method"])), _scans(result)]
+    sections = [Section("Numbers", [Facts(rows)]), run_section(source)]
+    return ResultPart("Euclideanisation", path_text(source.path), f"The matrix is {what}", euclideanize_verdict(result),
+                      facts, sections, None, None)  # fmt: skip
+
+
+def audit_part(source: Source) -> ResultPart:
+    """Return the part about a store, or about the JSON object of `dasrel audit`. Cost: no scan."""
+    audit, n = source.values, source.values["n_objects"]
+    sections = [Section("Audit", audit_blocks(audit))]
+    verdict = audit_verdict(audit)
+    if audit.get("spectrum"):
+        inner = spectrum_part(Source("spectrum", source.path, audit["spectrum"]))
+        verdict += inner.verdict
+        sections.append(inner.sections[0])
+    facts = [("objects", f"{n:,}"), ("kind", shown(audit["kind"])),
+             ("one scan reads", size_text(audit["bytes_per_scan"]))]  # fmt: skip
+    headline = f"{count_text(n, 'object')}, kind {shown(audit['kind'])}"
+    return ResultPart("Matrix", path_text(source.path), headline, verdict, facts, sections, audit.get("matrix"), n)
+
+
+def validity_part(source: Source) -> ResultPart:
+    """Return the part about a JSON object of `dasrel validity`. Cost: no scan."""
+    result, rows = source.values, source.values["partitions"]
+    names = [name for name in rows[0] if name in INDICES or name in ("pseudo_f", "r_squared", "p_value")]
+    header = ["partition", "clusters", *(name.replace("_", " ") for name in names)]
+    cells = [[row["partition"], row["n_clusters"], *(row.get(name) for name in names)] for row in rows]
+    better = ", ".join(name.replace("_", " ") for name in names if INDICES.get(name))
+    text = f"Of {better or 'no index'} larger is better, of the others smaller."
+    n = result["n_objects"]
+    best = result["best"].get("silhouette")
+    chosen = next((row for row in rows if row["partition"] == best), rows[0])
+    verdict = silhouette_statement(chosen.get("silhouette"), f"The mean silhouette of {shown(chosen['partition'])}")
+    facts = [("objects", f"{n:,}"), ("partitions", f"{len(rows):,}"), ("scans", f"{result['scans']:,}")]
+    sections = [Section("Indices", [table("validity", header, cells, text)]), run_section(source)]
+    headline = f"Validity of {count_text(len(rows), 'partition')} of {count_text(n, 'object')}"
+    return ResultPart("Validity", path_text(source.path), headline, verdict, facts, sections, None, n)
+
+
+# ---------------------------------------------------------------------------------------------------- tables of figures
+
+FIGURES = ("what", "where", "paper", "ours", "verdict", "why")
+"""Columns of figures.csv, by which a folder of repeated experiments is known."""
+
+
+def figures_part(folder: Path) -> ResultPart:
+    """Return the part about a folder that holds figures.csv, figures of a paper and ours, and pictures."""
+    path = folder / "figures.csv"
+    header, rows, count = read_table(path)
+    lacking = [name for name in FIGURES if name not in header]
+    if lacking:
+        raise damaged(path, f"it has no column {some(lacking)}; its columns are {', '.join(FIGURES)}")
+    cells = [[number(row[name]) for name in header] for row in rows]
+    text = "Figures that a paper reports, and the same ones computed here."
+    listed = table("figures", header, cells, text, total=count, file=path_text(path), whole=whole_file(path))
+    found = sorted(one for one in folder.iterdir() if one.suffix.lower() in (".png", ".svg") and one.is_file())
+    drawn: list[Block] = [_figure(one) for one in found[:MOST_PICTURES]]
+    if len(found) > MOST_PICTURES:
+        drawn.append(Note(f"{len(found) - MOST_PICTURES} more pictures are in {path_text(folder)}."))
+    sections = [Section("Figures", [listed]), *([Section("Pictures", drawn)] if drawn else [])]
+    verdict = figures_verdict([row["verdict"] for row in rows])
+    headline = f"{count_text(count, 'figure')} of a paper, computed again"
+    facts = [("figures", f"{count:,}"), ("pictures", f"{len(found):,}")]
+    return ResultPart("Experiment", path_text(folder), headline, verdict, facts, sections)
+
+
+def _figure(path: Path) -> Block:
+    name = shown(path.name, limit=200)
+    if path.suffix.lower() == ".svg":
+        return Picture(name, name, path.read_bytes(), "svg", name)
+    return pictures.picture_or_note(lambda: pictures.png_file(path, name, name))

@@ -1,0 +1,86 @@
+"""The part of a page about the steps of a workflow, and the results that they have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dasrel.report import page_pictures as pictures
+from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, table
+from dasrel.report.result_reading import Source, damaged
+from dasrel.util.text import count_text, path_text, shown, some, time_text
+
+STATE = "run.state.json"
+"""The file in the folder of a workflow that holds the state of its steps."""
+RESULTS = ("cluster", "align", "embed", "outliers", "tree", "spectrum", "euclideanize")
+"""Steps whose outputs are results with a part of their own."""
+STORES = ("import", "pairwise", "demo")
+MOST = 40
+"""Results, and pictures, of a workflow that the page shows."""
+
+
+def _steps(folder: Path, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    steps = state.get("steps")
+    if not isinstance(steps, dict) or not all(isinstance(one, dict) for one in steps.values()):
+        raise damaged(folder / STATE, "it has no steps")
+    return steps
+
+
+def workflow_sources(folder: Path, state: dict[str, Any]) -> list[tuple[str, Path]]:
+    """Return the steps that are done and have a result that exists, with its folder or file."""
+    found = []
+    for name, one in _steps(folder, state).items():
+        done = one.get("done") or {}
+        if done.get("kind") in (*RESULTS, *STORES):
+            outputs = [folder / Path(str(output)).name for output in done.get("outputs") or {}]
+            found += [(name, place) for place in outputs[:1] if place.exists()]
+    return found[:MOST]
+
+
+def workflow_part(source: Source) -> ResultPart:
+    """Return the part about a folder of `dasrel run`. Cost: no scan; reads the state of the steps."""
+    steps = _steps(source.path, source.values)
+    rows, drawn, versions = [], [], set()
+    unfinished, failed, slow = [], [], 0.0
+    for name, one in steps.items():
+        done, now = one.get("done") or {}, one.get("now") or {}
+        status = now.get("status") or ("done" if done else "not done")
+        seconds = done.get("seconds")
+        slow += seconds or 0.0
+        rows.append([name, done.get("kind"), status, seconds, done.get("ended"), _summary(done.get("result") or {}),
+                     now.get("message")])  # fmt: skip
+        if status == "failed":
+            failed.append(name)
+        elif not done or now:
+            unfinished.append(name)
+        if (done.get("result") or {}).get("converged") is False:
+            unfinished.append(f"{name} (not converged)")
+        versions.add(str(done.get("version", "")))
+        if done.get("kind") in ("image", "figure"):
+            drawn += [source.path / Path(str(output)).name for output in done.get("outputs") or {}]
+    count = count_text(len(steps), "step")
+    verdict = [Statement("good", f"All {count} are done.")]
+    if failed or unfinished:
+        verdict = [Statement("bad", f"Failed: {some(map(shown, failed), show=8)}.")] if failed else []
+        verdict += [Statement("caution", f"To look at: {some(map(shown, unfinished), show=8)}.")] if unfinished else []
+    header = ["step", "kind", "status", "seconds", "ended", "result", "message"]
+    text = "Steps in the order in which they were done. Each result has a part of its own below."
+    sections = [Section("Steps", [table("steps", header, rows, text)])]
+    shown_pictures: list[Block] = [_picture(path) for path in drawn[:MOST] if path.suffix == ".png" and path.is_file()]
+    if shown_pictures:
+        sections.append(Section("Pictures", shown_pictures))
+    known = ", ".join(sorted(version for version in versions if version)) or "not recorded"
+    text = "`dasrel run FILE.toml` repeats the steps whose inputs or parameters have changed; --status shows which."
+    sections.append(Section("What was run", [Note(f"dasrel {shown(known)}. {text}")]))
+    facts = [("steps", f"{len(steps):,}"), ("time", time_text(slow))]
+    return ResultPart("Workflow", path_text(source.path), f"Workflow of {count}", verdict, facts, sections)
+
+
+def _summary(result: dict[str, Any]) -> str:
+    """Return the figures of a step in one line."""
+    return ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in result.items() if value is not None)
+
+
+def _picture(path: Path) -> Block:
+    name = shown(path.name, limit=200)
+    return pictures.picture_or_note(lambda: pictures.png_file(path, f"Picture of the step {path.stem}", name))
