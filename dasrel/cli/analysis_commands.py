@@ -444,7 +444,7 @@ def spectrum_command(
 ) -> None:
     """Test whether the matrix of a STORE is Euclidean, from the ends of its spectrum, in a few scans."""
     from dasrel.geometry.euclidean import prepare_spectrum
-    from dasrel.report.figures import spectrum_picture
+    from dasrel.report.spectrum_figure import spectrum_picture
     from dasrel.util.results import check_file
 
     if picture is not None:

@@ -1,10 +1,10 @@
-"""Figures of spectra (eigenvalues and residuals) and of partitions (memberships and the dissimilarity they induce)."""
+"""Figures of partitions: memberships and the dissimilarity they induce, validity indices, typicalities."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,60 +19,9 @@ from dasrel.util.files import replacing
 from dasrel.util.text import count_text
 from dasrel.vocabulary import INDICES
 
-if TYPE_CHECKING:
-    from dasrel.geometry.euclidean import Spectrum
-
 PIXELS = 800
 """Maximum number of pixel rows of a partition; with more objects each row is the mean of neighbours in the order."""
 ROWS = "objects, by cluster; in each cluster by decreasing membership"
-
-
-def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Path:
-    """Draw both ends of a spectrum with residuals, and their convergence scan by scan, as a PNG file.
-
-    Cost: no scan.
-    """
-    verdict = {True: "Euclidean", False: "not Euclidean", None: "not known whether Euclidean"}[found.is_euclidean]
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    low, high, steps = figure.subplots(1, 3, width_ratios=[1, 1, 1.2])
-    for axes, name, values, residuals in (  # each end on its own scale: one is often far longer than the other
-        (low, "lowest", found.lowest, found.lowest_residuals),
-        (high, "highest", found.highest, found.highest_residuals),
-    ):
-        colours = ["tab:red" if value < -found.rounding else "tab:blue" for value in values]
-        if name == "highest":
-            colours[: found.standing_out] = ["navy"] * found.standing_out
-        numbers = np.arange(1, len(values) + 1)
-        axes.bar(numbers, values, yerr=residuals, color=colours, ecolor="black", capsize=2)
-        axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_xticks(numbers[:: max(1, len(numbers) // 10)])
-        axes.set_xlabel("number from the end; whiskers are residuals")
-        axes.set_title(f"{name}: {values[0]:.5g}", fontsize=11)
-    low.set_ylabel("eigenvalue of W(D); red is negative")
-    if found.standing_out:
-        high.set_xlabel("number from the end; dark: stands out")
-    history = np.array(found.history)
-    scans = np.arange(1, len(history) + 1)
-    for column, name, colour in ((0, "lowest", "tab:red"), (2, "highest", "tab:blue")):
-        size = max(abs(history[-1, column]), found.rounding, 1e-300)
-        steps.semilogy(scans, np.maximum(history[:, column + 1] / size, 1e-17), "o-", color=colour, label=name)
-    steps.xaxis.get_major_locator().set_params(integer=True)
-    steps.set_xlabel("scans")
-    steps.set_ylabel("residual / eigenvalue")
-    steps.set_title("Convergence", fontsize=11)
-    steps.legend(frameon=False)
-    named = f"{title}, " if title else ""
-    out = found.standing_out
-    largest = (
-        f"{count_text(out, 'highest eigenvalue stands', 'highest eigenvalues stand')} out"
-        if out
-        else ("no highest eigenvalue stands out")
-    )
-    share = f"about {found.negative_share:.2g} of all eigenvalues, by size, are negative"
-    negative = "no eigenvalue is negative" if found.is_euclidean else share
-    figure.suptitle(f"{named}{count_text(found.n_objects, 'object')}: {verdict}\n{largest}; {negative}", fontsize=12)
-    return save_figure(figure, Path(path), dpi=120)
 
 
 def partition_picture(
@@ -190,6 +139,22 @@ def validity_figure(
         f"{count_text(runs[best][1], 'cluster')} recommended by the {choose.replace('_', ' ')} (circle)", fontsize=13
     )
     return figure
+
+
+def draw_typicality(curve: Any, histogram: Any, typicality: Array, threshold: float, rejected: int) -> None:
+    """Draw sorted typicalities with their cut, at most 500 points of them, and their histogram, into two axes."""
+    values = np.sort(typicality)
+    ranks = np.unique(np.linspace(0, len(values) - 1, min(len(values), 500)).astype(int))
+    curve.plot(ranks + 1, values[ranks], color="tab:blue")
+    curve.axhline(threshold, color="tab:red", linewidth=0.9, label=f"cut {threshold:.4g}")
+    curve.axvline(rejected + 0.5, color="tab:red", linewidth=0.5, linestyle=":")
+    curve.set_xlabel("rank, the least typical first")
+    curve.set_ylabel("typicality")
+    curve.legend(frameon=False)
+    histogram.hist(values, bins=60, color="tab:blue")
+    histogram.axvline(threshold, color="tab:red", linewidth=0.9)
+    histogram.set_xlabel("typicality")
+    histogram.set_ylabel("objects")
 
 
 def _draw_truth(figure: Any, axes: Any, values: Array, classes: Array, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,8 @@ def alignment_part(source: Source) -> ResultPart:
         "The brightest field is the number of clusters and the width that agree best. In the kernel dark squares on"
         " the diagonal are clusters."
     )
-    curve = pictures.picture_or_note(lambda: pictures.alignment_curves(result["partitions"], result["n_clusters"]))
     sections = [
-        Section("Numbers of clusters", [curve, table("partitions", header, rows, text)]),
+        Section("Numbers of clusters", [table("partitions", header, rows, text)]),
         Section("Clusters", [table("clusters", ["cluster", "objects", "share"], sizes, "Of the best partition."),
                              *_download(source.file("labels.csv"), "labels")]),
         Section("All widths", [*_drawn(source, "alignment.png", alt, caption),
@@ -260,8 +260,7 @@ def embedding_part(source: Source) -> ResultPart:
     sections = [
         Section("Embedding", [*_drawn(source, "embedding.png", alt, caption),
                               *_download(source.file("coordinates.csv"), "coordinates")]),
-        Section("Axes", [pictures.picture_or_note(lambda: pictures.share_bars(shares)),
-                         table("axes", header, rows, text)]),
+        Section("Axes", [table("axes", header, rows, text)]),
         *_store_sections(source),
     ]  # fmt: skip
     headline = f"Principal coordinates of {count_text(n, 'object')}, {count_text(result['n_axes'], 'axis', 'axes')}"
@@ -283,13 +282,27 @@ def spectrum_part(source: Source) -> ResultPart:
         for k, (value, residual) in enumerate(zip(result[end], result[f"{end}_residuals"], strict=True))
     ]
     text = "Eigenvalues of the centred matrix W(D), and the distance within which a true one lies."
-    curves = pictures.picture_or_note(lambda: pictures.spectrum_curves(result))
+    curves = pictures.picture_or_note(lambda: _spectrum_picture(result))
     listed = table("eigenvalues", ["end", "number", "eigenvalue", "residual"], rows, text)
     answer = {True: "Euclidean", False: "not Euclidean", None: "not known whether Euclidean"}[result["is_euclidean"]]
     facts = [("objects", f"{n:,}"), ("scans", f"{result['scans']:,}, {shown(result['stopped'])}")]
     sections = [Section("Eigenvalues", [curves, listed]), run_section(source)]
     return ResultPart("Spectrum", path_text(source.path), f"{count_text(n, 'object')}: {answer}",
                       spectrum_verdict(result), facts, sections, None, n)  # fmt: skip
+
+
+def _spectrum_picture(result: dict[str, Any]) -> Picture:
+    from dasrel.geometry.euclidean import Spectrum
+    from dasrel.report.spectrum_figure import spectrum_figure
+
+    found = Spectrum(**{one.name: result[one.name] for one in fields(Spectrum) if one.name in result})
+    return pictures.inline_svg(
+        spectrum_figure(found),
+        f"The {len(found.lowest)} lowest and {len(found.highest)} highest eigenvalues, and the convergence of their"
+        " search.",
+        "Bars below 0 are negative eigenvalues: no points have these distances. Compare their size with that of the"
+        " highest ones. Whiskers are residuals. Right: how the residuals fell from scan to scan.",
+    )
 
 
 def euclideanize_part(source: Source) -> ResultPart:

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dasrel.errors import InputError
-from dasrel.report.figures import save_figure
+from dasrel.report.figures import draw_typicality, save_figure
 from dasrel.report.matrix_picture import Block, colour_range, draw_positions
 from dasrel.util import Array, PathLike
 from dasrel.util.text import count_text
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dasrel.clustering.typicality import Cut, Typicality
 
 PIXELS = 500
-DRAWN = 4000
-"""Points of the curve of sorted typicalities."""
 
 
 def outlier_pictures(
@@ -53,18 +51,8 @@ def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
     figure = Figure(figsize=(14 if image is not None else 9, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 3 if image is not None else 2)
-    ranks = np.unique(np.linspace(0, len(u) - 1, min(len(u), DRAWN)).astype(int))
-    axes[0].plot(ranks + 1, u[cut.order][ranks], color="tab:blue")
-    axes[0].axhline(cut.alpha, color="tab:red", linewidth=0.9, label=f"cut {cut.alpha:.4g}")
-    axes[0].axvline(rejected + 0.5, color="tab:red", linewidth=0.5, linestyle=":")
-    axes[0].set_xlabel("rank, the least typical first")
-    axes[0].set_ylabel("typicality")
+    draw_typicality(axes[0], axes[1], u, cut.alpha, rejected)
     axes[0].set_title(f"{count_text(rejected, 'outlier')} of {count_text(len(u), 'object')}", fontsize=11)
-    axes[0].legend(frameon=False)
-    axes[1].hist(u, bins=60, color="tab:blue")
-    axes[1].axvline(cut.alpha, color="tab:red", linewidth=0.9)
-    axes[1].set_xlabel("typicality")
-    axes[1].set_ylabel("objects")
     if image is not None:
         low, high, extend = colour_range(image)
         shown = axes[2].imshow(

@@ -26,7 +26,7 @@ from dasrel.report.page_pictures import smaller_png
 from dasrel.report.result_reading import Source, damaged, kind_of, read_json
 from dasrel.report.workflow_part import STATE, workflow_part, workflow_sources
 from dasrel.store.audit import audit_store
-from dasrel.store.matrix import is_store
+from dasrel.store.matrix import Matrix, is_store
 from dasrel.util import PathLike, html, progress
 from dasrel.util.files import disk_errors, replacing
 from dasrel.util.results import check_file, check_not_input
@@ -214,7 +214,8 @@ def _saved(found: Clustering, folder: Path) -> Source:
         found = replace(found, quality=found.validity())
     out = folder / "result"
     values = write_clustering(found, out, draw=clustering_pictures)
-    return Source("cluster", out, {**values, "matrix": matrix.identity_digest()}, "of this process", matrix)
+    digest = matrix.identity_digest() if isinstance(matrix, Matrix) else None
+    return Source("cluster", out, {**values, "matrix": digest}, "of this process", matrix)
 
 
 def _part(found: Found) -> ResultPart:
@@ -255,10 +256,10 @@ def render(parts: Sequence[ResultPart], title: str = "report") -> bytes:
             part.sections = [Section("Details", [Note(f"{text} shows them: dasrel report {part.where}")])]
         left = LIMIT - len(_html(parts, title, attached=False))
     _fit(parts, left - 2_000)
-    text = _html(parts, title)
-    if len(text) > LIMIT:
-        raise InputError(f"the page would have {len(text):,} bytes, and at most {LIMIT:,}: make pages of fewer results")
-    return text
+    page = _html(parts, title)
+    if len(page) > LIMIT:
+        raise InputError(f"the page would have {len(page):,} bytes, and at most {LIMIT:,}: make pages of fewer results")
+    return page
 
 
 def _tables(parts: Sequence[ResultPart]) -> list[Table]:

@@ -11,7 +11,8 @@ from dasrel.util.text import redacted, shown
 
 CELL, RAW = 80, 300
 """Characters of a text that a table shows, and that its CSV file has: names may have ten thousand."""
-Level = Literal["good", "caution", "bad", "info"]
+LEVELS = ("good", "caution", "bad", "info")
+"""What a statement or a note means for the reader."""
 
 
 class Cell(NamedTuple):
@@ -111,7 +112,7 @@ class Note:
     """A line of text, such as what is missing and why."""
 
     text: str
-    level: Level = "info"
+    level: str = "info"
     kind: str = "note"
 
 
@@ -138,7 +139,7 @@ class Section:
 class Statement:
     """A sentence of the verdict, and whether it is good news."""
 
-    level: Level
+    level: str
     text: str
 
 

@@ -198,91 +198,15 @@ def validity_curves(settings: Sequence[dict[str, Any]], best: dict[str, Any], ch
 
 def typicality_picture(typicality: Array, threshold: float, outliers: int) -> Picture:
     """Draw sorted typicalities and their cut, and their histogram. Cost: no scan; O(n log n)."""
+    from dasrel.report.figures import draw_typicality
+
     figure = new_figure(9, 3.6)
     left, right = figure.subplots(1, 2)
-    values = np.sort(typicality)
-    ranks = np.unique(np.linspace(0, len(values) - 1, min(len(values), 500)).astype(int))
-    left.plot(ranks + 1, values[ranks], color=CLUSTERS[0])
-    left.axhline(threshold, color=CLUSTERS[3], linewidth=1, label=f"cut {threshold:.4g}")
-    left.axvline(outliers + 0.5, color=CLUSTERS[3], linewidth=0.8, linestyle=":")
-    left.set_xlabel("rank, the least typical first")
-    left.set_ylabel("typicality")
-    left.legend(frameon=False)
-    right.hist(values, bins=40, color=CLUSTERS[0])
-    right.axvline(threshold, color=CLUSTERS[3], linewidth=1)
-    right.set_xlabel("typicality")
-    right.set_ylabel("objects")
+    draw_typicality(left, right, typicality, threshold, outliers)
     return inline_svg(
         figure,
-        f"Sorted typicalities of {count_text(len(values), 'object')}, {outliers:,} below the cut, and their histogram.",
+        f"Sorted typicalities of {count_text(len(typicality), 'object')}, {outliers:,} below the cut, and their"
+        " histogram.",
         "Left: objects from the least typical to the most typical. Outliers lie below the cut; a steep rise before it"
         " and a flat curve behind it say that they are clear. Right: the same values as a histogram.",
-    )
-
-
-def spectrum_curves(result: dict[str, Any]) -> Picture:
-    """Draw both ends of a spectrum with their residuals, and the convergence of the search. Cost: no scan."""
-    figure = new_figure(11, 3.6)
-    low, high, steps = figure.subplots(1, 3)
-    for axes, name in ((low, "lowest"), (high, "highest")):
-        values = np.array(result[name], dtype=float)
-        at = np.arange(1, len(values) + 1)
-        colours = [CLUSTERS[3] if value < -result["rounding"] else CLUSTERS[0] for value in values]
-        axes.bar(at, values, yerr=result[f"{name}_residuals"], color=colours, ecolor="black", capsize=2)
-        axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_xlabel("number from the end")
-        axes.set_title(f"{name}: {values[0]:.5g}", fontsize=11)
-    low.set_ylabel("eigenvalue of W(D)")
-    history = np.array(result["history"], dtype=float)
-    for column, name, colour in ((0, "lowest", CLUSTERS[3]), (2, "highest", CLUSTERS[0])):
-        size = max(abs(history[-1, column]), result["rounding"], 1e-300)
-        at = np.arange(1, len(history) + 1)
-        steps.semilogy(at, np.maximum(history[:, column + 1] / size, 1e-17), "o-", color=colour, label=name)
-    steps.set_xlabel("scans")
-    steps.set_ylabel("residual / eigenvalue")
-    steps.set_title("Convergence", fontsize=11)
-    steps.legend(frameon=False)
-    return inline_svg(
-        figure,
-        f"The {len(result['lowest'])} lowest and {len(result['highest'])} highest eigenvalues, and the convergence of"
-        " their search.",
-        "Bars below 0 are negative eigenvalues: the matrix has no points whose distances it is. Compare their size"
-        " with the highest ones. Whiskers are residuals. Right: how the residuals fell from scan to scan.",
-    )
-
-
-def share_bars(shares: Sequence[float]) -> Picture:
-    """Draw the share of each axis of an embedding. Cost: no scan."""
-    figure = new_figure(7, 2.8)
-    axes = figure.subplots()
-    axes.bar(range(1, len(shares) + 1), [100 * share for share in shares], color=CLUSTERS[0])
-    axes.set_xlabel("axis")
-    axes.set_ylabel("% of positive eigenvalues")
-    return inline_svg(
-        figure,
-        f"Shares of {count_text(len(shares), 'axis', 'axes')}: {shares[0]:.1%} in the first.",
-        "A steep fall says that few axes hold the structure; a flat row of bars that a picture in two dimensions shows"
-        " little of it.",
-    )
-
-
-def alignment_curves(partitions: Sequence[dict[str, Any]], best: int) -> Picture:
-    """Draw the largest alignment of each number of clusters. Cost: no scan."""
-    figure = new_figure(7, 3.2)
-    axes = figure.subplots()
-    ranked = sorted(partitions, key=lambda one: one["n_clusters"])
-    counts = [one["n_clusters"] for one in ranked]
-    for name, colour in (("alignment", CLUSTERS[0]), ("centred", CLUSTERS[1])):
-        axes.plot(counts, [one[name] for one in ranked], "o-", color=colour, label=name)
-    top = next(one for one in ranked if one["n_clusters"] == best)
-    axes.plot(best, top["alignment"], "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.6)
-    axes.set_xticks(counts)
-    axes.set_xlabel("clusters")
-    axes.set_ylabel("largest alignment")
-    axes.legend(frameon=False)
-    return inline_svg(
-        figure,
-        f"Alignment of the best width against {counts[0]} to {counts[-1]} clusters; the largest at {best}.",
-        "How well the kernel agrees with the partition into each number of clusters, at the width that suits it best;"
-        " the circle is the result. A clear peak is a good sign.",
     )

@@ -42,7 +42,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise damaged(path, f"it is not JSON ({error or 'nested too deeply'})") from None
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise damaged(path, f"it is not JSON ({why})") from None
     if not isinstance(found, dict):
         raise damaged(path, "it is JSON, but no object")
     return found

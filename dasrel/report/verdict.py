@@ -34,7 +34,7 @@ def silhouette_statement(value: float | None, what: str = "The mean silhouette")
     if value is None:
         return []
     level, words = next((level, words) for bound, level, words in SCALE if value >= bound or bound == -1)
-    return [Statement(level, f"{what} is {value:.3f}: {words}.")]  # type: ignore[arg-type]
+    return [Statement(level, f"{what} is {value:.3f}: {words}.")]
 
 
 def cluster_verdict(
@@ -173,7 +173,7 @@ def outlier_verdict(result: dict[str, Any], one: dict[str, Any]) -> list[Stateme
         least = min(rungs) / count
         level, words = ("good", "they hardly depend on the width") if least >= 0.8 else ("caution", "look at both")
         text = f"At other widths {min(rungs):,} to {max(rungs):,} of {count:,} outliers are the same objects: {words}."
-        found.append(Statement(level, text))  # type: ignore[arg-type]
+        found.append(Statement(level, text))
     clusters = one.get("clusters")
     if clusters is not None:
         found.append(
@@ -206,7 +206,7 @@ def linkage_verdict(result: dict[str, Any], cut: dict[str, Any]) -> list[Stateme
         agrees = gap == cut["n_clusters"]
         level, words = ("good", "as this cut has") if agrees else ("caution", f"not {cut['n_clusters']}: look at both")
         text = f"The largest gap between heights is at {count_text(gap, 'cluster')}, {words}."
-        found.append(Statement(level, text))  # type: ignore[arg-type]
+        found.append(Statement(level, text))
     sizes = cut["sizes"]
     if len(sizes) > 1 and sizes[0] > 0.9 * result["n_objects"]:
         text = f"One cluster has {sizes[0] / result['n_objects']:.0%} of all objects: {result['linkage']} linkage"
@@ -245,13 +245,13 @@ def embedding_verdict(result: dict[str, Any]) -> list[Statement]:
     two, negative = sum(result["shares"][:2]), result["negative_share"]
     level = "good" if two >= 0.5 else "caution"
     doubt = "" if two >= 0.5 else ": what looks near in the picture may be far apart"
-    found = [Statement(level, f"The first two axes have {two:.0%} of the positive eigenvalues{doubt}.")]  # type: ignore[arg-type]
+    found = [Statement(level, f"The first two axes have {two:.0%} of the positive eigenvalues{doubt}.")]
     if result["spread"]:
         found.append(Statement("info", f"{result['spread']:.4g} was added to all pairs: no eigenvalue is negative."))
     elif result["n_negative"]:
         level = "caution" if negative > 0.1 else "info"
         text = f"The matrix is not Euclidean: about {negative:.1%} of the eigenvalues by size are negative, and no axis"
-        found.append(Statement(level, f"{text} shows them."))  # type: ignore[arg-type]
+        found.append(Statement(level, f"{text} shows them."))
     else:
         found.append(
             Statement("good", "No negative eigenvalue was found: the matrix is Euclidean, as far as is known.")

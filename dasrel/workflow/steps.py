@@ -155,7 +155,7 @@ def _described(matrix: Any) -> Summary:
 def _spectrum(job: Job) -> Summary:
     from dasrel.geometry.euclidean import prepare_spectrum
     from dasrel.options import SpectrumOptions
-    from dasrel.report.figures import spectrum_picture
+    from dasrel.report.spectrum_figure import spectrum_picture
 
     table = job.step.table
     found = prepare_spectrum(job.store, table.group(SpectrumOptions)).run(job.checkpoint())

@@ -104,7 +104,7 @@ def test_coincident_clusters_of_pcm_are_drawn_once(tmp_path: Path, monkeypatch: 
     with pytest.warns(dasrel.DasrelWarning, match="coincident clusters"):
         found = dasrel.cluster(distances, runs, kind="distance")
     drawn = []
-    monkeypatch.setattr(figures, "partition_picture", lambda U, *_, **more: drawn.append((U.shape, more)))
+    monkeypatch.setattr(clustering_figures, "partition_picture", lambda U, *_, **more: drawn.append((U.shape, more)))
     clustering_figures.clustering_pictures(found, tmp_path)
     n_modes = found.best.result.n_modes
     assert n_modes is not None

@@ -122,7 +122,7 @@ MOMENTS = [
     ("cluster", "dasrel.util.files.move_into_place", 1, 1),
     ("cluster over", "dasrel.util.files._remove", 0, 1),
     ("cluster without checkpoint", "dasrel.clustering.job.write_clustering", 1, 1),
-    ("spectrum", "dasrel.report.figures.spectrum_picture", 1, 1),
+    ("spectrum", "dasrel.report.spectrum_figure.spectrum_picture", 1, 1),
     ("euclideanize", "dasrel.util.archives.save_archive", 1, 1),
     ("tree", "dasrel.util.files.move_into_place", 0, 1),
     ("tree", "dasrel.util.files.move_into_place", 1, 1),
