@@ -30,7 +30,7 @@ from dasrel.options import (
     ValidityOptions,
 )
 from dasrel.util.results import check_not_input
-from dasrel.util.text import count_text, shown, size_text, some, time_text
+from dasrel.util.text import count_text, redacted, shown, size_text, some, time_text
 
 if TYPE_CHECKING:
     from dasrel.clustering.job import ClusterJob
@@ -568,7 +568,7 @@ def tree_command(
         check_out(out, force=force)
         with console.at(runtime):
             tree = minimum_spanning_tree(matrix, memory=options.memory)
-        saved = save_tree(tree, matrix.ids, out, about=about, force=force)
+        saved = save_tree(tree, matrix.ids, out, about={"store": redacted(store), **about}, force=force)
     console.finish(None, out)
     values = {"store": store, **saved, "seconds": console.seconds}
     console.result(

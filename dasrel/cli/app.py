@@ -99,7 +99,8 @@ def run_command(
             workflow, log=log, tell=console.tell, connected=lambda: console.at(where), trust=not check
         )
     left = outcome.not_converged
-    result = {"workflow": str(workflow.path), "out": str(workflow.out), "steps": outcome.steps, "not_converged": left}
+    result = {"workflow": str(workflow.path), "out": str(workflow.out), "steps": outcome.steps, "not_converged": left,
+              "report": outcome.report}  # fmt: skip
     console.result({**redacted(result), "seconds": console.seconds}, run_lines(result))
     failed = outcome.having("failed")
     if failed:
@@ -141,7 +142,8 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append((one["step"], shown(text, limit=400)))
     if all(one["status"] == "unchanged" for one in result["steps"]):
         lines.append(("nothing to do", f"{count_text(len(lines), 'step is', 'steps are all')} up to date"))
-    return [*lines, ("out", shown(result["out"], limit=400))]
+    page = [("page", shown(result["report"], limit=400))] if result.get("report") else []
+    return [*lines, *page, ("out", shown(result["out"], limit=400))]
 
 
 # ------------------------------------------------------------------------------------------------------ the commands

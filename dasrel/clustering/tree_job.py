@@ -10,6 +10,8 @@ result.json       the summary
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dasrel import __version__
 from dasrel.clustering.agglomerative import COMMAND, LinkageJob, prepare_linkage
 from dasrel.clustering.validity import Grouping, judged
 from dasrel.engine.checkpoint import Checkpoint, watched
@@ -67,13 +70,14 @@ def prepare_tree(
     finished = finished_result(out, header) if resume else None
     if finished is None:
         check_out(out, force=force)
-    return TreeJob(matrix, Path(out), options, job, header, force, finished)
+    return TreeJob(store, matrix, Path(out), options, job, header, force, finished)
 
 
 @dataclass(frozen=True, eq=False)
 class TreeJob:
     """A hierarchical clustering with checked options; see `prepare_tree`."""
 
+    store: str
     matrix: Matrix
     out: Path
     options: TreeOptions
@@ -89,6 +93,7 @@ class TreeJob:
         """Cluster, write the result folder, and return the contents of its result.json."""
         if self.finished is not None:
             return self.finished
+        began = time.perf_counter()
         with progress.watch() as counted, watched(checkpoint, COMMAND):
             found = self.job.run(checkpoint)
             before = found.scans - counted.scans  # of the process that was interrupted
@@ -98,17 +103,20 @@ class TreeJob:
             judged_cuts = [row for row in table if row["silhouette"] is not None]
             best = max(judged_cuts, key=lambda row: row["silhouette"])["column"] if judged_cuts else None
             result = {
-                **self.header, **(about or {}), "n_objects": found.n_objects, "linkage": found.method,
+                "store": redacted(self.store), **self.header, **(about or {}),
+                "n_objects": found.n_objects, "linkage": found.method,
                 "units": found.units, "lowest": float(found.heights[0]), "highest": float(found.heights[-1]),
                 "largest_gap": found.largest_gap() if found.n_objects > 2 else None, "cuts": table,
                 "recommended": best if len(table) > 1 else None, "rounds": found.rounds,
-                "bytes_read": found.bytes_read, "bytes_written": found.bytes_written, "scans": 0,
+                "bytes_read": found.bytes_read, "bytes_written": found.bytes_written, "scans": 0, "seconds": 0.0,
+                "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
             }  # fmt: skip
             with result_folder(self.out, result, force=self.force) as folder:
                 self._write(found, labels, folder)
                 if draw is not None and self.options.picture:
                     draw(found, self.matrix, labels[best or cuts[0][0]], folder)
                 result["scans"] = before + counted.scans
+                result["seconds"] = round(time.perf_counter() - began, 3)
         return result
 
     def cuts(self, found: Dendrogram) -> list[tuple[str, int, float | None]]:

@@ -121,6 +121,12 @@ class ReportJob:
         return {"out": str(self.out), "bytes": len(text), "results": listed, "scans": counted.scans}
 
 
+def is_page(path: PathLike) -> bool:
+    """Whether a file is a page of `dasrel report`."""
+    with open(path, "rb") as file:
+        return GENERATOR.encode() in file.read(2000)
+
+
 def report_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that print what a page is about."""
     lines = [(one["kind"].lower(), one["headline"]) for one in result["results"][:20]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dasrel import __version__
 from dasrel.geometry.tree import Tree, TreeJob
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Names, PathLike
@@ -37,6 +39,7 @@ def save_tree(
         "out": str(target), **(about or {}), "n_objects": tree.n_objects, "scans": tree.scans, "units": tree.units,
         "shortest": float(tree.weights.min()), "longest": float(tree.weights.max()),
         "total": float(tree.weights.sum()),
+        "versions": {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
     with result_folder(target, summary, force=force) as folder:
         tree.save(folder / "tree.npz")

@@ -52,6 +52,9 @@ Tell = Callable[[str], None]
 LOG_INTERVAL = 30.0
 """Seconds between two progress events of the same step in the log."""
 
+PAGE = "report.html"
+"""The page about the results, with `report = true`."""
+
 
 @dataclass
 class StepOutcome:
@@ -63,6 +66,9 @@ class StepOutcome:
     def having(self, status: str) -> list[str]:
         """Return the names of the steps with a status."""
         return [one["step"] for one in self.steps if one["status"] == status]
+
+    report: str | None = None
+    """The page about the results, where one was wanted and could be written."""
 
     @property
     def not_converged(self) -> list[str]:
@@ -150,10 +156,34 @@ class _Run:
                     self.planned[name] = self._step(one)
         if json.dumps(self.state.files) != before:
             self.state.save()
+        self._write_report()
         seconds = round(time.perf_counter() - began, 3)
         counts = {status: len(self.outcome.having(status)) for status in ("done", "unchanged", "failed", "waiting")}
         self.log("run-end", seconds=seconds, **counts)
         return self.outcome
+
+    def _write_report(self) -> None:
+        """Write the page about the results, if one is wanted and a step was run, or there is none yet.
+
+        Results are complete by now: a page that cannot be written is a warning.
+        """
+        target = self.workflow.out / PAGE
+        if not self.workflow.report:
+            return
+        if not (target.is_file() and len(self.outcome.having("unchanged")) == len(self.outcome.steps)):
+            from dasrel.report.page import is_page, prepare_report
+
+            try:
+                if os.path.lexists(target) and not is_page(target):
+                    raise InputError(f"{shown(target, limit=200)} exists and is no page of dasrel; move it away")
+                prepare_report([self.workflow.out], target, force=True).run()
+            except (DasrelError, OSError, MemoryError) as error:
+                text = f"the page about the results could not be written: {_plain(error)}"
+                self.log("warning", message=text)
+                warnings.warn(DasrelWarning(text), stacklevel=2)
+                return
+            self.log("report-written", out=str(target))
+        self.outcome.report = str(target)
 
     def _report(self, one: StepStatus, status: str, **more: Any) -> None:
         done = self.state.steps.get(one.step.name, {}).get("done") or {}

@@ -3,7 +3,8 @@
 A workflow is a TOML file. Each table is a step, `[KIND.NAME]`, or `[KIND]` if it is the only one of its kind. The kinds
 are commands, and the keys are the commands' options with underscores; see `workflow.tables`. Steps refer to each other
 by name. A file is checked completely before anything is done, and nothing in it is run: no shell, no templates, no
-imports. Names of steps are letters, digits, _ and -, so that outputs stay in the folder `out`.
+imports. Names of steps are letters, digits, _ and -, so that outputs stay in the folder `out`. Before the first table,
+`out` names this folder, and `report = true` asks for a page about the results in it, report.html.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Workflow:
     runtime: Runtime
     steps: Mapping[str, Step]
     """By name, each after those that it uses."""
+    report: bool = False
+    """Whether a page about the results, report.html, is written at the end of a run."""
 
 
 def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflow:
@@ -103,11 +106,14 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
     folder = path.resolve().parent
     given = content.pop("out", path.stem)
     runtime = content.pop("runtime", {})
+    page = content.pop("report", False)
     faults = (
         []
         if isinstance(given, str) and given and "\0" not in given
         else [f"out: {shown(repr(given))} is no folder; give its name"]
     )
+    if not isinstance(page, bool):
+        faults.append(f"report: {shown(repr(page))} is neither true nor false")
     place, memory = _runtime(runtime, folder, faults)
     steps, more = _steps(content, memory)
     faults += more
@@ -119,7 +125,7 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
         faults.append(f"there is no matrix; add a table {', '.join(f'[{k}]' for k in _matrices())}")
     if faults:
         raise InputError(f"{where}: {_several_faults(faults)}")
-    return Workflow(path.resolve(), target, place, _ordered(linked, where))
+    return Workflow(path.resolve(), target, place, _ordered(linked, where), page)
 
 
 def _several_faults(faults: list[str]) -> str:
@@ -132,7 +138,7 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
     faults: list[str] = []
     for kind, tables in content.items():
         if kind not in TABLES:
-            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*TABLES, 'runtime', 'out'])}")
+            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*TABLES, 'runtime', 'out', 'report'])}")
             continue
         if not isinstance(tables, dict):
             faults.append(f"{kind}: {shown(repr(tables))} is no table; write [{kind}] and its keys below")

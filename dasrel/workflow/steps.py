@@ -267,7 +267,7 @@ def _tree(job: Job) -> Summary:
 
     matrix = open_matrix(job.store)
     tree = minimum_spanning_tree(matrix, memory=job.step.table.memory)
-    about = {"matrix": matrix.identity_digest(), "out": str(job.out / job.step.name)}
+    about = {"store": job.store, "matrix": matrix.identity_digest(), "out": str(job.out / job.step.name)}
     saved = save_tree(tree, matrix.ids, job.file(), about=about, force=True)
     return {name: saved[name] for name in ("n_objects", "units", "shortest", "longest")}
 

@@ -92,6 +92,7 @@ COMMANDS = [
     ("linkage", "tree d.zarr linked --linkage average --clusters 2,3,32"),
     ("linkage", "tree d.zarr cut --linkage complete --height 3"),
     ("image", "image d.zarr vat.png"),
+    ("report", "report warm odd linked tree axes aligned log.npz d.zarr -o page.html"),
     ("status", "run w.toml --dry-run"),
     ("run", "run w.toml --log-json run.log"),
     ("status", "run w.toml --status"),
@@ -130,6 +131,7 @@ FILES = [
     ("log", "run.log"),
 ]
 WORKFLOW = """
+report = true
 [import]
 source = "d.npy"
 kind = "distance"
