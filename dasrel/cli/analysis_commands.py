@@ -597,7 +597,7 @@ def _agglomerate(
     with nullcontext() if job.finished else console.at(runtime):
         result = job.run(checkpoint=checkpoint, draw=dendrogram_figure)
     console.finish(checkpoint, out, "tree")
-    console.result({"store": store, **result, "seconds": console.seconds}, tree_lines(result))
+    console.result(result, tree_lines(result))
 
 
 def dendrogram_figure(found: Dendrogram, matrix: Matrix, labels: Index, folder: Path) -> None:
