@@ -34,7 +34,7 @@ def outliers_command(
     runtime: Runtime,
 ) -> None:
     """Find the objects of a STORE that are like no others, and clusters of any shape among the rest."""
-    from dasrel.clustering.outlier_job import outlier_lines, prepare_outliers
+    from dasrel.clustering.outlier_job import COMMANDS, outlier_lines, prepare_outliers
 
     check_not_input(out, store, options.features)
     if dry_run:
@@ -44,7 +44,7 @@ def outliers_command(
     job = prepare_outliers(store, options, out, force=force, resume=console.resume)
     with nullcontext() if job.finished else console.at(runtime):
         result = job.run(checkpoint=checkpoint, draw=pictures if options.picture else None)
-    console.finish(checkpoint, out, "euclideanize", "outliers")
+    console.finish(checkpoint, out, *COMMANDS)
     console.result(result, outlier_lines(result))
 
 

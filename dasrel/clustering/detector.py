@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from dasrel.clustering.estimator_input import new_rows, opened, set_features
 from dasrel.clustering.job import euclideanized
 from dasrel.clustering.oneclass import one_class
-from dasrel.clustering.segments import segment_clusters
+from dasrel.clustering.segments import COMMANDS, SavedSegments, segment_clusters, segments_writer
 from dasrel.clustering.typicality import OneClassRun, rejected_count
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import InputError
@@ -119,14 +119,18 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         self._check_contamination()
         source, names = opened(self, X, _check_count)
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
-        with progress.watch() as counted, watched(self.checkpoint, "euclideanize", "outliers"):
+        with progress.watch() as counted, watched(self.checkpoint, *COMMANDS):
             changed = euclideanized(source, self.euclideanize, **kept)
             result = one_class(source if changed is None else changed.relation, run, **kept)
             found = result.best
             cut = found.outliers(self.contamination)
             segments = None
             if self.clusters:
-                segments = segment_clusters(result.relation, found, cut, check=changed is None, memory=self.memory)
+                with segments_writer(self.checkpoint, result.relation, [run], self.contamination) as keeper:
+                    segments = segment_clusters(
+                        result.relation, found, cut, check=changed is None, memory=self.memory,
+                        saved=SavedSegments(keeper, "segments"),
+                    )  # fmt: skip
 
         set_features(self, source, names)
         self.typicality_ = found.typicality

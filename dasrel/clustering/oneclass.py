@@ -160,8 +160,7 @@ class PreparedOneClass:
         equal = relation.largest() == 0
 
         def about() -> dict[str, Any]:
-            known = [{name: getattr(run, name) for name in OneClassRun.__dataclass_fields__} for run in runs]
-            return {"relation": relation.identity(), "run": known}
+            return {"relation": relation.identity(), "run": [run.identity() for run in runs]}
 
         with checkpoint_writer(checkpoint, "outliers", about) as keep:
             scale = self._scale(keep) if self.needs_scale else None

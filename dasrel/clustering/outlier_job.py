@@ -29,21 +29,24 @@ from dasrel.clustering.oneclass import (
     prepare_one_class,
 )
 from dasrel.clustering.segments import (
+    COMMANDS,
     EUCLIDEAN_SCANS,
     OutlierResult,
+    SavedSegments,
     Segments,
-    check_euclidean,
+    known_euclidean,
     segment_clusters,
+    segments_writer,
 )
 from dasrel.clustering.typicality import OneClassRun, Typicality
-from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, watched
 from dasrel.engine.relation import product_shape
 from dasrel.engine.scan import needed_memory
 from dasrel.errors import InputError
 from dasrel.geometry.euclidean import as_euclidean, euclidean_scans
 from dasrel.options import OutlierOptions
 from dasrel.store.matrix import open_matrix
-from dasrel.util import Array, PathLike, limits, progress
+from dasrel.util import Array, PathLike, limits
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.results import check_out, draw_or_warn, finished_result, job_header, result_folder, write_csv
 from dasrel.util.text import count_text, redacted, shown, some
@@ -132,8 +135,7 @@ class OutlierJob:
         draw
             Draws pictures into the folder.
 
-        Cost: that of `one_class`, of `euclideanize` where a method is named, and of `segment_clusters` for clusters,
-        which is repeated if it is interrupted.
+        Cost: that of `one_class`, of `euclideanize` where a method is named, and of `segment_clusters` for clusters.
         """
         assert self.out is not None
         if self.finished is not None:
@@ -141,18 +143,21 @@ class OutlierJob:
         options = self.options
         kept: dict[str, Any] = {"memory": options.memory, "checkpoint": checkpoint}
         features = None if options.features is None else self._features(options.features)
-        with watched(checkpoint, "euclideanize", "outliers"):
+        with watched(checkpoint, *COMMANDS):
             changed = as_euclidean(self.store, options.euclideanize, **kept)
             runs = self.prepared.runs
             found = self.prepared.run(checkpoint) if changed is None else one_class(changed.relation, runs, **kept)
-            with progress.watch() as counted:
-                results = self._results(found, features, check=changed is None)
+            with segments_writer(
+                checkpoint if options.clusters else None, found.relation, runs, options.reject
+            ) as keeper:
+                results = self._results(found, features, keeper, check=changed is None)
+                scans = found.scans + keeper.scans
             header = {
                 **self.header,
                 "euclideanized": None if changed is None else changed.report(),
                 **(about or {}),
             }
-            summary = {**redacted(header), **_summary(found, results, found.scans + counted.scans)}
+            summary = {**redacted(header), **_summary(found, results, scans)}
             with result_folder(self.out, summary, force=self.force) as folder:
                 for one in results:
                     self._write(one, found, folder / one.folder)
@@ -201,18 +206,22 @@ class OutlierJob:
             )
         return found
 
-    def _results(self, found: OneClass, features: Array | None, *, check: bool) -> list[OutlierResult]:
+    def _results(
+        self, found: OneClass, features: Array | None, keeper: CheckpointWriter, *, check: bool
+    ) -> list[OutlierResult]:
         options = self.options
         names = _folders(self.prepared.runs)
         euclidean = None
         if options.clusters and check and features is None:
-            euclidean = check_euclidean(found.relation, memory=options.memory)
+            euclidean = known_euclidean(found.relation, keeper, memory=options.memory)
         results = []
         for name, one, ladder in zip(names, found.typicalities, found.ladders, strict=True):
             cut, segments = one.outliers(options.reject), None
             if options.clusters:
                 known: dict[str, Any] = {"check": False, "memory": options.memory}
-                segments = replace(segment_clusters(found.relation, one, cut, **known), is_euclidean=euclidean)
+                saved = SavedSegments(keeper, name or "segments")
+                made = segment_clusters(found.relation, one, cut, **known, saved=saved)
+                segments = replace(made, is_euclidean=euclidean)
                 if features is not None:
                     self._compare(segments, segment_clusters(found.relation, one, cut, features=features, **known))
             results.append(OutlierResult(name, one, cut, segments, ladder))

@@ -14,9 +14,11 @@ nearest neighbours, and then, while that is affordable, all pairs in different c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from dasrel.clustering.typicality import Cut, Typicality
+from dasrel.clustering.typicality import Cut, OneClassRun, Typicality
+from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.neighbours import nearest_neighbours
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import scan
@@ -37,6 +40,10 @@ from dasrel.util import Array, Float, Index, limits, parallel, progress
 from dasrel.util.text import count_text
 from dasrel.vocabulary import is_similarity
 
+COMMAND = "segments"
+"""The name of the checkpoints."""
+COMMANDS = ("euclideanize", "outliers", COMMAND)
+"""The names of all checkpoints of a search for outliers."""
 POINTS = 20
 """Inner points of a segment, as in Support Vector Clustering."""
 NEIGHBOURS = 10
@@ -50,6 +57,10 @@ CHUNK = 2**19
 FEW = [5, 10, 14]
 """The inner points that are looked at first."""
 _T = np.linspace(0.0, 1.0, POINTS + 2)[1:-1]
+Candidates = Callable[[], tuple[Index, Float]]
+"""Computes pairs of objects, (P, 2), and D of them."""
+Inside = Callable[[Index, Float], NDArray[np.bool_]]
+"""Tells which of these pairs, with D of them, have a segment above the cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +89,56 @@ class Segments:
         return np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
 
 
+def segments_writer(
+    checkpoint: Checkpoint | None, relation: Relation, runs: list[OneClassRun], reject: float | str
+) -> AbstractContextManager[CheckpointWriter]:
+    """Return the checkpoint writer of the segments of some runs, of which a share is rejected."""
+
+    def about() -> dict[str, Any]:
+        return {"relation": relation.identity(), "run": [run.identity() for run in runs], "reject": reject}
+
+    return checkpoint_writer(checkpoint, COMMAND, about)
+
+
+@dataclass(frozen=True)
+class SavedSegments:
+    """What a checkpoint has of the segments of one setting: candidates, components, and sums of the unfinished set."""
+
+    keeper: CheckpointWriter
+    setting: str
+    """Tells the settings of one checkpoint apart."""
+
+    def restore(self, name: str, groups: _Groups) -> bool:
+        """Set the components to those after a set of candidates, if it was finished before."""
+        state = self.keeper.result(f"{self.setting} {name}")
+        if state is not None:
+            groups.component, groups.tested, groups.joined = state["component"], dict(state["tested"]), state["joined"]
+        return state is not None
+
+    def finish(self, name: str, groups: _Groups) -> None:
+        """Keep the components after a set of candidates."""
+        state = {"component": groups.component, "tested": dict(groups.tested), "joined": groups.joined}
+        self.keeper.finish(f"{self.setting} {name}", state)
+
+    def candidates(self, name: str, source: Candidates) -> tuple[Index, Float]:
+        """Return a set of candidates, which `source` computes unless it is known."""
+        known = self.keeper.result(f"{self.setting} {name} pairs")
+        if known is None:
+            pairs, squared = source()
+            known = {"pairs": pairs, "squared": squared}
+            self.keeper.finish(f"{self.setting} {name} pairs", known)
+        return known["pairs"], known["squared"]
+
+    def sums(self) -> dict[str, Any] | None:
+        """Return the sums over the first objects, and how many these are, of the unfinished set."""
+        state: dict[str, Any] | None = self.keeper.state(self.setting)
+        return state
+
+    def part(self, sums: Float, objects: int) -> None:
+        """Save the sums over the first objects, and stop if a stop is requested."""
+        self.keeper.part(self.setting, lambda: {"sums": sums, "objects": objects})
+
+
 @dataclass(frozen=True, eq=False)
 class OutlierResult:
     """The result of one setting."""
@@ -102,6 +163,7 @@ def segment_clusters(
     features: Array | None = None,
     check: bool = True,
     memory: int | str | None = None,
+    saved: SavedSegments | None = None,
 ) -> Segments:
     """Return clusters of the objects that are not rejected.
 
@@ -114,6 +176,8 @@ def segment_clusters(
         which gives the same answer.
     check
         Whether to look for a negative eigenvalue first, by which a matrix is not Euclidean and has no segments.
+    saved
+        Saves the state after each strip of tiles, and has that of an interrupted computation.
 
     Cost: at most 20 scans for the check; one for the spanning tree, one for the neighbours; about two reads of the
     matrix for each set of candidates, and 20 n kernel values for each pair.
@@ -124,29 +188,45 @@ def segment_clusters(
             remedy="say {width=NUMBER}",
         )
     kept = ~cut.rejected
+    saved = saved or SavedSegments(CheckpointWriter(None, COMMAND, {}, progress.current()), "")
     euclidean = None
     if check and features is None:
-        euclidean = check_euclidean(relation, memory=memory)
+        euclidean = known_euclidean(relation, saved.keeper, memory=memory)
     follow = _Follower(relation, found, float(found.kernel_sum_of(cut.threshold)), features, memory)
     groups = _Groups(kept)
-    progress.current().say("spanning tree")
-    forest = scan(relation.matrix, [forest_consumer(relation.matrix, kept)], memory=memory)[0]
-    if forest is not None:
-        squared = _seen(relation, forest.weights.astype(np.float64))
-        groups.test("tree", np.column_stack([forest.i, forest.j]), squared, follow)
-    if groups.count > 1:
-        progress.current().say("nearest neighbours")
-        near = nearest_neighbours(relation, NEIGHBOURS, kept=kept, memory=memory)
-        i, k = np.nonzero(near.positions >= 0)
-        groups.test("neighbours", np.column_stack([i, near.positions[i, k]]), near.squared[i, k], follow)
+    sources: dict[str, Candidates] = {
+        "tree": partial(_tree_pairs, relation, kept, memory), "neighbours": partial(_near_pairs, relation, kept, memory)
+    }  # fmt: skip
+    for name, source in sources.items():
+        if groups.count > 1 and not saved.restore(name, groups):
+            pairs, squared = saved.candidates(name, source)
+            groups.test(name, pairs, squared, partial(follow.inside, saved=saved))
+            saved.finish(name, groups)
     complete = groups.count <= 1
     if not complete and _is_affordable(relation, kept, groups, memory):
         rows = np.flatnonzero(kept)
         D = relation.rows(rows.tolist())[:, rows]
         a, b = np.triu_indices(len(rows), 1)
-        groups.test_all(np.column_stack([rows[a], rows[b]]), D[a, b], follow)
+        groups.test_all(np.column_stack([rows[a], rows[b]]), D[a, b], follow.inside_few_first)
         complete = True
     return Segments(groups.labels(), groups.tested, groups.joined, complete, euclidean)
+
+
+def _tree_pairs(relation: Relation, kept: Array, memory: int | str | None) -> tuple[Index, Float]:
+    """Return the edges of the spanning tree of the kept objects, and D of them. Cost: one scan."""
+    progress.current().say("spanning tree")
+    forest = scan(relation.matrix, [forest_consumer(relation.matrix, kept)], memory=memory)[0]
+    if forest is None:
+        return np.empty((0, 2), dtype=np.int64), np.empty(0)
+    return np.column_stack([forest.i, forest.j]), _seen(relation, forest.weights.astype(np.float64))
+
+
+def _near_pairs(relation: Relation, kept: Array, memory: int | str | None) -> tuple[Index, Float]:
+    """Return the pairs of kept objects with their nearest neighbours, and D of them. Cost: one scan."""
+    progress.current().say("nearest neighbours")
+    near = nearest_neighbours(relation, NEIGHBOURS, kept=kept, memory=memory)
+    i, k = np.nonzero(near.positions >= 0)
+    return np.column_stack([i, near.positions[i, k]]), near.squared[i, k]
 
 
 def check_euclidean(relation: Relation, *, memory: int | str | None = None) -> bool | None:
@@ -165,6 +245,16 @@ def check_euclidean(relation: Relation, *, memory: int | str | None = None) -> b
             remedy="say {euclideanize=spread}, or another method, or leave out {clusters}",
         )
     return found.is_euclidean
+
+
+def known_euclidean(relation: Relation, keeper: CheckpointWriter, *, memory: int | str | None) -> bool | None:
+    """As `check_euclidean`, unless a checkpoint has its result."""
+    known = keeper.result("euclidean")
+    if known is None:
+        known = {"is_euclidean": check_euclidean(relation, memory=memory)}
+        keeper.finish("euclidean", known)
+    answer: bool | None = known["is_euclidean"]
+    return answer
 
 
 def _is_affordable(relation: Relation, kept: Array, groups: _Groups, memory: int | str | None) -> bool:
@@ -201,7 +291,7 @@ class _Groups:
         """Objects of each component."""
         return np.unique(self.component[self.kept], return_counts=True)[1]
 
-    def test(self, name: str, pairs: Index, squared: Float, follow: _Follower) -> None:
+    def test(self, name: str, pairs: Index, squared: Float, inside: Inside) -> None:
         """Test those of the pairs whose objects are in different components, and join those that pass."""
         pairs = np.sort(pairs, axis=1)
         apart = np.flatnonzero(self.component[pairs[:, 0]] != self.component[pairs[:, 1]])
@@ -210,12 +300,12 @@ class _Groups:
         if not apart.size:
             return
         progress.current().say(f"{count_text(apart.size, 'segment')} ({name})")
-        inside = follow.inside(pairs[apart], squared[apart], few_first=name == "all")
+        passed = inside(pairs[apart], squared[apart])
         self.tested[name] = self.tested.get(name, 0) + int(apart.size)
-        self.joined += int(inside.sum())
-        self._join(pairs[apart[inside]])
+        self.joined += int(passed.sum())
+        self._join(pairs[apart[passed]])
 
-    def test_all(self, pairs: Index, squared: Float, follow: _Follower) -> None:
+    def test_all(self, pairs: Index, squared: Float, inside: Inside) -> None:
         """Test pairs, the nearest first, until none is left in different components."""
         order = np.argsort(squared, kind="stable")
         pairs, squared = pairs[order], squared[order]
@@ -224,7 +314,7 @@ class _Groups:
             apart = self.component[pairs[:, 0]] != self.component[pairs[:, 1]]
             pairs, squared = pairs[apart], squared[apart]
             if len(pairs):
-                self.test("all", pairs[:size], squared[:size], follow)
+                self.test("all", pairs[:size], squared[:size], inside)
             pairs, squared, size = pairs[size:], squared[size:], 2 * size
 
     def _join(self, pairs: Index) -> None:
@@ -258,27 +348,37 @@ class _Follower:
     features: Array | None
     memory: int | str | None
 
-    def inside(self, pairs: Index, squared: Float, *, few_first: bool) -> NDArray[np.bool_]:
-        """Return which segments are above the cut, (P,), given the squared lengths of them.
+    def inside(self, pairs: Index, squared: Float, saved: SavedSegments | None = None) -> NDArray[np.bool_]:
+        """Return which segments are above the cut, (P,), given the squared lengths of them."""
+        return self._above(self._sums(pairs, squared, list(range(POINTS)), saved))
 
-        `few_first`: look at a few points of all segments, and then at the others of those that are left. It is faster
-        where few segments are above the cut, at the price of a second read of the matrix.
+    def inside_few_first(self, pairs: Index, squared: Float) -> NDArray[np.bool_]:
+        """As `inside`, but look at a few points of all segments, and then at the others of those that are left.
+
+        It is faster where few segments are above the cut, at the price of a second read of the matrix.
         """
         inside = np.ones(len(pairs), dtype=bool)
-        for points in [FEW, [k for k in range(POINTS) if k not in FEW]] if few_first else [list(range(POINTS))]:
+        for points in (FEW, [k for k in range(POINTS) if k not in FEW]):
             left = np.flatnonzero(inside)
             if left.size:
-                inside[left] = (self._sums(pairs[left], squared[left], points) >= self.least).all(axis=1)
+                inside[left] = self._above(self._sums(pairs[left], squared[left], points))
         return inside
 
-    def _sums(self, pairs: Index, squared: Float, points: list[int]) -> Float:
+    def _above(self, sums: Float) -> NDArray[np.bool_]:
+        above: NDArray[np.bool_] = (sums >= self.least).all(axis=1)
+        return above
+
+    def _sums(self, pairs: Index, squared: Float, points: list[int], saved: SavedSegments | None = None) -> Float:
         """Return K v at some of the inner points of segments, (P, len(points))."""
         sums, at = np.zeros((len(pairs), len(points))), _T[points].tolist()
+        first_object = 0
+        if saved is not None and (state := saved.sums()) is not None:
+            sums, first_object = state["sums"], int(state["objects"])
         with (
             parallel.single_threaded_blas(),
             ThreadPoolExecutor(max(1, limits.thread_count(waiting=False))) as pool,
         ):
-            for span, rows in self._slices():
+            for span, rows in self._slices(first_object):
                 v = self.found.weights[span]
                 step = max(1, CHUNK // len(v))
                 chunks = [slice(first, first + step) for first in range(0, len(pairs), step)]
@@ -291,16 +391,18 @@ class _Follower:
 
                 for _ in pool.map(add, chunks):
                     limits.check()
+                if saved is not None and span.stop % self.relation.matrix.layout.tile == 0:
+                    saved.part(sums, span.stop)
         return sums
 
-    def _slices(self) -> Iterator[tuple[slice, Array | None]]:
-        """Yield ranges of objects, and D between all objects and those of the range, (n, width)."""
+    def _slices(self, first: int) -> Iterator[tuple[slice, Array | None]]:
+        """Yield ranges of objects from a strip of tiles on, and D between all objects and those of a range."""
         n, tile = self.relation.n_objects, self.relation.matrix.layout.tile
         dtype = self.relation.matrix.dtype
         width = max(1, min(tile, limits.memory_limit(self.memory) // 4 // (40 * n)))
         if width < tile:
             width = max(1, tile // -(-tile // width))  # slices that divide a strip of tiles
-        for start in range(0, n, tile):
+        for start in range(first, n, tile):
             for at in range(start, min(start + tile, n), width):
                 span = slice(at, min(at + width, start + tile, n))
                 if self.features is not None:

@@ -52,6 +52,10 @@ class OneClassRun:
         if not (most >= 1 and most % 1 == 0):
             raise InputError(f"max_iter is a whole number of at least 1, not {shown(self.max_iter)}")
 
+    def identity(self) -> dict[str, Any]:
+        """Return what a checkpoint knows the run by."""
+        return {name: getattr(self, name) for name in OneClassRun.__dataclass_fields__}
+
 
 def as_number(value: Any) -> float:
     """Return a number as it is, and NaN for anything else."""

@@ -12,6 +12,7 @@ import pytest
 
 from dasrel.clustering.model import Model
 from dasrel.clustering.outlier_job import prepare_outliers
+from dasrel.clustering.segments import SavedSegments, _Follower
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.options import OutlierOptions
@@ -123,6 +124,47 @@ def test_a_killed_job_is_resumed_to_the_same_files(shapes: str, tmp_path: Path, 
     with progress.watch() as counted:
         assert without_times(finished.run()) == same
     assert counted.scans == 0
+
+
+@pytest.mark.parametrize("strips", [1, 4, 9])
+def test_segments_are_resumed_where_they_were_stopped(
+    shapes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strips: int
+) -> None:
+    options = OutlierOptions(width=[0.5, 0.7], reject=0.1, clusters=True)
+    whole = prepare_outliers(shapes, options, tmp_path / "whole").run()
+    reads = {"before": 0, "after": 0}
+    now = "before"
+    real = _Follower._add
+
+    def add(*given: Any) -> None:
+        reads[now] += 1
+        real(*given)
+
+    monkeypatch.setattr(_Follower, "_add", add)
+    kept = tmp_path / "kept"
+    with monkeypatch.context() as patch:
+        part, left = SavedSegments.part, strips
+
+        def dying(self: SavedSegments, sums: Any, objects: int) -> None:
+            nonlocal left
+            part(self, sums, objects)
+            left -= 1
+            if not left:
+                raise Killed
+
+        patch.setattr(SavedSegments, "part", dying)
+        with pytest.raises(Killed):
+            prepare_outliers(shapes, options, tmp_path / "out").run(checkpoint=Checkpoint(kept))
+    now = "after"
+    again = prepare_outliers(shapes, options, tmp_path / "out").run(checkpoint=Checkpoint(kept, resume=True))
+    assert without_times(again) == without_times(whole) | {"out": str(tmp_path / "out")}  # scans too
+    for name in ("width0.5", "width0.7"):
+        files = [(tmp_path / out / name / "outliers.csv").read_bytes() for out in ("whole", "out")]
+        assert files[0] == files[1]
+    total = dict(reads)
+    reads |= {"before": 0, "after": 0}
+    prepare_outliers(shapes, options, tmp_path / "third").run()
+    assert total["before"] + total["after"] == reads["after"]  # no strip is followed twice
 
 
 def test_a_checkpoint_of_other_options_is_refused(shapes: str, tmp_path: Path) -> None:
