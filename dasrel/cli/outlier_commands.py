@@ -34,7 +34,8 @@ def outliers_command(
     runtime: Runtime,
 ) -> None:
     """Find the objects of a STORE that are like no others, and clusters of any shape among the rest."""
-    from dasrel.clustering.outlier_job import COMMANDS, outlier_lines, prepare_outliers
+    from dasrel.clustering.outlier_job import outlier_lines, prepare_outliers
+    from dasrel.clustering.segments import COMMANDS
 
     check_not_input(out, store, options.features)
     if dry_run:

@@ -147,9 +147,8 @@ class OutlierJob:
             changed = as_euclidean(self.store, options.euclideanize, **kept)
             runs = self.prepared.runs
             found = self.prepared.run(checkpoint) if changed is None else one_class(changed.relation, runs, **kept)
-            with segments_writer(
-                checkpoint if options.clusters else None, found.relation, runs, options.reject
-            ) as keeper:
+            saved = checkpoint if options.clusters else None
+            with segments_writer(saved, found.relation, runs, options.reject) as keeper:
                 results = self._results(found, features, keeper, check=changed is None)
                 scans = found.scans + keeper.scans
             header = {

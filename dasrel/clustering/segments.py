@@ -365,8 +365,7 @@ class _Follower:
         return inside
 
     def _above(self, sums: Float) -> NDArray[np.bool_]:
-        above: NDArray[np.bool_] = (sums >= self.least).all(axis=1)
-        return above
+        return np.asarray(np.all(sums >= self.least, axis=1))
 
     def _sums(self, pairs: Index, squared: Float, points: list[int], saved: SavedSegments | None = None) -> Float:
         """Return K v at some of the inner points of segments, (P, len(points))."""
