@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import arguments
+from common import arguments, run_script
 
 FILES = {"l7": (), "q09": (), "k14": ("gdp194",), "f09": ("usps",), "f10": ("breast", "ionosphere")}
 """The options for data files of each script."""
@@ -31,4 +31,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main))

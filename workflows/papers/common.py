@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import subprocess
 import sys
 import time
 import warnings
@@ -85,6 +86,8 @@ class Study:
         self.values: Values = {}
         self.failed = False
         self._scans, self._seconds = 0, 0.0
+        self._elsewhere = 0
+        """Scans of the part that commands have made."""
         if self.out.exists() and not self.out.is_dir():
             raise SystemExit(f"{self.out} is a file: name a folder")
         (self.out / "parts").mkdir(parents=True, exist_ok=True)
@@ -100,13 +103,18 @@ class Study:
         done = _read(kept)
         if done is None or done["key"] != key:
             print(f"{self.name}: {title} ...", file=sys.stderr, flush=True)
-            begun = time.perf_counter()
+            begun, self._elsewhere = time.perf_counter(), 0
             shown = dasrel.progress() if sys.stderr.isatty() else nullcontext()
             with warnings.catch_warnings(), shown, dasrel.watch() as counted:
                 warnings.simplefilter("ignore", dasrel.DasrelWarning)  # collapses are what some figures are about
                 values = {name: _plain(value) for name, value in compute(self, *given, **about).items()}
             seconds = time.perf_counter() - begun
-            done = {"key": key, "values": values, "scans": counted.scans, "seconds": round(seconds, 1)}
+            done = {
+                "key": key,
+                "values": values,
+                "scans": counted.scans + self._elsewhere,
+                "seconds": round(seconds, 1),
+            }
             temporary = kept.with_suffix(".tmp")
             temporary.write_text(json.dumps(done, indent=1) + "\n")
             temporary.replace(kept)
@@ -164,6 +172,17 @@ class Study:
         print(f"{self.name}: {len(rows)} figures: {told}; {self._scans} scans, {self._seconds:.0f} s; {self.out}")
         return int(self.failed)
 
+    def command(self, *given: Any) -> dict[str, Any]:
+        """Run a dasrel command, count its scans, and return its JSON object."""
+        done = subprocess.run(
+            [sys.executable, "-m", "dasrel", *map(str, given), "--json"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise dasrel.DasrelError(f"dasrel {given[0]}: {done.stderr.strip()}")
+        told: dict[str, Any] = json.loads(done.stdout)
+        self._elsewhere += told["scans"]
+        return told
+
     def save(self, figure: Any, name: str) -> None:
         """Write a picture into OUT and close it."""
         figure.savefig(self.out / name, dpi=110, bbox_inches="tight", metadata={"Software": None})
@@ -180,6 +199,18 @@ def arguments(description: str, files: Mapping[str, str] | None = None, given: S
     for name, text in (files or {}).items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=text)
     return parser.parse_args(given)
+
+
+def run_script(main: Callable[[], int]) -> int:
+    """Run a script; return its exit code. What users can correct, and being stopped, is one line."""
+    try:
+        return main()
+    except (dasrel.DasrelError, OSError) as problem:
+        print(" ".join(str(problem).split()), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command continues with the part that was stopped", file=sys.stderr)
+        return 130
 
 
 def axes_of(count: int, across: int, size: float = 3.4) -> tuple[Any, list[Any]]:

@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import COLOURS, Expected, Ours, Study, Values, arguments, axes_of, matched_accuracy, squared_distances
+from common import (
+    COLOURS,
+    Expected,
+    Ours,
+    Study,
+    Values,
+    arguments,
+    axes_of,
+    matched_accuracy,
+    run_script,
+    squared_distances,
+)
 
 import dasrel
 
@@ -485,4 +496,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main))

@@ -12,7 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from common import COLOURS, Expected, Ours, Study, Values, arguments, axes_of, labelled_table, squared_distances
+from common import (
+    COLOURS,
+    Expected,
+    Ours,
+    Study,
+    Values,
+    arguments,
+    axes_of,
+    labelled_table,
+    run_script,
+    squared_distances,
+)
 
 import dasrel
 
@@ -320,4 +331,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main))

@@ -6,13 +6,11 @@ python workflows/papers/k14.py OUT [--quick] [--gdp194 FILE]
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import Expected, Ours, Study, Values, arguments, axes_of, matched_accuracy
+from common import Expected, Ours, Study, Values, arguments, axes_of, matched_accuracy, run_script
 
 import dasrel
 
@@ -104,10 +102,7 @@ def mutation(study: Study) -> Values:
     M = np.array([row[1:] for row in rows], dtype=float)
     store = study.out / "stores" / "mutation.zarr"
     dasrel.import_matrix(M, store, kind="distance", ids=names[1:], writing=dasrel.Writing(dtype="float64", force=True))
-    subprocess.run(
-        [sys.executable, "-m", "dasrel", "image", str(store), str(study.out / "figure-4-ivat.png"), "--order", "ivat",
-         "--force", "--quiet"], check=True,
-    )  # fmt: skip
+    study.command("image", store, study.out / "figure-4-ivat.png", "--order", "ivat", "--force")
     truth = np.array([0] * 17 + [1, 2, 3])
     single = dasrel.linkage(store, method="single").cut(4)
     values: Values = {"ivat": " | ".join(_range(np.flatnonzero(single == k)) for k in range(4))}
@@ -305,4 +300,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main))

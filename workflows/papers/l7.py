@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from common import COLOURS, Expected, Study, Values, arguments, axes_of, squared_distances
+from common import COLOURS, Expected, Study, Values, arguments, axes_of, run_script, squared_distances
 
 import dasrel
 
@@ -199,4 +199,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main))

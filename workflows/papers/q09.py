@@ -7,13 +7,10 @@ The paper's points are not printed: they are drawn here by seed from as many Gau
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
-from common import COLOURS, Expected, Study, Values, arguments, axes_of, squared_distances
+from common import COLOURS, Expected, Study, Values, arguments, axes_of, run_script, squared_distances
 
 import dasrel
 
@@ -172,11 +169,10 @@ def eigen_picture(study: Study, X: np.ndarray, name: str, picture: str) -> int:
     store = study.out / "stores" / f"{name}.zarr"
     mixed = X[np.random.default_rng(1).permutation(len(X))]
     dasrel.pairwise(mixed, store, metric="euclidean", writing=dasrel.Writing(force=True))
-    command = ["image", str(store), str(study.out / picture), "--order", "eigen", "--view", "kernel", "--width", "0.25"]
-    made = subprocess.run(
-        [sys.executable, "-m", "dasrel", *command, "--json", "--force"], check=True, capture_output=True, text=True
+    made = study.command(
+        "image", store, study.out / picture, "--order", "eigen", "--view", "kernel", "--width", 0.25, "--force"
     )
-    title = json.loads(made.stdout)["title"]  # "..., ordered by 6 leading eigenvectors of the kernel"
+    title = made["title"]  # "..., ordered by 6 leading eigenvectors of the kernel"
     return int(title.split("ordered by ")[1].split()[0])
 
 
@@ -198,4 +194,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main))
