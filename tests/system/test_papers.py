@@ -1,6 +1,7 @@
 """The scripts of workflows/papers: all that the papers state is found, or its difference is explained."""
 
 import csv
+import html
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,9 @@ def test_what_the_papers_state(name, option, least, pictures, tmp_path):
     assert [row for row in rows if row["verdict"] not in ("equal", "explained")] == []
     assert all(row["why"] for row in rows if row["verdict"] == "explained")
     assert len(list(out.glob("*.png"))) >= pictures
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert [row for row in rows if row["what"] not in html.unescape(page)] == []
+    assert page.count("<img") >= pictures
 
     # what is done is not done again; a file that cannot be read is one line, and the rest is there
     before, parts = (out / "figures.csv").read_text(), len(list((out / "parts").glob("*.json")))

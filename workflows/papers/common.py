@@ -164,6 +164,7 @@ class Study:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             writer.writerows(rows)
+        dasrel.write_report(self.out, self.out / "report.html", force=True)
         counts = {verdict: sum(row[4] == verdict for row in rows) for verdict in VERDICTS}
         for row in rows:
             if row[4] == "differs":
