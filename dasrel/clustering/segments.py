@@ -202,12 +202,13 @@ def segment_clusters(
             pairs, squared = saved.candidates(name, source)
             groups.test(name, pairs, squared, partial(follow.inside, saved=saved))
             saved.finish(name, groups)
-    complete = groups.count <= 1
+    complete = groups.count <= 1 or saved.restore("all", groups)
     if not complete and _is_affordable(relation, kept, groups, memory):
         rows = np.flatnonzero(kept)
         D = relation.rows(rows.tolist())[:, rows]
         a, b = np.triu_indices(len(rows), 1)
         groups.test_all(np.column_stack([rows[a], rows[b]]), D[a, b], follow.inside_few_first)
+        saved.finish("all", groups)
         complete = True
     return Segments(groups.labels(), groups.tested, groups.joined, complete, euclidean)
 
