@@ -396,3 +396,20 @@ def test_ten_percent_more_digits(
     assert report["order"] == list(range(10))
     assert (report["objects_before"], report["new_objects"]) == (1617, 180)
     assert sum(report["new_per_cluster"]) == 180
+
+
+def test_obsolete_records_with_damaged_metadata_do_not_end_an_append(tmp_path: Path) -> None:
+    """The records of the append before the last are removed at the end; nobody reads them, damaged or not."""
+    square = distances_with_zeros(12, "float64")
+    store = tmp_path / "grown"
+    writing = Writing(dtype="float64", tile=4)
+    dasrel.import_matrix(square[:6, :6], store, kind="distance", writing=writing)
+    append(store, square[6:8, :8])
+    append(store, square[8:10, :10])
+    kept = {path.name for path in store.iterdir() if path.name.startswith("records")}
+    assert kept == {"records-8", "records-10"}
+    (store / "records-8" / "zarr.json").write_text("{")
+    append(store, square[10:, :])
+    matrix = open_matrix(store)
+    np.testing.assert_array_equal(np.asarray(matrix), square)
+    assert audit_store(store, verify=True)["n_objects"] == 12
