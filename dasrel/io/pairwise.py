@@ -150,7 +150,7 @@ def from_blocks(
     Parameters
     ----------
     function
-        `function(rows, columns)` gets two objects `range` and returns an array of (len(rows), len(columns)) values. It is
+        `function(rows, columns)` gets two ranges and returns an array of (len(rows), len(columns)) values. It is
         called once for each tile, from several threads or on workers, and never for the lower triangle; a block on
         the diagonal (rows == columns) must be symmetric unless the policy says otherwise.
     policy
