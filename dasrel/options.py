@@ -215,7 +215,7 @@ class Writing:
     tile: int | None = _writing(None, "Objects per side of a tile; if not given, tiles of at most 64 MiB.", least=1)
     """Objects per side of a tile; by default at most 64 MiB per tile."""
     compress: Literal["lz4"] | None = _writing(None, "Compress the tiles: smaller on disk, slower to read.")
-    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str)
+    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str, metavar="SIZE")
     """Anonymous memory that the work may use on this machine, in bytes or such as "2GiB"."""
     resume: bool = _writing(False, "Continue an unfinished store.")
     """Continue an unfinished store: only missing tiles are written."""
@@ -258,38 +258,39 @@ class RunOptions:
     n_clusters: list[int] = _run(
         MISSING, "Number of clusters; 2-10 tries them all and recommends one.", name="clusters", metavar="C", least=1
     )
-    rule: list[RuleName] = _run(["fcm2"], f"One or more of {', '.join(RULES)}.")
+    rule: list[RuleName] = _run(["fcm2"], f"{', '.join(RULES[:-1])} or {RULES[-1]}.")
     fuzzifier: list[Literal["auto"] | float] | None = _run(
         None, "Fuzzifier m, above 1: of fcm1, auto if not given, and of pcm1, 2 if not given.", metavar="M", above=1
     )
     entropy_weight: list[Literal["auto"] | float] | None = _run(
-        None, "lambda of fcm2, and of the fcm2 runs that initialise pcm; auto if not given.", above=0
+        None, "lambda of fcm2, and of the fcm2 runs that initialise pcm; auto if not given.", metavar="LAMBDA", above=0
     )
     spread_scale: list[Literal["auto"] | float] | None = _run(
-        None, "Factor on the cluster widths of pcm; auto if not given.", above=0
+        None, "Factor on the cluster widths of pcm; auto if not given.", above=0, rare=True
     )
     eta: Literal["mean", "cut", "overall"] | None = _run(
-        None, "How the cluster widths of pcm are estimated; mean if not given."
+        None, "How the cluster widths of pcm are estimated; mean if not given.", rare=True
     )
     eta_cut: float | None = _run(
-        None, "Membership above which members count for cut; 0.5 if not given.", least=0, below=1
+        None, "Membership above which members count for cut; 0.5 if not given.", least=0, below=1, rare=True
     )
-    eta_refit: bool | None = _run(None, "Estimate the widths of pcm again at every iteration.")
-    n_init: int = _run(10, "Runs of each combination, from different starting points.", metavar="N", least=1)
-    init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).")
-    random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
-    max_iter: int = _run(300, "Maximum number of iterations.", least=1)
+    eta_refit: bool | None = _run(None, "Estimate the widths of pcm again at every iteration.", rare=True)
+    n_init: int = _run(10, "Restarts of each combination.", metavar="N", least=1)
+    init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).", rare=True)
+    random_state: int = _run(0, "Seed of random numbers.", name="seed", least=0)
+    max_iter: int = _run(300, "Maximum number of iterations.", least=1, rare=True)
     tol: float = _run(
         1e-5,
         "Converged when no membership changes by more than this; for hard, also when fewer than this share of the"
         " objects change their cluster in three iterations one after the other.",
         least=0,
+        rare=True,
     )
     on_negative: Literal["error", "heal"] = _run(
-        "error", "If a squared distance to a centre is negative: stop, or heal (add a constant to the matrix)."
+        "error", "Stop at negative squared distances to centres, or heal: add a constant."
     )
     spread: list[float] = _run(
-        [0.0], "Constant added to squared dissimilarities between objects.", metavar="BETA", least=0
+        [0.0], "Constant added to squared dissimilarities between objects.", metavar="BETA", least=0, rare=True
     )
     euclideanize: str | None = _run(
         None,
@@ -297,12 +298,18 @@ class RunOptions:
         metavar="METHOD|FILE",
     )
     stop: Literal["memberships", "weights"] = _run(
-        "memberships", "What is compared between iterations: memberships, or weights of the centres."
+        "memberships", "What is compared between iterations: memberships, or weights of the centres.", rare=True
     )
-    norm: float | None = _run(None, "p-norm of the change; the largest change if not given.", metavar="P", least=1)
-    accelerate: bool = _run(True, "Accelerate the iteration: fewer scans, other intermediate results.")
-    history: bool = _run(False, "Write the largest change of a membership at each iteration of every run: history.csv.")
-    race: bool = _run(False, "Stop runs early that, as they fall, cannot become the best of their setting any more.")
+    norm: float | None = _run(
+        None, "p-norm of the change; the largest change if not given.", metavar="P", least=1, rare=True
+    )
+    accelerate: bool = _run(True, "Accelerate the iteration: fewer scans, other intermediate results.", rare=True)
+    history: bool = _run(
+        False, "Write the largest change of a membership at each iteration of every run: history.csv.", rare=True
+    )
+    race: bool = _run(
+        False, "Stop runs early that, as they fall, cannot become the best of their setting any more.", rare=True
+    )
 
     def __post_init__(self) -> None:
         for name, takers in TAKES.items():
@@ -325,12 +332,16 @@ NOT_CONVERGED = 3
 class ClusterOptions:
     """How to make the runs of a clustering."""
 
-    warm_start: str | None = _run(None, "Start from this result, which may have fewer objects.", metavar="RESULT")
-    choose: IndexName = _run("fuzzy_silhouette", f"Validity index that recommends a setting: {', '.join(INDICES)}.")
-    border: float = _run(0.9, "Objects whose largest membership is below this are on a border.", least=0, most=1)
-    picture: bool = _run(True, "Draw the partition, and the validity indices of several settings.")
-    memory: int | str | None = _run(None, MEMORY, typed=str)
-    strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.")
+    warm_start: str | None = _run(None, "Start from a result, perhaps of fewer objects.", metavar="RESULT")
+    choose: IndexName = _run(
+        "fuzzy_silhouette", f"Validity index that recommends a setting: {', '.join(INDICES)}.", rare=True
+    )
+    border: float = _run(
+        0.9, "Objects whose largest membership is below this are on a border.", least=0, most=1, rare=True
+    )
+    picture: bool = _run(True, "Draw the partition, and the validity indices of several settings.", rare=True)
+    memory: int | str | None = _run(None, MEMORY, typed=str, metavar="SIZE", rare=True)
+    strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.", rare=True)
 
 
 @dataclass(frozen=True)
@@ -353,7 +364,7 @@ class OutlierOptions:
     tol: float = _run(1e-5, "Converged when typicalities change by less than this on average.", least=0)
     euclideanize: str | None = _run(None, "As for `dasrel cluster`.", metavar="METHOD|FILE")
     picture: bool = _run(True, "Draw the typicalities, and the matrix in the order of the clusters.")
-    memory: int | str | None = _run(None, MEMORY, typed=str)
+    memory: int | str | None = _run(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         if self.features is not None and not self.clusters:
@@ -379,14 +390,14 @@ class AlignOptions:
         f"Rule of the partitions: one of {', '.join(RULES)}; fcm1 if not given, for similarities and kernels fcm2.",
     )
     fuzzifier: float | None = _run(None, "Fuzzifier m of fcm1, auto if not given, or of pcm1.", metavar="M", above=1)
-    n_init: int = _run(5, "Runs of each number of clusters, from different starting points.", metavar="N", least=1)
-    random_state: int = _run(0, "Seed; the same seed gives identical results.", name="seed", least=0)
+    n_init: int = _run(5, "Restarts of each number of clusters.", metavar="N", least=1)
+    random_state: int = _run(0, "Seed of random numbers.", name="seed", least=0)
     max_iter: int = _run(300, "Maximum number of iterations.", least=1)
     on_negative: Literal["error", "heal"] = _run(
-        "heal", "If a squared distance to a centre is negative: stop, or heal (add a constant to the matrix)."
+        "heal", "Stop at negative squared distances to centres, or heal: add a constant."
     )
     picture: bool = _run(True, "Draw the alignments, and the kernel in the order of the clusters.")
-    memory: int | str | None = _run(None, MEMORY, typed=str)
+    memory: int | str | None = _run(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         if self.fuzzifier is not None and self.rule not in (None, *TAKES["fuzzifier"]):
@@ -421,7 +432,7 @@ class SpectrumOptions:
     n_values: int = _search(8, "Eigenvalues shown at each end.", name="values", metavar="K", least=1)
     tol: float = _search(1e-3, "Residual of the outermost eigenvalues, relative to them.", above=0)
     max_scans: int = _max_scans(100)
-    memory: int | str | None = _search(None, MEMORY, typed=str)
+    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
 
 
 @dataclass(frozen=True)
@@ -441,7 +452,7 @@ class EmbedOptions:
         None, "Colour it by these labels: a CSV file with id,label, one label per line, or .npy.", metavar="FILE"
     )
     picture: bool = _writing(True, "Draw the first axes.")
-    memory: int | str | None = _search(None, MEMORY, typed=str)
+    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         if self.result is not None and self.labels is not None:
@@ -463,7 +474,7 @@ class EuclideanizeOptions:
     )
     tol: float = _search(1e-4, "Residual of the eigenvalue, relative to it.", above=0, below=1)
     max_scans: int = _max_scans(200)
-    memory: int | str | None = _search(None, MEMORY, typed=str)
+    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         method, alpha, floor_zeros = self.method, self.alpha, self.floor_zeros
@@ -490,8 +501,10 @@ class TreeOptions:
     height: list[float] | None = _tree(None, "Cut at this height: one or more.", metavar="H")
     as_similarity: bool = _tree(False, "Merge by the similarities of a store as they are, the largest first.")
     picture: bool = _tree(True, "Draw the dendrogram with the matrix beside it.")
-    scratch: str | os.PathLike[str] | None = _tree(None, "Where to put what memory cannot hold.", typed=str)
-    memory: int | str | None = _writing(None, MEMORY, typed=str)
+    scratch: str | os.PathLike[str] | None = _tree(
+        None, "Where to put what memory cannot hold.", typed=str, metavar="DIR"
+    )
+    memory: int | str | None = _writing(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         if self.linkage is None and (self.n_clusters or self.height or self.as_similarity or self.scratch):
@@ -517,7 +530,7 @@ class ValidityOptions:
         least=1,
     )
     random_state: int = _search(0, "Seed of the permutations.", name="seed", least=0)
-    memory: int | str | None = _search(None, MEMORY, typed=str)
+    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
 
 
 @dataclass(frozen=True)
@@ -539,7 +552,7 @@ class ImageOptions:
         None, "Eigenvectors and blocks of order eigen; those before the largest gap if not given.", least=1
     )
     pixels: int = _writing(1000, "Maximum number of pixels per side.", least=2, most=20_000)
-    memory: int | str | None = _writing(None, MEMORY, typed=str)
+    memory: int | str | None = _writing(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         if self.order is not None:
@@ -568,7 +581,7 @@ class ExportOptions:
         "Write squared dissimilarities: Euclideanised by a file (.npz) of `dasrel euclideanize`, or plain.",
         metavar="FILE|plain",
     )
-    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str)
+    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str, metavar="SIZE")
 
 
 GROUPS = (Reading, Policy, Writing)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dasrel.clustering.alignment_search import Alignment
 
 
-@command
+@command("dasrel align distances.zarr out --clusters 2-10")
 def align_command(
     console: Console,
     *,

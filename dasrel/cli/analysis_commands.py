@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dasrel.util.limits import Range
 
 
-@command
+@command("dasrel cluster distances.zarr out --clusters 2-10")
 def cluster_command(
     console: Console,
     *,
@@ -185,7 +185,7 @@ def _silhouette_line(one: dict[str, Any], recommended: dict[str, Any] | None) ->
     return [("silhouette", f"{quality['silhouette']:.3f}{doubt}")]
 
 
-@command
+@command("dasrel predict out rows.csv new.csv")
 def predict_command(
     console: Console,
     *,
@@ -247,7 +247,7 @@ def predict_command(
     console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
 
 
-@command
+@command("dasrel validity distances.zarr out/best labels.csv")
 def validity_command(
     console: Console,
     *,
@@ -284,7 +284,7 @@ COMPARED = (
 )
 
 
-@command
+@command("dasrel compare may june --out moved.csv")
 def compare_command(
     console: Console,
     *,
@@ -311,7 +311,7 @@ def compare_command(
 WORKERS = "Workers to plan for"
 
 
-@command
+@command("dasrel plan distances.zarr --clusters 2-10")
 def plan_command(
     console: Console,
     *,
@@ -321,8 +321,12 @@ def plan_command(
     workers: Annotated[
         str, option("--workers", "Number of workers; a list such as 4,16 plans for each.", WORKERS, metavar="W")
     ] = "1,2,4,8,16",
-    worker_memory: Annotated[str, option("--worker-memory", "Memory of each worker.", WORKERS)] = "8GiB",
-    worker_threads: Annotated[int, option("--worker-threads", "Threads of each worker.", WORKERS, min=1)] = 1,
+    worker_memory: Annotated[
+        str, option("--worker-memory", "Memory of each worker.", WORKERS, metavar="SIZE")
+    ] = "8GiB",
+    worker_threads: Annotated[
+        int, option("--worker-threads", "Threads of each worker.", WORKERS, min=1, metavar="N")
+    ] = 1,
     probe: Annotated[
         float,
         option("--probe", "Time to spend on measuring the speed of the store.", WORKERS, metavar="SECONDS", min=0.01),
@@ -428,7 +432,7 @@ def times_text(seconds: Range) -> str:
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
 
 
-@command
+@command("dasrel spectrum distances.zarr")
 def spectrum_command(
     console: Console,
     *,
@@ -463,7 +467,7 @@ def spectrum_command(
     console.finish(checkpoint, picture, "spectrum")
 
 
-@command
+@command("dasrel euclideanize distances.zarr --method spread")
 def euclideanize_command(
     console: Console,
     *,
@@ -531,7 +535,7 @@ def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [*lines, ("scans", f"{found['scans']:,}{'' if found['converged'] else ', not converged'}")]
 
 
-@command
+@command("dasrel tree distances.zarr out --linkage average --clusters 5")
 def tree_command(
     console: Console,
     *,
@@ -607,7 +611,7 @@ def dendrogram_figure(found: Dendrogram, matrix: Matrix, labels: Index, folder: 
     draw_into(found, matrix, labels, folder)
 
 
-@command
+@command("dasrel image distances.zarr matrix.png --order ivat")
 def image_command(
     console: Console,
     *,

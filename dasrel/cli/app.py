@@ -19,6 +19,7 @@ from dasrel.cli import (
     report_commands,
 )
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
+from dasrel.cli.help import HelpfulCommand, HelpfulGroup
 from dasrel.cli.options import Force, TimeLimit, command, option
 from dasrel.engine.runtime import Runtime, environment
 from dasrel.options import NOT_CONVERGED, SURVIVING, WRITING
@@ -31,7 +32,7 @@ STATUS_TEXT = {"done": "done", "unchanged": "up to date", "failed": "failed", "w
 # ------------------------------------------------------------------------------------------------------ run and demo
 
 
-@command
+@command("dasrel demo")
 def demo_command(
     console: Console,
     out: Annotated[
@@ -49,7 +50,7 @@ def demo_command(
     console.result({**result, "seconds": console.seconds}, demo_lines(result))
 
 
-@command
+@command("dasrel run workflow.toml")
 def run_command(
     console: Console,
     *,
@@ -177,12 +178,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    cls=HelpfulGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Cluster objects known only by a pairwise matrix, of any size, metric or not.",
+    help="Cluster objects known only by a pairwise matrix, of any size, metric or not.\n\nExample: dasrel demo",
 )
 for _name, _function in COMMANDS.items():
-    app.command(_name)(_function)
+    app.command(_name, cls=HelpfulCommand)(_function)
 
 
 def _print_version(wanted: bool) -> None:

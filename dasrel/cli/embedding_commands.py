@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dasrel.geometry.embedding import Colours, Embedding
 
 
-@command
+@command("dasrel embed distances.zarr out --axes 3")
 def embed_command(
     console: Console,
     *,

@@ -64,7 +64,7 @@ def _show_part(console: Console, store: str, done: Any) -> None:
     console.result({**values, "complete": done.complete, "seconds": console.seconds}, lines)
 
 
-@command
+@command("dasrel import distances.npy distances.zarr --kind distance")
 def import_command(
     console: Console,
     *,
@@ -96,7 +96,7 @@ def import_command(
     console.result({**audit, "seconds": console.seconds}, audit_lines(audit))
 
 
-@command
+@command("dasrel pairwise features.csv distances.zarr --metric braycurtis")
 def pairwise_command(
     console: Console,
     *,
@@ -127,7 +127,7 @@ def pairwise_command(
     console.result({**audit, "seconds": console.seconds}, audit_lines(audit))
 
 
-@command
+@command("dasrel export distances.zarr distances.lsmat --format lsmat")
 def export_command(
     console: Console,
     *,
@@ -157,7 +157,7 @@ def export_command(
     console.result(values, lines if options.relation is None else [*lines, ("numbers", numbers.description)])
 
 
-@command
+@command("dasrel audit distances.zarr --verify")
 def audit_command(
     console: Console,
     *,
@@ -202,7 +202,7 @@ def audit_command(
         raise typer.Exit(1)
 
 
-@command
+@command("dasrel append distances.zarr rows.csv")
 def append_command(
     console: Console,
     *,

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from dasrel.cli.console import Console, as_option
+from dasrel.cli.help import EXAMPLE, REQUIRED, show_all
 from dasrel.errors import InputError
 from dasrel.options import (
     FIXED_MEMORY,
-    READING,
     REPLACE,
     SURVIVING,
     TIME_LIMIT,
@@ -35,6 +35,10 @@ from dasrel.util.limits import memory_limit
 from dasrel.vocabulary import KINDS, OTHER_RULES, RULES
 
 OUTPUT = "Output"
+VALUES = {int: "N", float: "X"}
+"""What stands for a number in the help."""
+WIDEST = 24
+"""Characters of the longest list of choices that stands for a value in the help."""
 
 
 def option(name: str, text: str, panel: str, **more: Any) -> Any:
@@ -42,8 +46,8 @@ def option(name: str, text: str, panel: str, **more: Any) -> Any:
     return typer.Option(*name.split(), help=text, rich_help_panel=panel, **more)
 
 
-Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}. Required.", READING)]
-Memory = Annotated[str, option("--memory", FIXED_MEMORY, WRITING)]
+Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}.", REQUIRED, metavar="KIND")]
+Memory = Annotated[str, option("--memory", FIXED_MEMORY, WRITING, metavar="SIZE")]
 Force = Annotated[bool, option("--force", REPLACE, WRITING)]
 TimeLimit = Annotated[
     str | None,
@@ -123,22 +127,39 @@ class OutputOptions:
     json: Annotated[bool, option("--json", "Print one JSON object on stdout and nothing else there.", OUTPUT)] = False
     quiet: Annotated[bool, option("--quiet -q", "Print errors and warnings only.", OUTPUT)] = False
     verbose: Annotated[
-        int, option("--verbose -v", "Print more; -vv shows tracebacks.", OUTPUT, count=True, show_default=False)
+        int,
+        option(
+            "--verbose -v", "Print more; -vv shows tracebacks.", OUTPUT, count=True, show_default=False, hidden=True
+        ),
     ] = 0
+
+
+HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, option("--help-all", "Describe all options.", OUTPUT, is_eager=True, callback=show_all)],
+)
+"""Every command has this too; its callback ends the command."""
 
 
 # ----------------------------------------------------------------------------------------------- functions as commands
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command for Typer of a function whose first parameter is `console: Console`.
+def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that makes a command for Typer of a function whose first parameter is `console: Console`.
 
+    The help of the command begins with the example, a command line, and goes on with the function's docstring.
     The command has the function's other parameters as options, and those of `OutputOptions`; the function runs inside
     the `Console` that they describe. A parameter whose type is a dataclass, such as `reading: Reading`, is an option
     group: each of its fields is an option, or those of a `dasrel.options.Selection`
     (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. One that may be left out has the type
     `Checkpoint | None`. What the class raises is reported as wrong usage.
     """
+    return functools.partial(_command, example=example)
+
+
+def _command(function: Callable[..., None], *, example: str) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
@@ -152,9 +173,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             groups[name] = group
             parameters += _parameters(group)
     output = _parameters(OutputOptions)
+    parameters.append(HELP_ALL)
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
+        del given[HELP_ALL.name]
         with Console(**{one.name: given.pop(one.name) for one in output}) as console:
             console.resume = given.get("resume") is True
             check_memory(given.get("memory"))
@@ -167,6 +190,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             function(console=console, **given)
 
     wrapper: Any = run
+    wrapper.__doc__ = f"{function.__doc__}\n\n{EXAMPLE}{example}"
     wrapper.__signature__ = inspect.Signature([*parameters, *output])
     wrapper.__annotations__ = {one.name: one.annotation for one in [*parameters, *output]}
     return run
@@ -206,11 +230,17 @@ def _parameter(one: OptionField) -> inspect.Parameter:
         default = inspect.Parameter.empty
     elif listed and default is not None:
         default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in default)
-    more: dict[str, Any] = {"metavar": one.option.metavar}
+    words = get_args(one.type) if get_origin(one.type) is Literal else ()
+    value = one.option.metavar or ("|".join(words) if words else VALUES.get(kind, "NAME"))
+    text = one.option.help
+    if len(value) > WIDEST:
+        value = "NAME"
+        text = text if all(word in text for word in words) else f"{text} One of {', '.join(words)}."
+    more: dict[str, Any] = {"hidden": one.option.rare} | ({} if kind is bool else {"metavar": value})
     if kind in (int, float):
         bounds = {"min": one.option.least, "max": one.option.most}
         more |= {name: bound for name, bound in bounds.items() if bound is not None}
-    flag = option(_flags(one), one.option.help, one.option.panel, **more)
+    flag = option(_flags(one), text, one.option.panel, **more)
     kind = kind | None if default is None else kind
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dasrel.clustering.segments import OutlierResult
 
 
-@command
+@command("dasrel outliers distances.zarr out --reject 0.05")
 def outliers_command(
     console: Console,
     *,

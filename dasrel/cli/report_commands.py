@@ -12,7 +12,7 @@ from dasrel.cli.options import Force, command, option
 from dasrel.options import WRITING
 
 
-@command
+@command("dasrel report out --out report.html")
 def report_command(
     console: Console,
     *,

@@ -51,7 +51,7 @@ class Checkpoint:
         MISSING, "A folder for the state between scans.", name="checkpoint", typed=str, metavar="DIR"
     )
     """A folder, created if necessary. Several commands may share one."""
-    every: int = _saved(1, "Scans between two checkpoints.", metavar="N", least=1)
+    every: int = _saved(1, "Scans between two checkpoints.", metavar="N", least=1, rare=True)
     """Scans between two checkpoints: at most so many are repeated after a failure."""
     resume: bool = _saved(False, "Continue from the last checkpoint, if there is one; do nothing if all is done.")
     """Resume from the newest checkpoint, or begin where there is none yet."""

@@ -64,7 +64,7 @@ WITH_TLS = ("local", "slurm")
 """Kinds of cluster whose scheduler is started here with the TLS files."""
 
 
-_at = partial(option, panel=PLACE)
+_at = partial(option, panel=PLACE, rare=True)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ class Option:
     """Convert the text of the command line; raise ValueError with the rest of a sentence that begins with the text."""
     implied: Any = None
     """A choice that is made by leaving the option out, and in no other way."""
+    rare: bool = False
+    """Whether `--help` only names it; `--help-all` describes it."""
     least: float | None = None
     above: float | None = None
     most: float | None = None

@@ -5,15 +5,16 @@ The directive `{dasrel-commands}` shows the help of every command, as the comman
 
 import os
 import re
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from dasrel.cli.app import COMMANDS
+from dasrel.cli.app import COMMANDS, run
 
 
 class Commands(SphinxDirective):
@@ -31,14 +32,12 @@ def _section(name: str) -> nodes.section:
 
 
 def _help(name: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "dasrel", name, "--help"],
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip("\n")
+    os.environ["COLUMNS"] = "100"
+    with redirect_stdout(StringIO()) as printed:
+        code = run([name, "--help-all"])
+    if code:
+        raise ExtensionError(f"dasrel {name} --help-all: exit code {code}")
+    return printed.getvalue().strip("\n")
 
 
 def escape_bars(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:

@@ -57,7 +57,7 @@ OTHER_DEFAULTS = {
 
 
 def options(command: str) -> dict[str, Any]:
-    return {str(one.name): one for one in COMMANDS[command].params if one.name not in {"help", *EVERYWHERE}}
+    return {str(one.name): one for one in COMMANDS[command].params if one.name not in {"help", "help_all", *EVERYWHERE}}
 
 
 def test_the_steps_are_found() -> None:
