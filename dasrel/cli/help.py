@@ -38,7 +38,7 @@ class HelpfulGroup(TyperGroup):
         self.format_usage(ctx, formatter)
         formatter.write(f"\n{text}\n")
         with formatter.section("Commands"):
-            rows = [(name, self.get_command(ctx, name).get_short_help_str(limit=200)) for name in self.commands]
+            rows = [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
             formatter.write_dl(rows)
         with formatter.section("Options"):
             formatter.write_dl([_row(one) for one in self.get_params(ctx)])
