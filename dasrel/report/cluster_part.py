@@ -10,6 +10,7 @@ import numpy as np
 from dasrel.report import page_pictures as pictures
 from dasrel.report.downsample import cluster_order
 from dasrel.report.page_parts import Block, Note, ResultPart, Section, Table, percent, table
+from dasrel.report.repeat import FLAG
 from dasrel.report.result_reading import (
     WHOLE,
     Objects,
@@ -130,7 +131,7 @@ def _matrix(
 ) -> Block:
     """Return the image of the matrix: one scan of a store that is there, unchanged and small."""
     target = path_text(folder)
-    command = f"dasrel image STORE matrix.png --result {shlex.quote(target)}"
+    command = f"`dasrel image STORE matrix.png {FLAG}result {shlex.quote(target)}`"
     if matrix is None:
         return Note(f"Not drawn: {why}. Where the store is, this command draws it: {command}")
     if not scan or not is_small(matrix):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -301,7 +302,7 @@ def _picture_bytes(one: Picture) -> int:
 
 def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> bytes:
     import jinja2
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
@@ -310,6 +311,7 @@ def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> 
     environment.globals.update(
         card=lambda part: Markup(html.card(part.kind, part.facts)),
         data_url=lambda form, data: f"data:{form};base64,{base64.b64encode(data).decode()}" if attached else "",
+        coded=lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         inline=lambda one: Markup(one.data.decode("utf-8")) if attached else "",
     )
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ GROUPS: dict[str, tuple[type, ...]] = {
     "embed": (EmbedOptions,), "linkage": (TreeOptions,), "tree": (), "euclideanize": (EuclideanizeOptions,),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""
+FLAG = "--"
 
 
 def repeated_command(kind: str, store: str, out: str, requested: dict[str, Any]) -> str:
@@ -32,17 +33,17 @@ def repeated_command(kind: str, store: str, out: str, requested: dict[str, Any])
     'dasrel cluster a.zarr out --clusters 2,3 --rule hard'
     """
     words = ["dasrel", "tree" if kind == "linkage" else kind, store]
-    words += ["--out", out] if kind == "euclideanize" else [out]
+    words += [f"{FLAG}out", out] if kind == "euclideanize" else [out]
     for group in GROUPS[kind]:
         for one in option_fields(group):
             value = requested.get(one.field)
             if value is None or (one.default is not MISSING and value == one.default):
                 continue
-            flag = f"--{one.name.replace('_', '-')}"
+            name = one.name.replace("_", "-")
             if isinstance(value, bool):
-                words.append(flag if value else f"--no-{flag[2:]}")
+                words.append(f"{FLAG}{name}" if value else f"{FLAG}no-{name}")
             else:
-                words += [flag, ",".join(map(_text, value)) if isinstance(value, list) else _text(value)]
+                words += [f"{FLAG}{name}", ",".join(map(_text, value)) if isinstance(value, list) else _text(value)]
     return " ".join(shlex.quote(shown(redacted(word), limit=4096)) for word in words)
 
 

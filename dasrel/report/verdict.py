@@ -53,7 +53,7 @@ def cluster_verdict(
     if not result.get("converged", True):
         left = [one["folder"] for one in result["settings"] if not one.get("converged", True)]
         named = "The best run" if left == ["."] else f"The best run of {some([shown(name) for name in left])}"
-        found.append(Statement("bad", f"{named} has not converged: raise --max-iter, or look at the runs below."))
+        found.append(Statement("bad", f"{named} has not converged: raise max_iter, or look at the runs below."))
     changed = result.get("warm_start")
     if changed is not None:
         moved = f"{changed['moved']:,} of {count_text(changed['objects_before'], 'object')}"
@@ -70,7 +70,11 @@ def _choice(result: dict[str, Any], best: dict[str, Any]) -> list[Statement]:
     settings, advice = result["settings"], result.get("recommended")
     if len(settings) < 2 or advice is None:
         text = "One setting was computed: nothing here tells whether another number of clusters fits better."
-        return [Statement("info", f"{text} --clusters 2-10 compares them.")] if len(settings) < 2 else []
+        return (
+            [Statement("info", f"{text} `dasrel cluster STORE OUT --clusters 2-10` compares some.")]
+            if len(settings) < 2
+            else []
+        )
     index, value = advice["index"], advice["value"]
     name = index.replace("_", " ")
     counts = sorted({one["n_clusters"] for one in settings})
@@ -191,7 +195,7 @@ def outlier_verdict(result: dict[str, Any], one: dict[str, Any]) -> list[Stateme
     if result.get("euclideanized"):
         found.append(_changed(result["euclideanized"]))
     if not one["converged"]:
-        found.append(Statement("bad", "The typicalities have not converged: raise --max-iter."))
+        found.append(Statement("bad", "The typicalities have not converged: raise max_iter."))
     return found
 
 
@@ -236,7 +240,7 @@ def alignment_verdict(result: dict[str, Any]) -> list[Statement]:
         text = f"Clusters coincide or are empty for {some(unsound)} clusters; these were not chosen."
         found.append(Statement("info", text))
     if not result["converged"]:
-        found.append(Statement("bad", "Not all partitions have converged: raise --max-iter."))
+        found.append(Statement("bad", "Not all partitions have converged: raise max_iter."))
     return found
 
 
@@ -257,7 +261,7 @@ def embedding_verdict(result: dict[str, Any]) -> list[Statement]:
             Statement("good", "No negative eigenvalue was found: the matrix is Euclidean, as far as is known.")
         )
     if not result["converged"]:
-        found.append(Statement("bad", f"The axes have not converged ({shown(result['stopped'])}): raise --max-scans."))
+        found.append(Statement("bad", f"The axes have not converged ({shown(result['stopped'])}): raise max_scans."))
     return found
 
 
@@ -276,7 +280,7 @@ def spectrum_verdict(result: dict[str, Any]) -> list[Statement]:
     threshold = result["entropy_threshold"]
     found.append(Statement("info", f"Above an entropy weight of {threshold:.4g} all clusters of fcm2 are equal."))
     if not result["converged"]:
-        found.append(Statement("bad", f"The search has not converged ({shown(result['stopped'])}): raise --max-scans."))
+        found.append(Statement("bad", f"The search has not converged ({shown(result['stopped'])}): raise max_scans."))
     return found
 
 
@@ -290,7 +294,7 @@ def euclideanize_verdict(result: dict[str, Any]) -> list[Statement]:
     if result.get("merged"):
         found.append(Statement("info", f"{count_text(result['merged'], 'object')} duplicate another one."))
     if result.get("converged") is False:
-        found.append(Statement("bad", "The search has not converged: raise --max-scans."))
+        found.append(Statement("bad", "The search has not converged: raise max_scans."))
     return found
 
 

@@ -70,7 +70,8 @@ def workflow_part(source: Source) -> ResultPart:
     if shown_pictures:
         sections.append(Section("Pictures", shown_pictures))
     known = ", ".join(sorted(version for version in versions if version)) or "not recorded"
-    text = "`dasrel run FILE.toml` repeats the steps whose inputs or parameters have changed; --status shows which."
+    text = "`dasrel run FILE.toml` repeats the steps whose inputs or parameters have changed, and"
+    text += " `dasrel run FILE.toml --status` shows which."
     sections.append(Section("What was run", [Note(f"dasrel {shown(known)}. {text}")]))
     facts = [("steps", f"{len(steps):,}"), ("time", time_text(slow))]
     return ResultPart("Workflow", path_text(source.path), f"Workflow of {count}", verdict, facts, sections)
