@@ -113,7 +113,7 @@ class ReportJob:
     def run(self) -> dict[str, Any]:
         """Write the page, and return what it is about, in plain values."""
         with progress.watch() as counted:
-            parts = [_part(one) for one in self.found]
+            parts = _grouped([_part(one) for one in self.found])
         text = render(parts, self.out.stem)
         remedy = "choose another place"
         with disk_errors(self.out, full="the page is not written", denied=remedy), replacing(self.out) as temporary:
@@ -330,6 +330,14 @@ def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> 
         )
         .encode("utf-8", errors="backslashreplace")
     )
+
+
+def _grouped(parts: list[ResultPart]) -> list[ResultPart]:
+    """Return the parts in the order given, those of the same matrix one after the other."""
+    matrices = list(dict.fromkeys(part.matrix for part in parts if part.matrix))
+    if len(matrices) < 2:
+        return parts
+    return sorted(parts, key=lambda part: matrices.index(part.matrix) if part.matrix else -1)
 
 
 def _several(matrices: Sequence[str]) -> str:
