@@ -15,6 +15,7 @@ from dasrel.report.result_reading import (
     WHOLE,
     Objects,
     Source,
+    damaged,
     number,
     read_memberships,
     read_objects,
@@ -257,7 +258,9 @@ def _runs(source: Source) -> list[dict[str, Any]]:
     path = source.file("runs.csv")
     if not path.is_file():
         return []
-    _, rows, _ = read_table(path)
+    _, rows, count = read_table(path)
+    if count != source.values["runs"]:
+        raise damaged(path, f"it has {count_text(count, 'run')} of {source.values['runs']:,}")
     return [{name: number(text) for name, text in row.items()} for row in rows]
 
 

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from dasrel.report import page_pictures as pictures
-from dasrel.report.page_parts import Block, Facts, Note, Picture, ResultPart, Section, Statement, Table, percent, table
+from dasrel.report.page_parts import (
+    Block,
+    Facts,
+    Note,
+    Picture,
+    ResultPart,
+    Section,
+    Statement,
+    Table,
+    percent,
+    sentence,
+    table,
+)
 from dasrel.report.result_reading import (
     Source,
     damaged,
@@ -365,7 +377,7 @@ def figures_part(folder: Path) -> ResultPart:
     lacking = [name for name in FIGURES if name not in header]
     if lacking:
         raise damaged(path, f"it has no column {some(lacking)}; its columns are {', '.join(FIGURES)}")
-    cells = [[number(row[name]) for name in header] for row in rows]
+    cells = [[sentence(row[name]) if name in ("what", "why") else number(row[name]) for name in header] for row in rows]
     text = "Figures that a paper reports, and the same ones computed here."
     listed = table("figures", header, cells, text, total=count, file=path_text(path), whole=whole_file(path))
     found = sorted(one for one in folder.iterdir() if one.suffix.lower() in (".png", ".svg") and one.is_file())

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from dasrel.store.matrix import Matrix, is_store
 from dasrel.util import PathLike, html, progress
 from dasrel.util.files import disk_errors, replacing
 from dasrel.util.results import check_file, check_not_input
-from dasrel.util.text import count_text, is_url, path_text, shown, some
+from dasrel.util.text import count_text, is_url, path_text, some
 
 if TYPE_CHECKING:
     from dasrel.clustering.result import Clustering
@@ -173,7 +174,9 @@ def _no_result(place: Path) -> str:
         {one.parent.name for name in ("result.json", "figures.csv", STATE) for one in place.glob(f"*/{name}")}
     )
     if inside:
-        return f"{where} is no result, but has some in it; give them: {some([shown(place / one) for one in inside])}"
+        return (
+            f"{where} is no result, but has some in it; give them: {some([path_text(place / one) for one in inside])}"
+        )
     return f"{where} is no result: it has no result.json, run.state.json or figures.csv, and is no store"
 
 
@@ -300,36 +303,38 @@ def _picture_bytes(one: Picture) -> int:
     return len(one.data) if one.form == "inline" else len(one.data) * 4 // 3 + 100
 
 
-def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> bytes:
+@cache
+def _template() -> Any:
     import jinja2
-    from markupsafe import Markup, escape
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.globals.update(
-        card=lambda part: Markup(html.card(part.kind, part.facts)),
-        data_url=lambda form, data: f"data:{form};base64,{base64.b64encode(data).decode()}" if attached else "",
-        coded=lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
-        inline=lambda one: Markup(one.data.decode("utf-8")) if attached else "",
-    )
+    return environment.get_template("page.html")
+
+
+def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> bytes:
+    """Return the page as HTML; without what is attached, pictures and files, it says how large the rest is."""
+    from markupsafe import Markup, escape
+
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     matrices = list(dict.fromkeys(part.matrix for part in parts if part.matrix))
-    return (
-        environment.get_template("page.html")
-        .render(
-            parts=parts,
-            title=title,
-            version=__version__,
-            several=_several(matrices),
-            numbers={digest: k + 1 for k, digest in enumerate(matrices)} if len(matrices) > 1 else {},
-            style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
-        .encode("utf-8", errors="backslashreplace")
+    text: str = _template().render(
+        parts=parts,
+        title=title,
+        version=__version__,
+        several=_several(matrices),
+        numbers={digest: k + 1 for k, digest in enumerate(matrices)} if len(matrices) > 1 else {},
+        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        card=lambda part: Markup(html.card(part.kind, part.facts)),
+        data_url=lambda form, data: f"data:{form};base64,{base64.b64encode(data).decode()}" if attached else "",
+        coded=lambda words: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words)))),
+        inline=lambda one: Markup(one.data.decode("utf-8")) if attached else "",
     )
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def _grouped(parts: list[ResultPart]) -> list[ResultPart]:

@@ -52,6 +52,12 @@ def percent(share: float) -> Cell:
     return Cell(f"{share:.1%}", repr(float(share)), True)
 
 
+def sentence(text: object) -> Cell:
+    """Return text of people, such as a message, as a cell that shows all of it."""
+    raw = redacted("" if text is None else str(text))
+    return Cell(shown(raw, limit=RAW), raw[:RAW], False)
+
+
 @dataclass
 class Table:
     """A table with all rows that the page may show; `total` counts those of its file."""

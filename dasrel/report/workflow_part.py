@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dasrel.report import page_pictures as pictures
-from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, table
+from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, sentence, table
 from dasrel.report.result_reading import Source, damaged
 from dasrel.util.text import count_text, path_text, shown, some, time_text
 
@@ -47,8 +47,8 @@ def workflow_part(source: Source) -> ResultPart:
         status = now.get("status") or ("done" if done else "not done")
         seconds = done.get("seconds")
         slow += seconds or 0.0
-        rows.append([name, done.get("kind"), status, seconds, done.get("ended"), _summary(done.get("result") or {}),
-                     now.get("message")])  # fmt: skip
+        summary, message = sentence(_summary(done.get("result") or {})), sentence(now.get("message"))
+        rows.append([name, done.get("kind"), status, seconds, done.get("ended"), summary, message])
         if status == "failed":
             failed.append(name)
         elif not done or now:
@@ -64,7 +64,9 @@ def workflow_part(source: Source) -> ResultPart:
         verdict = [Statement("bad", f"Failed: {some(map(shown, failed), show=8)}.")] if failed else []
         verdict += [Statement("caution", f"To look at: {some(map(shown, unfinished), show=8)}.")] if unfinished else []
     header = ["step", "kind", "status", "seconds", "ended", "result", "message"]
-    text = "Steps in the order in which they were done. Each result has a part of its own below."
+    text = (
+        "Each result has a part of its own below. Seconds and figures are those of the last time that a step was run."
+    )
     sections = [Section("Steps", [table("steps", header, rows, text)])]
     shown_pictures: list[Block] = [_picture(path) for path in drawn[:MOST] if path.suffix == ".png" and path.is_file()]
     if shown_pictures:
