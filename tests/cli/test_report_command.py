@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import workflows
-from tests.helpers.pages import read_page
+from tests.helpers.report_pages import read_page
 from tests.helpers.processes import ran
 
 Here = Callable[..., Any]
