@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.helpers import workflows
-from tests.helpers.report_pages import read_page
 from tests.helpers.processes import ran
+from tests.helpers.report_pages import read_page
 
 Here = Callable[..., Any]
 
