@@ -105,9 +105,14 @@ class Study:
             print(f"{self.name}: {title} ...", file=sys.stderr, flush=True)
             begun, self._elsewhere = time.perf_counter(), 0
             shown = dasrel.progress() if sys.stderr.isatty() else nullcontext()
-            with warnings.catch_warnings(), shown, dasrel.watch() as counted:
-                warnings.simplefilter("ignore", dasrel.DasrelWarning)  # collapses are what some figures are about
-                values = {name: _plain(value) for name, value in compute(self, *given, **about).items()}
+            try:
+                with warnings.catch_warnings(), shown, dasrel.watch() as counted:
+                    warnings.simplefilter("ignore", dasrel.DasrelWarning)  # collapses are what some figures are about
+                    values = {name: _plain(value) for name, value in compute(self, *given, **about).items()}
+            except dasrel.InputError as problem:
+                print(f"{self.name}: failed: {title}: {' '.join(str(problem).split())}", file=sys.stderr)
+                self.failed = True
+                return
             seconds = time.perf_counter() - begun
             done = {
                 "key": key,
