@@ -191,7 +191,7 @@ class Study:
 
     def save(self, figure: Any, name: str) -> None:
         """Write a picture into OUT and close it."""
-        figure.savefig(self.out / name, dpi=110, bbox_inches="tight", metadata={"Software": None})
+        figure.savefig(self.out / name, dpi=110, metadata={"Software": None})
         plt.close(figure)
 
 
@@ -236,12 +236,19 @@ def squared_distances(X: Any) -> Any:
     return D
 
 
+def contingency(first: Any, second: Any) -> Any:
+    """Return how many objects have each pair of labels, (labels of the first, labels of the second)."""
+    (names, rows), (others, columns) = (np.unique(one, return_inverse=True) for one in (first, second))
+    table = np.zeros((len(names), len(others)), dtype=int)
+    np.add.at(table, (rows, columns), 1)
+    return table
+
+
 def matched_accuracy(labels: Any, truth: Any) -> float:
     """Return the share of objects whose cluster is the one matched with their class, clusters matched at best."""
     from scipy.optimize import linear_sum_assignment
-    from sklearn.metrics.cluster import contingency_matrix
 
-    table = contingency_matrix(truth, labels)
+    table = contingency(truth, labels)
     rows, columns = linear_sum_assignment(-table)
     return float(table[rows, columns].sum() / table.sum())
 

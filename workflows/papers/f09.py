@@ -390,7 +390,7 @@ def entropy_figure(study: Study, D: np.ndarray, values: Sequence[Sequence[float]
                    weight: float, picture: str, number: int) -> dict[str, np.ndarray]:  # fmt: skip
     """Draw O(U) (43) against the parameters; return it as a share of n log 2, shifts by values, for each rule."""
     ms, weights, scales = values
-    common = {"n_init": 2 if study.quick else 10, "init": "random", "spread": [2 * shift for shift in shifts]}
+    common = {"n_init": 1 if study.quick else 10, "init": "random", "spread": [2 * shift for shift in shifts]}
     varied = {
         "fcm1": dasrel.grid("fcm1", 2, fuzzifier=list(ms), **common),
         "fcm2": dasrel.grid("fcm2", 2, entropy_weight=list(weights), **common),
@@ -420,7 +420,7 @@ def parameter_figure(study: Study, D: np.ndarray, shifts: Sequence[float], m: fl
     chosen: dict[str, list[float]] = {}
     entropies: dict[str, float] = {}
     figure, axes = axes_of(2, 2, 4)
-    count = 12 if study.quick else 40
+    count = 8 if study.quick else 40
     wanted: dict[str, tuple[str, float, Callable[[int], np.ndarray]]] = {
         "fcm1": ("fuzzifier", m, lambda k: 1 + np.geomspace(0.01, 1.2 * (m - 1), k)),
         "fcm2": ("entropy_weight", weight, lambda k: weight * np.linspace(0.7, 1.6, k)),
@@ -475,7 +475,7 @@ def _statistics(X: np.ndarray) -> tuple[float, float, float]:
 
 
 def _grids(study: Study, largest: float) -> tuple[list[float], list[float], list[float]]:
-    count = 7 if study.quick else 20
+    count = 5 if study.quick else 20
     ms = sorted({2.0, *np.linspace(1.05, 3, count).tolist()})
     return ms, np.linspace(largest / 30, largest, count).tolist(), np.geomspace(0.05, 2, count).tolist()
 

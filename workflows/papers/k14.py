@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import Expected, Ours, Study, Values, arguments, axes_of, matched_accuracy, run_script
+from common import Expected, Ours, Study, Values, arguments, axes_of, contingency, matched_accuracy, run_script
 
 import dasrel
 
@@ -239,9 +239,7 @@ def adjusted_rand(truth: Any, labels: Any) -> float:
 
 
 def _pairs(truth: Any, labels: Any) -> tuple[float, float, float]:
-    from sklearn.metrics.cluster import contingency_matrix
-
-    table = contingency_matrix(truth, labels).astype(float)
+    table = contingency(truth, labels).astype(float)
     both, rows, columns, total = (
         (counts * (counts - 1) / 2).sum() for counts in (table, table.sum(axis=1), table.sum(axis=0), table.sum())
     )
@@ -267,12 +265,11 @@ def _range(objects: Any) -> str:
 def _table_2(study: Study, names: list[str], truth: Any, fits: Any) -> None:
     """Write table 2: the labels of all partitions, numbered as the clusters of the ground truth that they match."""
     from scipy.optimize import linear_sum_assignment
-    from sklearn.metrics.cluster import contingency_matrix
 
     columns = {"ground truth": truth}
     for m, row in fits.items():
         for short, one in row.items():
-            table = contingency_matrix(one.best.labels, truth)
+            table = contingency(one.best.labels, truth)
             clusters, matched = linear_sum_assignment(-table)
             present = np.unique(one.best.labels)
             new = {int(present[k]): int(to) for k, to in zip(clusters, matched, strict=True)}
