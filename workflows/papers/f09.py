@@ -319,7 +319,7 @@ def usps(study: Study, given: tuple[np.ndarray, np.ndarray], **_: Any) -> Values
             *dasrel.grid("fcm2", 2, entropy_weight=weights, **common),
             *dasrel.grid("pcm1", 2, fuzzifier=1.5, entropy_weight=0.15, spread_scale=scales, **common),
             *dasrel.grid("pcm2", 2, entropy_weight=0.15, spread_scale=scales, **common)]  # fmt: skip
-    found = dasrel.cluster(store, runs, keep_all=True, memory="4GiB")
+    found = dasrel.cluster(store, runs, keep_all=True)
     rows: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for one in found.kept:
         share = one.result.entropy / (len(images) * np.log(2))
