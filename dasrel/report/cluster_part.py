@@ -76,7 +76,35 @@ def cluster_part(source: Source, *, scan: bool = True) -> ResultPart:
         ("scans", f"{result['scans']:,} in {time_text(result['seconds'])}"),
     ]  # fmt: skip
     verdict = cluster_verdict(result, best, runs, silhouettes)
-    return ResultPart("Clustering", path_text(source.path), headline, verdict, facts, sections, result.get("matrix"), n)
+    part = ResultPart("Clustering", path_text(source.path), headline, verdict, facts, sections, result.get("matrix"), n)
+    part.source = source
+    return part
+
+
+def add_embedding(part: ResultPart, axes: Source | None) -> None:
+    """Insert the embedding into the part about a clustering: its objects along two axes, coloured by cluster.
+
+    `axes`: a result of `dasrel embed` of the same matrix, if there is one on the page. Cost: no scan.
+    """
+    source = part.source
+    best = _best(source.values)
+    folder, n = source.setting(best["folder"]), source.values["n_objects"]
+    block: Block = Note(
+        f"There is no embedding on this page. `dasrel embed STORE AXES {FLAG}result {shlex.quote(path_text(folder))}`"
+        " makes one; give its folder to `dasrel report` together with this result."
+    )
+    if axes is not None:
+        block = pictures.picture_or_note(lambda: _embedding(axes, folder, n))
+    at = next(k for k, section in enumerate(part.sections) if section.title == "Border objects")
+    part.sections.insert(at, Section("Embedding", [block]))
+
+
+def _embedding(axes: Source, folder: Any, n: int) -> Any:
+    names = [f"axis{k + 1}" for k in range(min(3, axes.values["n_axes"]))]
+    path = axes.file("coordinates.csv")
+    found = read_objects(path, names, n, lambda of: np.full(len(of["axis1"]), np.nan), 0)
+    coordinates = np.column_stack([found.columns[name] for name in names])
+    return pictures.embedding_picture(axes.values, coordinates, _labels(folder, n))
 
 
 def _best(result: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +244,9 @@ def _ladders(best: dict[str, Any]) -> list[Section]:
             for one in ladder["values"]
         ]  # fmt: skip
         name = ladder["parameter"]
-        blocks.append(table(name, header, rows, f"{name.replace('_', ' ')}: {shown(ladder['reason'], limit=300)}."))
+        blocks.append(
+            table(name, header, rows, f"{name.replace('_', ' ').capitalize()}: {shown(ladder['reason'], limit=300)}.")
+        )
     return [Section("Parameters that were chosen", blocks)] if blocks else []
 
 
@@ -244,7 +274,7 @@ def _borders(objects: Objects | None, folder: Any, result: dict[str, Any], best:
             " the wrong one. The lowest memberships first."
         )
         header = ["id", *(name.replace("_", " ") for name in names)]
-        blocks = [table("border-objects", header, rows, text, total=total, file=path_text(path))]
+        blocks = [table("border-objects", header, rows, text, total=total)]
     whole = whole_file(path)
     if whole is None:
         size = size_text(path.stat().st_size)
@@ -273,7 +303,7 @@ def _run_blocks(source: Source, runs: list[dict[str, Any]]) -> list[Block]:
     names = [name for name in names if name not in zero or any(run.get(name) for run in runs)]
     rows = sorted(runs, key=lambda run: (not run.get("best"), run["run"]))
     text = "The best run of every setting comes first. Objectives can be compared within a setting only."
-    header = [name.replace("_", " ") for name in names]
+    header = [name.removeprefix("n_").replace("_", " ").replace("iter", "iterations") for name in names]
     cells = [[run.get(name) for name in names] for run in rows[:LISTED]]
     more = {"total": len(runs), "file": path_text(path), "whole": whole_file(path, WHOLE // 2)}
     return [table("runs", header, cells, text, **more)]

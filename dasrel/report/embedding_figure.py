@@ -69,8 +69,6 @@ def embedding_picture(
             _draw_objects(panel, found, (x, y), kept, groups, colours, named)
         else:
             _draw_line(panel, found, groups, named)
-    if found.n_axes > 2:
-        axes[0].sharey(axes[1])
     _draw_shares(axes[-1], found)
     _legend(figure, groups, named, strength is not None)
     shown_of = f", {DRAWN:,} of them drawn" if n > DRAWN else ""
@@ -143,7 +141,10 @@ def _draw_objects(
             )  # fmt: skip
     panel.axhline(0, color="0.8", linewidth=0.6, zorder=0)
     panel.axvline(0, color="0.8", linewidth=0.6, zorder=0)
-    panel.set_aspect("equal", adjustable="datalim")
+    middle = [(values.max() + values.min()) / 2 for values in (x, y)]
+    half = 0.54 * max(np.ptp(x), np.ptp(y), 1e-300)  # both axes have one scale, and no object is left out
+    panel.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
+    panel.set_aspect("equal", adjustable="box")
     panel.set_xlabel(_axis_title(found, which[0]))
     panel.set_ylabel(_axis_title(found, which[1]))
 

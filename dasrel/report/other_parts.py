@@ -101,6 +101,7 @@ def outlier_part(source: Source) -> ResultPart:
         sections.append(Section("Other settings", [Note(f"{len(settings) - 10} more settings are not shown.")]))
     first = settings[0]
     headline = f"{count_text(first['outliers'], 'outlier')} among {count_text(n, 'object')}"
+    headline += f" at the first of {count_text(len(settings), 'setting')}" if len(settings) > 1 else ""
     if first.get("clusters"):
         headline += f", {count_text(first['clusters']['n_clusters'], 'cluster')} of any shape"
     facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), _scans(result)]
@@ -125,7 +126,7 @@ def _outlier_sections(source: Source, one: dict[str, Any], n: int, named: str) -
     header = ["id", "typicality", "rank", "outlier", "cluster"]
     blocks: list[Block] = [
         pictures.picture_or_note(lambda: pictures.typicality_picture(u, one["threshold"], one["outliers"])),
-        table("outliers", header, rows, text, total=n, file=path_text(path)),
+        table("outliers", header, rows, text, total=n),
         *_download(path, "outliers"),
     ]
     sections = [Section(f"Outliers{named}", blocks)]
@@ -176,7 +177,7 @@ def linkage_part(source: Source) -> ResultPart:
                   total=best["n_clusters"])  # fmt: skip
     alt = f"The top of the dendrogram of {count_text(n, 'object')}, {result['linkage']} linkage, beside the matrix."
     caption = (
-        "Merges from the leaves to the root: a long vertical line between two merges is a clear cluster. Dark squares"
+        "Merges from the leaves to the root: a long line between two merges is a clear cluster. Dark squares"
         " in the matrix beside it are objects that are alike."
     )
     sections = [
@@ -209,7 +210,7 @@ def tree_part(source: Source) -> ResultPart:
             raise damaged(path, f"it has {count_text(count, 'edge')} for {count_text(n, 'object')}")
         longest = [[row["first"], row["second"], float(row["weight"])] for row in rows[::-1]]
         text = "The longest edges first: cutting them divides the objects into the clusters of single linkage."
-        listed = table("longest-edges", ["first", "second", "weight"], longest, text, total=n - 1, file=path_text(path))
+        listed = table("longest-edges", ["first", "second", "weight"], longest, text, total=n - 1)
         sections.append(Section("Longest edges", [listed, *_download(path, "edges")]))
     text = f"The shortest path that connects {count_text(n, 'object')} has a length of {result['total']:g}."
     verdict = [Statement("info", text)]
@@ -278,8 +279,10 @@ def embedding_part(source: Source) -> ResultPart:
     headline = f"Principal coordinates of {count_text(n, 'object')}, {count_text(result['n_axes'], 'axis', 'axes')}"
     share = f"{result['n_axes']}, {sum(shares):.1%} of the positive eigenvalues"
     facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), ("axes", share), _scans(result)]
-    return ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
+    part = ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
                       result.get("matrix"), n)  # fmt: skip
+    part.source = source
+    return part
 
 
 # --------------------------------------------------------------------------------- spectra, Euclideanisations, stores

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from dasrel import __version__
 from dasrel.errors import DasrelError, InputError
 from dasrel.report import other_parts
-from dasrel.report.cluster_part import cluster_part
-from dasrel.report.page_parts import Note, Picture, ResultPart, Section, Table
+from dasrel.report.cluster_part import add_embedding, cluster_part
+from dasrel.report.page_parts import Facts, Note, Picture, ResultPart, Section, Table
 from dasrel.report.page_pictures import smaller_png
 from dasrel.report.result_reading import Source, damaged, kind_of, read_json
 from dasrel.report.workflow_part import STATE, workflow_part, workflow_sources
@@ -114,7 +114,7 @@ class ReportJob:
     def run(self) -> dict[str, Any]:
         """Write the page, and return what it is about, in plain values."""
         with progress.watch() as counted:
-            parts = _grouped([_part(one) for one in self.found])
+            parts = _joined(_grouped([_part(one) for one in self.found]))
         text = render(parts, self.out.stem)
         remedy = "choose another place"
         with disk_errors(self.out, full="the page is not written", denied=remedy), replacing(self.out) as temporary:
@@ -323,6 +323,7 @@ def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> 
     text: str = _template().render(
         parts=parts,
         title=title,
+        heading=_heading(parts),
         version=__version__,
         several=_several(matrices),
         numbers={digest: k + 1 for k, digest in enumerate(matrices)} if len(matrices) > 1 else {},
@@ -337,12 +338,37 @@ def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> 
     return text.encode("utf-8", errors="backslashreplace")
 
 
+def _heading(parts: Sequence[ResultPart]) -> str:
+    if len(parts) == 1:
+        return parts[0].headline
+    if parts[0].kind == "Workflow":
+        return f"Workflow, {parts[0].headline}"
+    n = {part.n_objects for part in parts if part.n_objects}
+    return f"{len(parts)} results" + (f", {count_text(n.pop(), 'object')}" if len(n) == 1 else "")
+
+
 def _grouped(parts: list[ResultPart]) -> list[ResultPart]:
     """Return the parts in the order given, those of the same matrix one after the other."""
     matrices = list(dict.fromkeys(part.matrix for part in parts if part.matrix))
     if len(matrices) < 2:
         return parts
     return sorted(parts, key=lambda part: matrices.index(part.matrix) if part.matrix else -1)
+
+
+def _joined(parts: list[ResultPart]) -> list[ResultPart]:
+    """Add embeddings to the clusterings of the same matrix, and show what is known of a store once only."""
+    axes = {part.matrix: part.source for part in parts if part.kind == "Embedding"}
+    seen: dict[tuple[tuple[str, str], ...], str] = {}
+    for part in parts:
+        if part.kind == "Clustering":
+            add_embedding(part, axes.get(part.matrix) if part.matrix else None)
+        for section in part.sections:
+            known = [tuple(block.rows) for block in section.blocks if isinstance(block, Facts)]
+            if section.title == "The matrix" and known and known[0] in seen:
+                section.blocks = [Note(f"The store is the same as above, see {seen[known[0]]}.")]
+            elif section.title in ("The matrix", "Audit") and known:
+                seen[known[0]] = f"{part.kind}: {part.headline}"
+    return parts
 
 
 def _several(matrices: Sequence[str]) -> str:

@@ -166,3 +166,5 @@ class ResultPart:
     """Digest of the matrix, where it is known: results of different matrices are shown apart."""
     n_objects: int | None = None
     anchor: str = field(default="")
+    source: Any = None
+    """What it was made from, where another part may be joined to it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dasrel.report import page_pictures as pictures
-from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, sentence, table
+from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, cell, sentence, table
 from dasrel.report.result_reading import Source, damaged
 from dasrel.util.text import count_text, path_text, shown, some, time_text
 
@@ -76,12 +76,26 @@ def workflow_part(source: Source) -> ResultPart:
     text += " `dasrel run FILE.toml --status` shows which."
     sections.append(Section("What was run", [Note(f"dasrel {shown(known)}. {text}")]))
     facts = [("steps", f"{len(steps):,}"), ("time", time_text(slow))]
-    return ResultPart("Workflow", path_text(source.path), f"Workflow of {count}", verdict, facts, sections)
+    return ResultPart(
+        "Workflow",
+        path_text(source.path),
+        f"{count}, {'not all done' if failed or unfinished else 'all done'}",
+        verdict,
+        facts,
+        sections,
+    )
 
 
 def _summary(result: dict[str, Any]) -> str:
     """Return the figures of a step in one line."""
-    return ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in result.items() if value is not None)
+    said = [(name, value) for name, value in result.items() if value is not None and name != "folders"]
+    return ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in said)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_value, value))
+    return cell(value).text
 
 
 def _picture(path: Path) -> Block:

@@ -46,6 +46,22 @@ def test_objects_between_clusters_are_pale(tmp_path: Path, found: Any) -> None:
     assert share_of(pale, CLUSTERS[1]) < share_of(path, CLUSTERS[1]) / 2  # the frames of the names are left
 
 
+def test_no_object_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first axis is far longer than the others, as for iris."""
+    points = grouped_points(90) * [20.0, 1.0, 0.2]
+    found, drawn = dasrel.embed(distances(points), kind="distance", n_axes=3), []
+    monkeypatch.setattr(embedding_figure, "save_figure", lambda figure, path, dpi: drawn.append(figure))
+    embedding_picture(found, tmp_path / "e.png", labels=np.arange(90) % 3)
+    (figure,) = drawn
+    figure.canvas.draw()  # the layout may change limits
+    for panel, columns in zip(figure.axes[:2], ((0, 1), (2, 1)), strict=True):
+        for (low, high), k in zip((panel.get_xlim(), panel.get_ylim()), columns, strict=True):
+            values = found.coordinates[:, k]
+            assert low < values.min() <= values.max() < high
+        x, y = panel.transData.transform([[0, 0], [1, 0], [0, 1]])[1:] - panel.transData.transform([0, 0])
+        assert x[0] == pytest.approx(y[1])  # one scale for both axes
+
+
 @pytest.mark.parametrize("axes", [1, 2])
 def test_few_axes_many_groups_and_many_objects(axes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding_figure, "DRAWN", 50)

@@ -83,12 +83,21 @@ def labels(folder: Path) -> dict[str, dict[str, str]]:
 def test_a_clustering_from_top_to_bottom(place: Path, report: Callable[..., Page]) -> None:
     page = report(place / "one")
     wanted = ["Clusters", "The matrix in the order of clusters", "Memberships", "Silhouettes", "Validity",
-              "Border objects", "Runs", "The matrix", "What was run"]  # fmt: skip
+              "Embedding", "Border objects", "Runs", "The matrix", "What was run"]  # fmt: skip
     assert page.headings == [f"3 clusters of {N} objects, fcm1", "Verdict", *wanted]
     assert len(page.alts) == len(page.captions) == 3
     assert all(len(text) > 20 for text in page.alts + page.captions)
+    assert any("dasrel embed STORE AXES" in text for _, text in page.notes)
     assert page.addresses == []
     assert page.scripts == 1
+
+
+def test_an_embedding_of_the_same_matrix_is_joined(place: Path, report: Callable[..., Page]) -> None:
+    page = report(place / "one", place / "axes")
+    assert page.headings[:2] == [f"2 results, {N} objects", "Verdict"]
+    assert any("along the first principal coordinates, coloured by cluster" in alt for alt in page.alts)
+    assert not [text for _, text in page.notes if "dasrel embed STORE" in text]
+    assert [text for _, text in page.notes if "The store is the same as above" in text]
 
 
 def test_clusters_and_silhouettes_are_those_of_scikit_learn(place: Path, report: Callable[..., Page]) -> None:
