@@ -44,7 +44,7 @@ def cluster_part(source: Source, *, scan: bool = True) -> ResultPart:
     Cost: at most one scan, for the image of the matrix, if the store is there, unchanged and small; reads the tables.
     """
     result = source.values
-    best = _best(result)
+    best = best_setting(result)
     folder = source.setting(best["folder"])
     n = result["n_objects"]
     objects = _objects(folder, n)
@@ -81,33 +81,8 @@ def cluster_part(source: Source, *, scan: bool = True) -> ResultPart:
     return part
 
 
-def add_embedding(part: ResultPart, axes: Source | None) -> None:
-    """Insert the embedding into the part about a clustering: its objects along two axes, coloured by cluster.
-
-    `axes`: a result of `dasrel embed` of the same matrix, if there is one on the page. Cost: no scan.
-    """
-    source = part.source
-    best = _best(source.values)
-    folder, n = source.setting(best["folder"]), source.values["n_objects"]
-    block: Block = Note(
-        f"There is no embedding on this page. `dasrel embed STORE AXES {FLAG}result {shlex.quote(path_text(folder))}`"
-        " makes one; give its folder to `dasrel report` together with this result."
-    )
-    if axes is not None:
-        block = pictures.picture_or_note(lambda: _embedding(axes, folder, n))
-    at = next(k for k, section in enumerate(part.sections) if section.title == "Border objects")
-    part.sections.insert(at, Section("Embedding", [block]))
-
-
-def _embedding(axes: Source, folder: Any, n: int) -> Any:
-    names = [f"axis{k + 1}" for k in range(min(3, axes.values["n_axes"]))]
-    path = axes.file("coordinates.csv")
-    found = read_objects(path, names, n, lambda of: np.full(len(of["axis1"]), np.nan), 0)
-    coordinates = np.column_stack([found.columns[name] for name in names])
-    return pictures.embedding_picture(axes.values, coordinates, _labels(folder, n))
-
-
-def _best(result: dict[str, Any]) -> dict[str, Any]:
+def best_setting(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the recommended setting of a clustering, or the first."""
     advice = result.get("recommended") or {}
     settings: list[dict[str, Any]] = result["settings"]
     return next((one for one in settings if one["folder"] == advice.get("folder")), settings[0])
@@ -170,7 +145,7 @@ def _matrix(
         U = read_memberships(folder / "memberships.npy", n)
         if U is None:
             return Note(f"Not drawn: there is no {path_text(folder / 'memberships.npy')}.")
-        labels = _labels(folder, n)
+        labels = read_labels(folder, n)
         sizes = np.bincount(labels, minlength=best["n_clusters"]).tolist()
         named = [(str(k), size) for k, size in enumerate(sizes)]
         return pictures.matrix_picture(matrix, cluster_order(np.asarray(U), labels), named, "dissimilarities")
@@ -178,7 +153,8 @@ def _matrix(
     return pictures.picture_or_note(draw)
 
 
-def _labels(folder: Any, n: int) -> Array:
+def read_labels(folder: Any, n: int) -> Array:
+    """Read the cluster of each object."""
     found = read_objects(folder / "labels.csv", ("label",), n, lambda of: np.full(len(of["label"]), np.nan), 0)
     return found.columns["label"].astype(np.intp)
 

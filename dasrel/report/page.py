@@ -11,6 +11,7 @@ import base64
 import hashlib
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dasrel import __version__
 from dasrel.errors import DasrelError, InputError
 from dasrel.report import other_parts
-from dasrel.report.cluster_part import add_embedding, cluster_part
-from dasrel.report.page_parts import Facts, Note, Picture, ResultPart, Section, Table
-from dasrel.report.page_pictures import smaller_png
-from dasrel.report.result_reading import Source, damaged, kind_of, read_json
+from dasrel.report.cluster_part import best_setting, cluster_part, read_labels
+from dasrel.report.page_parts import Block, Facts, Note, Picture, ResultPart, Section, Table
+from dasrel.report.page_pictures import picture_or_note, smaller_png
+from dasrel.report.repeat import FLAG
+from dasrel.report.result_reading import Source, damaged, kind_of, read_json, read_objects
 from dasrel.report.workflow_part import STATE, workflow_part, workflow_sources
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import Matrix, is_store
@@ -361,7 +365,7 @@ def _joined(parts: list[ResultPart]) -> list[ResultPart]:
     seen: dict[tuple[tuple[str, str], ...], str] = {}
     for part in parts:
         if part.kind == "Clustering":
-            add_embedding(part, axes.get(part.matrix) if part.matrix else None)
+            _add_embedding(part, axes.get(part.matrix) if part.matrix else None)
         for section in part.sections:
             known = [tuple(block.rows) for block in section.blocks if isinstance(block, Facts)]
             if section.title == "The matrix" and known and known[0] in seen:
@@ -369,6 +373,50 @@ def _joined(parts: list[ResultPart]) -> list[ResultPart]:
             elif section.title in ("The matrix", "Audit") and known:
                 seen[known[0]] = f"{part.kind}: {part.headline}"
     return parts
+
+
+def _add_embedding(part: ResultPart, axes: Source | None) -> None:
+    """Insert the embedding into the part about a clustering: its objects along two axes, coloured by cluster.
+
+    `axes`: a result of `dasrel embed` of the same matrix, if there is one on the page. Cost: no scan.
+    """
+    source = part.source
+    best = best_setting(source.values)
+    folder, n = source.setting(best["folder"]), source.values["n_objects"]
+    block: Block = Note(
+        f"There is no embedding on this page. `dasrel embed STORE AXES {FLAG}result {shlex.quote(path_text(folder))}`"
+        " makes one; give its folder to `dasrel report` together with this result."
+    )
+    if axes is not None:
+        block = picture_or_note(lambda: _embedding(axes, folder, n))
+    at = next(k for k, section in enumerate(part.sections) if section.title == "Border objects")
+    part.sections.insert(at, Section("Embedding", [block]))
+
+
+def _embedding(axes: Source, folder: Any, n: int) -> Picture:
+    """Draw objects along the axes of an embedding, coloured by their clusters. Cost: no scan."""
+    from dasrel.geometry.embedding import Embedding
+    from dasrel.report.embedding_figure import embedding_picture
+
+    result, drawn = axes.values, min(3, axes.values["n_axes"])
+    names = [f"axis{k + 1}" for k in range(drawn)]
+    read = read_objects(axes.file("coordinates.csv"), names, n, lambda of: np.full(len(of["axis1"]), np.nan), 0)
+    coordinates = np.column_stack([read.columns[name] for name in names])
+    kept = ("positive_sum", "negative_sum", "negative_share", "negative_share_least", "n_negative", "lowest", "spread")
+    numbers: dict[str, Any] = {name: result[name] for name in kept}
+    for name in ("eigenvalues", "residuals", "shares"):
+        numbers[name] = np.array(result[name][:drawn])
+    found = Embedding(coordinates=coordinates, row_means=np.zeros(0), **numbers)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = embedding_picture(found, Path(temporary) / "embedding.png", labels=read_labels(folder, n))
+        data = smaller_png(path.read_bytes(), scale=0.8)
+    return Picture(
+        f"{count_text(n, 'object')} along the first principal coordinates, coloured by cluster.",
+        "Objects that are near in the matrix are near here, as far as two axes can show it. Clusters that overlap here"
+        " may be apart on other axes; clusters that are apart here are apart.",
+        data,
+        "png",
+    )
 
 
 def _several(matrices: Sequence[str]) -> str:

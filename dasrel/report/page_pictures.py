@@ -140,34 +140,6 @@ def membership_picture(memberships: Array, title: str, names: Sequence[str] | No
         return Picture(*membership_words(memberships.shape[1]), smaller_png(path.read_bytes()), "png")
 
 
-def embedding_picture(result: dict[str, Any], coordinates: Array, labels: Array) -> Picture:
-    """Draw objects along the axes of an embedding, coloured by their clusters. Cost: no scan."""
-    from dasrel.geometry.embedding import Embedding
-    from dasrel.report.embedding_figure import embedding_picture as draw
-
-    numbers = (
-        "positive_sum",
-        "negative_sum",
-        "negative_share",
-        "negative_share_least",
-        "n_negative",
-        "lowest",
-        "spread",
-    )
-    arrays = (np.array(result[name][: coordinates.shape[1]]) for name in ("eigenvalues", "residuals", "shares"))
-    found = Embedding(coordinates, *arrays, **{name: result[name] for name in numbers}, row_means=np.zeros(0))
-    with tempfile.TemporaryDirectory() as folder:
-        path = draw(found, Path(folder) / "embedding.png", labels=labels)
-        data = smaller_png(path.read_bytes(), scale=0.8)
-    return Picture(
-        f"{count_text(len(labels), 'object')} along the first principal coordinates, coloured by cluster.",
-        "Objects that are near in the matrix are near here, as far as two axes can show it. Clusters that overlap here"
-        " may be apart on other axes; clusters that are apart here are apart.",
-        data,
-        "png",
-    )
-
-
 def membership_words(clusters: int) -> tuple[str, str]:
     """Return the alternative text and the caption of a picture of memberships."""
     return (
