@@ -135,6 +135,7 @@ def mutation(study: Study) -> Values:
     axis.set(title="figure 5: mean and deviation of D / max D", ylabel="normalised dissimilarity")
     study.save(figure, "figure-5.png")
     _table_2(study, names[1:], truth, fits)
+    _table_3(study, "mutation", truth, high)
     return values
 
 
@@ -197,6 +198,7 @@ def induced(study: Study, store: Path, truth: Any, alphas: dict[str, float], nam
         index = "flat" if short == "beta" and black else f"index {paper_index(truth, fits[short].best.labels):.2f}"
         axis.set_title(f"{letter}) {label}, {index}")
     study.save(figure, picture)
+    _table_3(study, name, truth, fits)
     dasrel.partition_picture(
         fits["SU"].best.memberships, study.out / f"{name}-su.png", truth=truth, title=f"{name}, SU"
     )
@@ -278,6 +280,16 @@ def _table_2(study: Study, names: list[str], truth: Any, fits: Any) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["species", *columns])
         writer.writerows([names[k], *(int(one[k]) + 1 for one in columns.values())] for k in range(20))
+
+
+def _table_3(study: Study, name: str, truth: Any, fits: dict[str, Fitted]) -> None:
+    """Write table 3 for one data set: the paper's index and the adjusted Rand index of all methods, m = 2."""
+    with open(study.out / f"table-3-{name}.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "starts without negative distances", "index of the paper", "adjusted Rand index"])
+        for short, one in fits.items():
+            both = (index(truth, one.best.labels) for index in (paper_index, adjusted_rand))
+            writer.writerow([short, len(one.labels), *(f"{value:.4f}" for value in both)])
 
 
 def read_gdp194(path: Path) -> np.ndarray:
