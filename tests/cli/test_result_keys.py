@@ -271,7 +271,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, table: Keys) -> Keys:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("keys"))
         patch.setattr(demo, "STARTS", 1)
-        patch.setattr(demo, "WEIGHTS", (demo.DRAWN,))
+        patch.setattr(demo, "CLUSTERS", (demo.DRAWN,))
         patch.setattr(run, "LOG_INTERVAL", 0)
         prepare()
         for output, line in COMMANDS:
