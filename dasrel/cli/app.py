@@ -38,12 +38,13 @@ def demo_command(
     out: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[OUT]", help="A folder for all outputs. If not given, only the figure is kept, in this folder."
+            metavar="[OUT]",
+            help="A folder for all outputs. If not given, only the page and the picture are kept, in this folder.",
         ),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Import and cluster scikit-learn's digits, and draw a figure."""
+    """Cluster scikit-learn's digits, find outliers and a dendrogram, and write a page and a picture."""
     from dasrel.workflow.demo import demo_lines, run_demo
 
     result = run_demo(out, force=force)

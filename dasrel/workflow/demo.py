@@ -117,20 +117,14 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
 
 def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: bool) -> dict[str, Any]:
     """Cluster in one bundle for all numbers of clusters, draw the memberships in ten, and return a summary."""
-    from dasrel.report.clustering_figures import clustering_pictures
     from dasrel.report.figures import partition_picture
 
     kept: list[Clustering] = []
-
-    def draw(found: Clustering, folder: Path, choose: str) -> None:
-        kept.append(found)
-        clustering_pictures(found, folder, choose)
-
     runs = RunOptions(
         n_clusters=list(CLUSTERS), entropy_weight=[WEIGHT], n_init=STARTS, init=["random"], on_negative="heal", tol=1e-2
     )
     options = {**runs.as_dict(), "choose": CHOOSE}
-    result = prepare_job(str(store), options, out, force=force).run(draw=draw)
+    result = prepare_job(str(store), options, out, force=force).run(draw=lambda found, *_: kept.append(found))
     found = kept[0]
     drawn = found.partitions[CLUSTERS.index(DRAWN)]
     ordered = drawn.memberships[:, _clusters_by_digit(truth, drawn.labels)]
