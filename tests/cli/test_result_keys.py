@@ -77,7 +77,7 @@ COMMANDS = [
     ("dry-run", "euclideanize d.zarr --method log --out new.npz --dry-run"),
     ("dry-run", "tree d.zarr new --dry-run"),
     ("dry-run", "tree d.zarr new --linkage average --dry-run"),
-    ("dry-run", "tree d.zarr new --linkage average --memory 31kB --dry-run"),
+    ("dry-run", "tree d.zarr new --linkage average --memory 38kB --dry-run"),
     ("dry-run", "image d.zarr new.png --dry-run"),
     ("dry-run", "export d.zarr dry.npy --format npy --dry-run"),
     ("spectrum", "spectrum d.zarr"),
