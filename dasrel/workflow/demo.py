@@ -12,18 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.clustering.job import prepare_job
-from dasrel.clustering.outlier_job import prepare_outliers
 from dasrel.clustering.result import Clustering
-from dasrel.clustering.tree_job import prepare_tree
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
-from dasrel.io.pairwise import pairwise
 from dasrel.options import OutlierOptions, RunOptions, TreeOptions, Writing
 from dasrel.store.audit import audit_store
-from dasrel.store.matrix import Matrix
-from dasrel.store.tile_files import StoreLike
 from dasrel.util.text import count_text, shown, some
+from dasrel.workflow.digits import build_digits
 
 PICTURE = "dasrel-demo.png"
 PAGE = "dasrel-demo.html"
@@ -40,23 +35,6 @@ REJECT = 0.02
 LINKAGE = "average"
 CUT = 30
 """Clusters of the dendrogram: average linkage leaves some digits alone, so that ten are too few."""
-
-
-def build_digits(store: StoreLike, *, writing: Writing | None = None) -> Matrix:
-    """Store Simpson's dissimilarity of the 1,797 digits: each image is the set of its pixels with ink.
-
-    Ink is what is strictly above half of the grey scale. Two images have dissimilarity 0 when the ink of one contains
-    that of the other, so different images have 0 and the triangle inequality fails: it is no metric. Its values are
-    used as squared distances.
-
-    Cost: no scan; writes 9 MB.
-    """
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    ink = digits.data / 16 > 0.5
-    names = [f"digit{label}-{k:04}" for k, label in enumerate(digits.target)]
-    return pairwise(ink, store, metric="simpson", kind="squared-distance", ids=names, writing=writing)
 
 
 def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) -> dict[str, Any]:
@@ -117,6 +95,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
 
 def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: bool) -> dict[str, Any]:
     """Cluster in one bundle for all numbers of clusters, draw the memberships in ten, and return a summary."""
+    from dasrel.clustering.job import prepare_job
     from dasrel.report.figures import partition_picture
 
     kept: list[Clustering] = []
@@ -156,6 +135,7 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
 
 def _outliers(store: Path, out: Path, force: bool) -> dict[str, Any]:
     """Find the least typical digits and return their names, the least typical first."""
+    from dasrel.clustering.outlier_job import prepare_outliers
     from dasrel.report.matrix_image import matrix_image
     from dasrel.report.outlier_figures import outlier_pictures
 
@@ -167,6 +147,7 @@ def _outliers(store: Path, out: Path, force: bool) -> dict[str, Any]:
 
 def _dendrogram(store: Path, out: Path, truth: NDArray[Any], force: bool) -> dict[str, Any]:
     """Cluster hierarchically, and compare a cut with the digits."""
+    from dasrel.clustering.tree_job import prepare_tree
     from dasrel.report.dendrogram_picture import draw_into
 
     options = TreeOptions(linkage=LINKAGE, n_clusters=[CUT])

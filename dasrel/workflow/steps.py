@@ -105,7 +105,7 @@ def _pairwise(job: Job) -> Summary:
 
 
 def _demo(job: Job) -> Summary:
-    from dasrel.workflow.demo import build_digits
+    from dasrel.workflow.digits import build_digits
 
     if (found := _complete(job)) is not None:
         return found

@@ -23,7 +23,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.options import Policy, Reading, Writing
 from dasrel.store.matrix import open_matrix
 from dasrel.vocabulary import KINDS
-from dasrel.workflow.demo import build_digits
+from dasrel.workflow.digits import build_digits
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command
 
