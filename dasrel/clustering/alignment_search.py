@@ -20,8 +20,8 @@ from dasrel.clustering.typicality import as_number
 from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.util import Float, progress
-from dasrel.util.text import count_text, shown
+from dasrel.util import Float, html, progress
+from dasrel.util.text import count_text, shown, time_text
 
 WIDTHS = 12
 """Widths of the first scan of a grid, ..."""
@@ -71,6 +71,18 @@ class Alignment:
         n = self.relation.n_objects
         width = "" if self.width is None else f", width {self.width:.4g}"
         return f"<Alignment: {count_text(n, 'object')}, {self.n_clusters} clusters{width}: {self.alignment:.4f}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for k, one in enumerate(self.partitions):
+            at = int(self.values[k].argmax())
+            width = "none" if self.widths[at] is None else f"{self.widths[at]:.4g}"
+            sound = "yes" if one.result.is_sound else "no"
+            best = "best" if k == self.best()[0] else ""
+            rows.append((one.result.run.n_clusters, width, f"{self.values[k, at]:.4f}", sound, best))
+        facts = [("objects", f"{self.relation.n_objects:,}"), ("widths", f"{len(self.widths):,}"),
+                 ("scans", f"{self.scans:,} in {time_text(self.seconds)}")]  # fmt: skip
+        return html.card("Alignment", facts, html.table(("clusters", "width", "alignment", "distinct", ""), rows))
 
     @property
     def sound(self) -> NDArray[np.bool_]:

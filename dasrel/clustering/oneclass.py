@@ -26,8 +26,8 @@ from dasrel.engine.neighbours import nearest_neighbours
 from dasrel.engine.relation import LeftProducts, Relation, product_shape, relation
 from dasrel.engine.scan import needed_memory
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.util import Float, limits, progress
-from dasrel.util.text import count_text, some
+from dasrel.util import Float, html, limits, progress
+from dasrel.util.text import count_text, some, time_text
 from dasrel.vocabulary import is_similarity
 
 LADDER = (0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
@@ -77,6 +77,17 @@ class OneClass:
     def __repr__(self) -> str:
         n = self.relation.n_objects
         return f"<OneClass: {count_text(n, 'object')}, {count_text(len(self.typicalities), 'run')}, {self.scans} scans>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("none" if one["width"] is None else f"{one['width']:.4g}", f"{one['spread_scale']:g}",
+             f"{one['typicality_min']:.4g} to {one['typicality_max']:.4g}", "yes" if one["converged"] else "no")
+            for one in (found.row() for found in self.typicalities[:20])
+        ]  # fmt: skip
+        left = len(self.typicalities) - len(rows)
+        facts = [("objects", f"{self.relation.n_objects:,}"), ("scans", f"{self.scans:,} in {time_text(self.seconds)}"),
+                 *([("not listed", count_text(left, "run"))] if left else [])]  # fmt: skip
+        return html.card("Typicality", facts, html.table(("width", "gamma", "typicality", "converged"), rows))
 
     @property
     def best(self) -> Typicality:

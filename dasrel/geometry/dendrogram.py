@@ -22,7 +22,7 @@ from dasrel.engine.pair_values import DISTANCE, SIMILARITY, SQUARED, PairValues,
 from dasrel.engine.scan import Consumer, Plan, scan
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry.tree import Paths
-from dasrel.util import Array, Float, Index
+from dasrel.util import Array, Float, Index, html
 from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.text import count_text, shown
 
@@ -57,6 +57,14 @@ class Dendrogram:
     def __repr__(self) -> str:
         top = f", {self.units} up to {self.heights[-1]:g}" if len(self.heights) else ""
         return f"<Dendrogram: {count_text(self.n_objects, 'object')}, {self.method} linkage{top}>"
+
+    def _repr_html_(self) -> str:
+        facts = [("objects", f"{self.n_objects:,}"), ("linkage", self.method)]
+        if len(self.heights):
+            facts.append(("heights", f"{self.heights[0]:g} to {self.heights[-1]:g}, {self.units}"))
+        if self.n_objects > 2:
+            facts.append(("largest gap", f"between heights at {count_text(self.largest_gap(), 'cluster')}"))
+        return html.card("Hierarchical clustering", [*facts, ("scans", f"{self.scans:,}")])
 
     @property
     def n_objects(self) -> int:

@@ -324,6 +324,13 @@ class Euclideanized:
     def __repr__(self) -> str:
         return f"<Euclideanized by {self.method}: gamma {self.gamma:.6g}, {count_text(self.scans, 'scan')}>"
 
+    def _repr_html_(self) -> str:
+        added = "nothing: it was Euclidean" if self.was_euclidean else f"{self.ratio:.3g} of the sum of the matrix"
+        facts = [("method", self.method), ("gamma", f"{self.gamma:.6g}"), ("added", added),
+                 ("stress", f"{self.stress:.3g}"), ("converged", "yes" if self.converged else "no"),
+                 ("scans", f"{self.scans:,}")]  # fmt: skip
+        return html.card("Euclideanisation", facts)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Euclideanized:
         return self  # immutable, and scikit-learn copies the parameters of estimators
 

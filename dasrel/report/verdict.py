@@ -48,7 +48,8 @@ def cluster_verdict(
     if silhouettes is not None and (below := int((silhouettes < 0).sum())):
         level = "caution" if below > 0.05 * n else "info"
         objects = count_text(below, "object is", "objects are")
-        found.append(Statement(level, f"{objects} nearer to another cluster than to its own (silhouette below 0)."))
+        own = "its" if below == 1 else "their"
+        found.append(Statement(level, f"{objects} nearer to another cluster than to {own} own (silhouette below 0)."))
     found += _restarts(best, runs) + _borders(result, best) + _faults(best) + _geometry(result, best)
     if not result.get("converged", True):
         left = [one["folder"] for one in result["settings"] if not one.get("converged", True)]

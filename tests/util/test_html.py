@@ -163,6 +163,27 @@ def test_a_spectrum(frame: Any) -> None:
     assert f"{bent.spread:.6g} added to all pairs" in checked(bent._repr_html_())
 
 
+def test_other_results_have_cards(frame: Any) -> None:
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    D = frame.to_numpy()
+    top = linkage(squareform(D, checks=False), "complete")[-1, 2]
+    text = checked(dasrel.linkage(frame, method="complete", kind="distance")._repr_html_())
+    assert "objects|42|linkage|complete|" in text
+    assert f" to {top:g}, " in text
+    typical = dasrel.one_class(frame, [dasrel.OneClassRun(1.0), dasrel.OneClassRun(2.0)], kind="distance")
+    assert "1|1|" in (text := checked(typical._repr_html_()))
+    assert "2|1|" in text
+    aligned = dasrel.align(frame, n_clusters=[2, 3], width=[1.0, 3.0], kind="distance")
+    text = checked(aligned._repr_html_())
+    assert f"{aligned.alignment:.4f}" in text
+    assert text.count("best|") == 1
+    changed = dasrel.euclideanize(frame**3, method="spread", kind="distance")
+    assert f"gamma|{changed.gamma:.6g}|" in checked(changed._repr_html_())
+    assert "it was Euclidean" in checked(dasrel.euclideanize(frame, method="spread", kind="distance")._repr_html_())
+
+
 def test_everything_is_short_when_printed(tmp_path: Path, frame: Any) -> None:
     matrix = dasrel.import_matrix(frame, kind="distance")
     runs = dasrel.grid("fcm2", range(2, 6), n_init=100)
