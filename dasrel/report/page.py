@@ -100,7 +100,8 @@ def prepare_report(
     found: list[Found] = []
     for one in results:
         if isinstance(one, (str, os.PathLike)):
-            check_not_input(out, one) if not os.path.isdir(one) else None
+            if not os.path.isdir(one):  # a page may lie in the folder of its result
+                check_not_input(out, one)
             found += find_results(one)
         else:
             assert stack is not None
@@ -287,10 +288,9 @@ def _fit(parts: Sequence[ResultPart], left: int) -> None:
     drawn.sort(key=lambda one: _picture_bytes(one[2]))
     for count, (blocks, k, one) in enumerate(drawn):
         share = left // (len(drawn) - count)
-        for scale in (0.75, 0.55, 0.4):
-            if _picture_bytes(one) <= share or one.form != "png":
-                break
-            one.data = smaller_png(one.data, scale=scale if scale == 0.75 else 0.74)
+        for _ in range(3):
+            if _picture_bytes(one) > share and one.form == "png":
+                one.data = smaller_png(one.data, scale=0.75)
         if _picture_bytes(one) > share:
             named = f": it is the file {one.file}" if one.file else ""
             blocks[k] = Note(f"A picture is left out, because the page would be larger than 1 MB{named}. {one.alt}")

@@ -72,9 +72,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One browser for all tests of this file."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield started
         started.close()
