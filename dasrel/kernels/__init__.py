@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 3
+VERSION = 4
 """Of the library's functions and the bits they give; `library.c` has the same. A library of another version is not
 used."""
 LONG, POINTER = ctypes.c_long, ctypes.c_void_p
@@ -55,7 +55,7 @@ def vector_library() -> Any | None:
 
 
 def signature() -> str:
-    """Return the name of the kernels in use: instruction set and version, such as "avx2-3", or "numpy".
+    """Return the name of the kernels in use: instruction set and version, such as "avx2-4", or "numpy".
 
     Where it is the same, a sum of products has the same bits.
     """
