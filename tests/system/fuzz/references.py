@@ -7,6 +7,7 @@ import contextlib
 import csv
 import gzip
 import math
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -168,6 +169,11 @@ def tables(data: bytes, marks: Sequence[str | None]) -> list[Candidate]:
     return found
 
 
+def ascii_words(text: str) -> list[str]:
+    """Words between spaces; other separators, such as U+2028, are part of a name."""
+    return re.findall(r"[^ \t\r\f\v]+", text)
+
+
 def phylip(data: bytes, kind: str) -> list[Candidate]:
     lines = [line for line in text_lines(data) if line.strip()]
     n, body = int(lines[0]), lines[1:]
@@ -184,9 +190,9 @@ def phylip(data: bytes, kind: str) -> list[Candidate]:
     for widths in ([n] * n, list(range(n)), list(range(1, n + 1))):
         values, names = np.full((n, n), np.nan), []
         for k, (row, width) in enumerate(zip(rows, widths, strict=True)):
-            cut = row.rstrip().split("\t") if tabs else row.split()
+            cut = row.rstrip().split("\t") if tabs else ascii_words(row)
             if len(cut) != width + 1 and not tabs:
-                cut = [row[:10], *row[10:].split()]
+                cut = [row[:10], *ascii_words(row[10:])]
             if len(cut) != width + 1 or not all(map(is_number, cut[1:])):
                 break
             values[k, :width] = [number(field) for field in cut[1:]]
