@@ -314,8 +314,10 @@ class Rounds:
             chain.pop()
         if not chain:
             chain.append(int(np.argmax(self.alive)))
-        while (after := int(self.nearest[chain[-1]])) >= 0 and after not in chain[-4:]:
+        added: set[int] = set()  # neighbours may go round in a circle, see `_searched`
+        while (after := int(self.nearest[chain[-1]])) >= 0 and after not in chain[-4:] and after not in added:
             chain.append(after)
+            added.add(after)
         return chain[-1]
 
     def _work(

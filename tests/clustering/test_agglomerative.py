@@ -210,6 +210,17 @@ def test_a_union_that_stays_the_nearest_needs_no_search(monkeypatch: pytest.Monk
         assert thirds == (set() if bound is None else set(range(2, 48, 3)))
 
 
+def test_neighbours_that_go_round_in_a_circle_are_searched_again() -> None:
+    """As after sums whose rounding made a union nearer than its parts: no pair is reciprocal, no chain has an end."""
+    D = distances(uniform_points(7, 2, 5))
+    rows = D.copy()
+    np.fill_diagonal(rows, np.inf)
+    rounds = Rounds("average", RowArray(rows), (np.arange(7) + 1) % 7, np.full(7, 0.1), np.full(7, 0.1))
+    with row_threads() as pool:
+        rounds.run(1, pool)
+    np.testing.assert_allclose(np.sort(rounds.made.heights), scipy_merges(D, "average")[:, 2])
+
+
 @pytest.mark.parametrize("method", ["complete", "average", "weighted", "ward"])
 def test_rows_read_are_bounded_on_chains_and_hubs(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """Where few pairs are reciprocal there are many rounds, but each of them reads few rows."""
