@@ -53,9 +53,12 @@ COPY = 4 << 20
 
 
 def is_matlab(head: bytes) -> bool:
-    """Return whether the first 128 bytes of a file are those of a version 5 or 7.3 file."""
+    """Return whether the first 128 bytes of a file are those of a version 5 or 7.3 file.
+
+    A zero among the first four is how MATLAB tells version 4.
+    """
     return head.startswith((b"MATLAB 5.0 MAT-file", b"MATLAB 7.3 MAT-file")) or (
-        len(head) >= HEAD and head[124:128] in (b"\x00\x01IM", b"\x01\x00MI")
+        len(head) >= HEAD and head[124:128] in (b"\x00\x01IM", b"\x01\x00MI") and 0 not in head[:4]
     )
 
 

@@ -138,6 +138,16 @@ def test_old_and_damaged_files(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.mat"]
 
 
+def test_a_header_that_matlab_takes_for_version_4(tmp_path):
+    """A zero among the first four bytes: SciPy and MATLAB would read other numbers, if any."""
+    scipy.io.savemat(tmp_path / "a.mat", {"D": D})
+    damaged = bytearray((tmp_path / "a.mat").read_bytes())
+    damaged[3] = 0
+    (tmp_path / "a.mat").write_bytes(damaged)
+    with pytest.raises(InputError, match=r"is no MATLAB file of version 5 or 7\.3; save it in MATLAB with -v7"):
+        imported(tmp_path)
+
+
 def test_a_small_file_that_claims_much(tmp_path):
     scipy.io.savemat(tmp_path / "a.mat", {"D": np.zeros((3, 3))})
     data = bytearray((tmp_path / "a.mat").read_bytes())
