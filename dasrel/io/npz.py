@@ -93,6 +93,9 @@ def _open_sparse(path: Path, kind: str) -> SequentialSource:
     names = ("row", "col", "data") if form == "coo" else ("indptr", "indices", "data")
 
     def spool(folder: Path) -> Source:
+        with zipfile.ZipFile(path) as archive:
+            if any(len(archive_header(archive, path, name)[0]) != 1 for name in names):
+                raise _damaged_sparse(path, "its arrays are no vectors")
         first, second, values = (_values(path, name, folder).values() for name in names)
         check_numbers(values.dtype, path_text(path))
         _check_sparse(path, form, n, first, second, values)
@@ -123,7 +126,11 @@ def _check_sparse(path: Path, form: str, n: int, first: Array, second: Array, va
     ):
         wrong = "indptr does not divide its entries into rows"
     if wrong:
-        raise InputError(f"{path_text(path)} is a damaged sparse matrix: {wrong}; save it again")
+        raise _damaged_sparse(path, wrong)
+
+
+def _damaged_sparse(path: Path, wrong: str) -> InputError:
+    return InputError(f"{path_text(path)} is a damaged sparse matrix: {wrong}; save it again")
 
 
 def _values(path: Path, name: str, folder: Path) -> FlatFile:

@@ -183,6 +183,7 @@ FILES = {
     "below.npz": (sparse(indices=np.full(72, -1)), "names a column beyond its 9 objects"),
     "half.npz": (sparse(indices=np.full(72, 0.5)), "its indices are not whole numbers"),
     "rows.npz": (sparse(indptr=[0, 5, 3]), "indptr does not divide its entries into rows"),
+    "block.npz": (sparse(data=np.ones((72, 1, 1))), "its arrays are no vectors"),
     "falling.npz": (sparse(indptr=[0, 9, 8, 27, 36, 45, 54, 63, 70, 72]), "indptr does not divide its entries"),
     "sizes.npz": (sparse(indices=np.arange(3)), "its arrays have different sizes"),
     "scalar.npz": (sparse(shape=3), "its format or shape is damaged"),
