@@ -20,12 +20,14 @@ INLINE REAL NAME(join)(int method, REAL x, REAL y, double a, double b, double c,
     const double p = (a + c) * x, q = (b + c) * y, h = c * height;
     const double value = method == WEIGHTED ? 0.5 * ((double)x + (double)y) : (p + q - h) / (a + b + c);
     const REAL rounded = (REAL)value, least = x < y ? x : y;
-    return x != y && rounded <= least ? NAME(above)(least) : rounded;
+    return rounded <= least && x != y ? NAME(above)(least) : rounded;
 }
 
-/* Apply merges to a row of a cluster of this size. */
-INLINE void NAME(apply)(int method, REAL *x, double size, const merges_t *m, long first, long last)
+/* Apply merges to a row of a cluster of this size. They are all over the row: many of them load it first, in order. */
+INLINE void NAME(apply)(int method, REAL *x, long wide, double size, const merges_t *m, long first, long last)
 {
+    if (last - first > wide / 64)
+        for (long j = 0; j < wide; j += (long)(64 / sizeof(REAL))) __builtin_prefetch(x + j, 1);
     for (long k = first; k < last; k++) {
         const long a = m->a[k], b = m->b[k];
         x[a] = NAME(join)(method, x[a], x[b], m->size_a[k], m->size_b[k], size, m->height[k]);
@@ -100,11 +102,11 @@ INLINE void NAME(update)(int method, long count, long wide, REAL **rows, REAL **
         const long k = merge[t], slot = slots[t];
         double size = m->after[slot];
         if (k < 0) {
-            NAME(apply)(method, x, size, m, from[t], m->count);
+            NAME(apply)(method, x, wide, size, m, from[t], m->count);
         } else {
             const double a = m->size_a[k], b = m->size_b[k], height = m->height[k];
-            NAME(apply)(method, x, a, m, from[t], k);
-            NAME(apply)(method, y, b, m, other_from[t], k);
+            NAME(apply)(method, x, wide, a, m, from[t], k);
+            NAME(apply)(method, y, wide, b, m, other_from[t], k);
             /* Merges of this round that come first have changed the sizes of their clusters. */
             for (long p = m->round; p < k; p++) {
                 const long c = m->a[p];
@@ -115,7 +117,7 @@ INLINE void NAME(update)(int method, long count, long wide, REAL **rows, REAL **
             for (long p = m->round; p < k; p++) x[m->a[p]] = kept[p - m->round];
             x[m->a[k]] = x[m->b[k]] = (REAL)INFINITY;
             size = a + b;
-            NAME(apply)(method, x, size, m, k + 1, m->count);
+            NAME(apply)(method, x, wide, size, m, k + 1, m->count);
         }
         nearest[t] = NAME(nearest)(method, x, wide, size, m->after, value + t, other + t);
     }
