@@ -34,8 +34,9 @@ from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, StoreErro
 from dasrel.geometry.dendrogram import Dendrogram, in_merge_order
 from dasrel.geometry.tree import TreeJob
 from dasrel.kernels import Transpose
+from dasrel.kernels.row_linkage import KEPT, NearLists
 from dasrel.store.layout import TileSource
-from dasrel.util import Array, Float, Index, PathLike, limits, parallel, progress
+from dasrel.util import Array, Float, PathLike, limits, parallel, progress
 from dasrel.util.files import digest, disk_errors
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown, size_text
@@ -46,7 +47,9 @@ COMMAND = "tree"
 KEPT_IN_MEMORY = 2**30
 """Bytes of rows in memory at most where a checkpoint is written: what is done with them, a few seconds, is repeated
 after an interruption."""
-OBJECT_BYTES = 400
+LIST_BYTES = 12 * KEPT
+"""Memory of an object's list of its nearest neighbours."""
+OBJECT_BYTES = 300 + 3 * LIST_BYTES
 """Memory per object beside the rows: neighbours, merges and their copies."""
 
 
@@ -239,12 +242,12 @@ def _agglomerate(job: LinkageJob, keeper: CheckpointWriter, checkpoint: Checkpoi
     with row_threads() as pool, contextlib.ExitStack() as opened:
         if fitting >= n and alone:
             rows = np.empty((n, n), dtype=job.dtype)
-            rounds = Rounds(job.method, RowArray(rows), *_filled(job, rows))
+            rounds = Rounds(job.method, RowArray(rows), _filled(job, rows))
         else:
             file = opened.enter_context(_row_file(job, checkpoint, keeper, hidden=alone and not kept))
             state = keeper.state("rounds")
             if state is None:
-                rounds = Rounds(job.method, file, *_filled(job, file.descriptor if alone else file.path))
+                rounds = Rounds(job.method, file, _filled(job, file.descriptor if alone else file.path))
                 rounds.rows_written = n
             else:
                 rounds = Rounds.restored(job.method, file, state)
@@ -374,14 +377,11 @@ def _reserve(job: LinkageJob, folder: Path, descriptor: int, *, kept: bool) -> N
 
 # ------------------------------------------------------------------------------------------------------------- the scan
 
-_Nearest = tuple[Index, Float, Float]
-"""The nearest neighbour of each object, the first on a tie, its value, and the smallest value of all others."""
 
-
-def _filled(job: LinkageJob, target: Array | int | Path) -> _Nearest:
+def _filled(job: LinkageJob, target: Array | int | Path) -> NearLists:
     """Copy the values of all pairs to rows by one scan, which finds nearest neighbours."""
     consumer = row_consumer(job.values, job.dtype, target)
-    found: _Nearest = scan(job.values.matrix, [consumer], memory=job.memory)[0]
+    found: NearLists = scan(job.values.matrix, [consumer], memory=job.memory)[0]
     return found
 
 
@@ -394,17 +394,17 @@ def row_consumer(values: PairValues, dtype: np.dtype[Any], target: Any) -> Consu
     layout, plan = source.layout, Plan(source.layout)
     n, strip = layout.n_objects, plan.group_side * layout.tile
 
-    def finish(parts: dict[int, _Nearest]) -> _Nearest:
-        nearest, least, others = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
+    def finish(parts: dict[int, NearLists]) -> NearLists:
+        lists = NearLists.empty(n)
         for k, part in parts.items():
-            nearest[plan.span(k)], least[plan.span(k)], others[plan.span(k)] = part
-        return nearest, least, others
+            lists.set(plan.span(k), part)
+        return lists
 
     tile = layout.tile**2 * (8 if values.relation is not None else dtype.itemsize)
     return Consumer(
-        _RowKernel(values, dtype, n, target), finish, in_strips=True, part_bytes=2 * strip * 24,
-        task_memory=3 * tile + 6 * strip * 24,
-        fixed_memory=4 * n * 24 + (target.nbytes if isinstance(target, np.ndarray) else 0),
+        _RowKernel(values, dtype, n, target), finish, in_strips=True, part_bytes=2 * strip * LIST_BYTES,
+        task_memory=3 * tile + 6 * strip * LIST_BYTES,
+        fixed_memory=3 * n * LIST_BYTES + (target.nbytes if isinstance(target, np.ndarray) else 0),
     )  # fmt: skip
 
 
@@ -416,9 +416,8 @@ class _RowKernel:
     target: Any
 
     def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        def empty(strip: int) -> _Nearest:
-            size = plan.span(strip).stop - plan.span(strip).start
-            return np.full(size, self.n_objects, dtype=np.int64), np.full(size, np.inf), np.full(size, np.inf)
+        def empty(strip: int) -> NearLists:
+            return NearLists.empty(plan.span(strip).stop - plan.span(strip).start)
 
         return plan, group, {strip: empty(strip) for strip in group}
 
@@ -430,21 +429,19 @@ class _RowKernel:
         if i == j:
             np.fill_diagonal(block, np.inf)
         self._put(block, rows, columns)
-        _keep_nearest(found[a], plan.inside(i), block, columns.start)
+        found[a][plan.inside(i)].add(block, columns.start)
         if i != j:
             turned = Transpose(self.dtype)(block)
             self._put(turned, columns, rows)
-            _keep_nearest(found[b], plan.inside(j), turned, rows.start)
+            found[b][plan.inside(j)].add(turned, rows.start)
         return partial
 
     def parts(self, partial: Any) -> dict[int, Any]:
         found: dict[int, Any] = partial[2]
         return found
 
-    def combine(self, first: Any, second: Any) -> Any:
-        better = (second[1] < first[1]) | ((second[1] == first[1]) & (second[0] < first[0]))
-        others = np.minimum(np.maximum(first[1], second[1]), np.minimum(first[2], second[2]))
-        return np.where(better, second[0], first[0]), np.where(better, second[1], first[1]), others
+    def combine(self, first: NearLists, second: NearLists) -> NearLists:
+        return first.merged(second)
 
     def _put(self, block: Array, rows: slice, columns: slice) -> None:
         if isinstance(self.target, np.ndarray):
@@ -462,17 +459,3 @@ class _RowKernel:
         finally:
             if named:
                 os.close(descriptor)
-
-
-def _keep_nearest(found: _Nearest, where: slice, block: Array, start: int) -> None:
-    """Compare the nearest so far of some objects with those of a block, whose columns begin at an object."""
-    at, own = block.argmin(axis=1), np.arange(len(block))
-    stored = block[own, at]
-    block[own, at] = np.inf
-    next_one = block.min(axis=1)
-    block[own, at] = stored
-    value = stored.astype(np.float64)
-    nearest, least, others = (of[where] for of in found)
-    better = (value < least) | ((value == least) & (at + start < nearest))
-    np.minimum(np.minimum(others, next_one), np.maximum(value, least), out=others)
-    nearest[better], least[better] = (at + start)[better], value[better]

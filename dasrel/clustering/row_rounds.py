@@ -5,11 +5,12 @@ each other are merged. For reducible linkages (single, complete, average, weight
 one nearest pair after the other, because a union is never nearer to a third cluster than the nearer of its parts was.
 
 Work. Only rows are read and written, never columns: a row is updated from its own values when it is read next (see
-`kernels.row_linkage`). A round reads the two rows of each merge and writes one. A cluster whose nearest neighbour was
-merged finds its value to the union in the row of the union: if that is below all its other values, of which the next
-smallest is known, the union is its neighbour (never in complete linkage, where it is not below the value of the other
-part). Else it is searched again, which reads its row. All other clusters keep their neighbours. Searches are put off as
-far as one round has more than SEARCHES per merge and MORE_SEARCHES: those of the smallest lower bounds come first. A
+`kernels.row_linkage`). A round reads the two rows of each merge and writes one. Each cluster has a list of the clusters
+nearest to it, and a lower bound of its values to all others. Where two of a list are merged, or one of them with
+another, the value to the union is taken from the row of the union; it stays in the list if it is below the bound, as a
+union is never nearer than its parts. The first of the list is the nearest neighbour. A cluster whose list is used up is
+searched, which reads its row. Searches are put off as far as one round has more than SEARCHES per merge and
+MORE_SEARCHES: those of the smallest lower bounds come first. A
 chain of nearest neighbours is followed beside this, one cluster at least in each round, so that rounds are never more
 than 3 n and rows read O(n) in all, also where few pairs are reciprocal or where many clusters have the same neighbour.
 A round of one merge reads some three rows; there is no scan of all rows in any round.
@@ -34,11 +35,11 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import StoreError
-from dasrel.kernels.row_linkage import MergeLog, RowTask, keys_of, update_rows
+from dasrel.kernels.row_linkage import MergeLog, NearLists, RowTask, keys_of, update_rows
 from dasrel.util import Array, Float, Index, limits
 from dasrel.util.text import shown
 
-SEARCHES = 3
+SEARCHES = 1
 """Searches of a round for each of its merges, ..."""
 MORE_SEARCHES = 16
 """... and beyond that."""
@@ -161,26 +162,44 @@ class Made:
 
 
 @dataclass(frozen=True)
-class _Lost:
-    """Clusters whose nearest neighbour is merged in a round, by the merge."""
+class _Unions:
+    """The unions of a round that replace their parts in the lists of other clusters, by the merge."""
 
     slots: Index
+    """The clusters whose lists have parts of a union."""
+    columns: Index
+    """The place of the first of these parts in the list."""
     merges: Index
     """The merge of each, ascending."""
     bounds: Index
     """Where the clusters of each merge begin, and the end of the last."""
     keys: Float
-    """Value of each cluster to the union that its neighbour is part of."""
+    """Value of each cluster to the union."""
 
     @staticmethod
-    def of(slots: Index, nearest: Index, a: Index, b: Index) -> _Lost:
-        """Return those of `slots`, whose neighbours are among the slots that are merged, a with b."""
-        merge = np.zeros(len(nearest), dtype=np.int64)
+    def replacing(near: NearLists, a: Index, b: Index) -> _Unions:
+        """Take the slots that are merged, a with b, out of all lists, and empty their own."""
+        near.slots[a] = near.slots[b] = -1
+        merge = np.zeros(len(near.slots), dtype=np.int64)
         merge[a] = merge[b] = np.arange(len(a))
-        merges = merge[nearest[slots]]
-        order = np.argsort(merges, kind="stable")
-        bounds = np.searchsorted(merges[order], np.arange(len(a) + 1))
-        return _Lost(slots[order], merges[order], bounds, np.full(len(slots), np.inf))
+        touched = np.zeros(len(near.slots) + 1, dtype=bool)  # the last is for empty places, -1
+        touched[a] = touched[b] = True
+        slots, columns = np.nonzero(touched.take(near.slots, mode="wrap"))
+        merges = merge[near.slots[slots, columns]]
+        near.slots[slots, columns], near.values[slots, columns] = -1, np.inf
+        _, first = np.unique(merges * len(near.slots) + slots, return_index=True)
+        merges = merges[first]
+        bounds = np.searchsorted(merges, np.arange(len(a) + 1))
+        return _Unions(slots[first], columns[first], merges, bounds, np.full(len(first), np.inf))
+
+    def put(self, near: NearLists, union: Index) -> Index:
+        """Put the unions, which have these slots, into the lists if they belong there; return the rows of the lists."""
+        own = self.keys < near.values[self.slots, -1]
+        place = self.slots[own], self.columns[own]
+        near.slots[place], near.values[place] = union[self.merges[own]], self.keys[own]
+        rows = np.unique(self.slots)
+        near.set((rows, slice(-1)), near[rows, :-1].ordered())  # the last is the bound
+        return rows
 
     def take(self, merge: int, method: str, task: RowTask, sizes: Float) -> None:
         """Take the values of the clusters of a merge from the row of the union."""
@@ -199,20 +218,20 @@ class Rounds:
         One of `kernels.row_linkage.METHODS`.
     rows
         The rows of all objects; the value of an object to itself is infinite.
-    nearest, values, others
-        (n,) the nearest neighbour of each object, the first on a tie, its value, and the smallest of all other values.
+    near
+        The nearest clusters of each object. The last value of a list is a lower bound of all that are not in it.
     """
 
-    def __init__(self, method: str, rows: RowArray | RowFile, nearest: Index, values: Float, others: Float) -> None:
-        n = len(nearest)
+    def __init__(self, method: str, rows: RowArray | RowFile, near: NearLists) -> None:
+        n = len(near.slots)
         self.method = method
         self.rows = rows
         self.log = MergeLog.of(np.ones(n))
-        self.nearest = nearest.astype(np.int64)
+        near.slots[:, -1] = -1
+        self.near = near
+        self.nearest: Index = near.slots[:, 0].astype(np.int64)
         """Of each slot; -1 where it is not known: then `values` has a lower bound."""
-        self.values = values.astype(np.float64)
-        self.others = others.astype(np.float64)
-        """Lower bounds of the values of each slot to all clusters but the nearest."""
+        self.values: Float = near.values[:, 0].copy()
         self.seen = np.zeros(n, dtype=np.int64)
         """Number of merges that each row has seen."""
         self.alive = np.ones(n, dtype=bool)
@@ -256,16 +275,26 @@ class Rounds:
         touched[a] = touched[b] = True
         self.alive[b] = False
         self.nearest[a] = self.nearest[b] = -1
-        lost = _Lost.of(np.flatnonzero(self.alive & (self.nearest >= 0) & touched[self.nearest]), self.nearest, a, b)
-        self.nearest[lost.slots] = -1
-        searched = self._searched(np.concatenate([a, lost.slots]), len(a), touched)
+        known = np.flatnonzero(self.alive & (self.nearest >= 0))
+        lost = known[touched[self.nearest[known]]]
+        self.nearest[lost] = -1
+        unions = _Unions.replacing(self.near, a, b)
+        searched = self._searched(np.concatenate([a, lost]), len(a), touched)
         merges = list(zip(a.tolist(), range(first, self.log.count), b.tolist(), strict=True))
-        self._work(merges, searched.tolist(), lost, pool)
-        union, others = a[lost.merges], self.others[lost.slots]
-        found = lost.keys < others
-        self.nearest[lost.slots] = np.where(found, union, -1)
-        self.values[lost.slots] = np.minimum(lost.keys, others)
-        self.fresh = np.concatenate([a, searched, lost.slots[found]])
+        self._work(merges, searched.tolist(), unions, pool)
+        changed = unions.put(self.near, a)
+        self.fresh = np.concatenate([a, searched, self._first_of_lists(changed)])
+
+    def _first_of_lists(self, rows: Index) -> Index:
+        """Take the neighbours of some clusters from their lists; return those whose neighbour is another now."""
+        slots, values, bounds = self.near.slots[rows, 0], self.near.values[rows, 0], self.near.values[rows, -1]
+        before, sure = self.nearest[rows], values < bounds
+        self.nearest[rows] = np.where(sure, slots, before)
+        self.values[rows] = np.where(sure | (before >= 0), values, bounds)
+        used_up = rows[~sure & (before < 0)]
+        self.near.slots[used_up] = -1
+        another: Index = rows[sure & (slots != before)]
+        return another
 
     def _reciprocal(self) -> tuple[Index, Index]:
         """Return the pairs that are merged now, in the order in which they count."""
@@ -321,17 +350,17 @@ class Rounds:
         return chain[-1]
 
     def _work(
-        self, merges: list[tuple[int, int, int]], searched: list[int], lost: _Lost, pool: ThreadPoolExecutor
+        self, merges: list[tuple[int, int, int]], searched: list[int], unions: _Unions, pool: ThreadPoolExecutor
     ) -> None:
         """Bring the rows of unions (slot, number of the merge, other slot) and of others up to date; search them.
 
-        Clusters that have lost their neighbour get their values to the unions.
+        Clusters that had a part of a union in their list get their values to it.
         """
         rows, log, seen = self.rows, self.log, self.seen
         places = rows.new_places([slot for slot, _, _ in merges]) if isinstance(rows, RowFile) else []
         first = log.count - len(merges)
 
-        def work(part: list[tuple[int, int, int]]) -> tuple[Index, Float, Float]:
+        def work(part: list[tuple[int, int, int]]) -> NearLists:
             limits.check()
             loaded = rows.load([slot for slot, _, _ in part] + [other for _, k, other in part if k >= 0])
             others = iter(loaded[len(part) :])
@@ -342,7 +371,7 @@ class Rounds:
             found = update_rows(self.method, tasks, log)
             for task in tasks:
                 if task.merge >= 0:
-                    lost.take(task.merge - first, self.method, task, log.after)
+                    unions.take(task.merge - first, self.method, task, log.after)
                     if isinstance(rows, RowFile):
                         rows.keep(task.row, places[task.merge - first])
             return found
@@ -352,8 +381,9 @@ class Rounds:
         parts = [tasks[k : k + size] for k in range(0, len(tasks), size)]
         results = list((pool.map if len(tasks) * rows.wide >= SHARED else map)(work, parts))
         slots = np.array([slot for slot, _, _ in tasks], dtype=np.int64)
-        for target, found in zip((self.nearest, self.values, self.others), zip(*results, strict=True), strict=False):
-            target[slots] = np.concatenate(found)
+        self.near.set(slots, NearLists.joined(results))
+        self.near.slots[slots, -1] = -1
+        self.nearest[slots], self.values[slots] = self.near.slots[slots, 0], self.near.values[slots, 0]
         if isinstance(rows, RowFile):
             new = slice(first, log.count)
             rows.replace(log.a[new].astype(np.int64), log.b[new].astype(np.int64), places)
@@ -390,7 +420,8 @@ class Rounds:
             self.rows_read += len(kept)
         number = np.cumsum(self.alive) - 1
         self.nearest = np.where(self.nearest >= 0, number[self.nearest], -1)[kept]
-        self.values, self.others = self.values[kept], self.others[kept]
+        self.values, self.near = self.values[kept], self.near[kept]
+        self.near.slots[:] = np.append(number, -1)[self.near.slots]
         self.members, self.numbers = self.members[kept], self.numbers[kept]
         self.chain = number[self.chain].tolist()
         self.fresh = number[self.fresh]
@@ -407,7 +438,8 @@ class Rounds:
         assert isinstance(rows, RowFile)
         done = slice(0, log.count)
         return {
-            "nearest": self.nearest, "values": self.values, "others": self.others, "seen": self.seen,
+            "nearest": self.nearest, "values": self.values, "near_slots": self.near.slots,
+            "near_values": self.near.values, "seen": self.seen,
             "alive": self.alive, "numbers": self.numbers, "fresh": self.fresh, "chain": list(self.chain),
             "rounds": self.rounds, "rows_read": self.rows_read, "rows_written": self.rows_written,
             "log": {
@@ -421,8 +453,8 @@ class Rounds:
     @staticmethod
     def restored(method: str, rows: RowFile, state: dict[str, Any]) -> Rounds:
         """Return the agglomeration of a saved state; `rows` gets the places of its rows."""
-        # States of earlier versions have no other values; the smallest is a lower bound of them.
-        found = Rounds(method, rows, state["nearest"], state["values"], state.get("others", state["values"]))
+        found = Rounds(method, rows, _saved_lists(state))
+        found.nearest, found.values = state["nearest"], state["values"]
         found.seen, found.alive, found.numbers = state["seen"], state["alive"], state["numbers"]
         found.fresh, found.chain, found.rounds = state["fresh"], [int(k) for k in state["chain"]], state["rounds"]
         found.rows_read, found.rows_written = state["rows_read"], state["rows_written"]
@@ -441,6 +473,16 @@ class Rounds:
         used = set(rows.places[found.alive].tolist())
         rows.free = [place for place in range(rows.end) if place not in used]
         return found
+
+
+def _saved_lists(state: dict[str, Any]) -> NearLists:
+    """Return the lists of a saved state; in those of earlier versions they have the nearest neighbour only."""
+    if "near_slots" in state:
+        return NearLists(state["near_slots"], state["near_values"])
+    lists, known = NearLists.empty(len(state["nearest"])), state["nearest"] >= 0
+    lists.slots[known, 0], lists.values[known, 0] = state["nearest"][known], state["values"][known]
+    lists.values[:, -1] = np.where(known, state.get("others", state["values"]), state["values"])
+    return lists
 
 
 @contextmanager

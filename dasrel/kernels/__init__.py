@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 4
+VERSION = 5
 """Of the library's functions and the bits they give; `library.c` has the same. A library of another version is not
 used."""
 LONG, POINTER = ctypes.c_long, ctypes.c_void_p

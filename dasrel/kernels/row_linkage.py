@@ -31,6 +31,8 @@ from dasrel import kernels
 from dasrel.kernels import LONG, POINTER
 from dasrel.util import Array, Float, Index
 
+KEPT = 16
+"""Entries of a list of the nearest clusters; row_linkage.c has the same number."""
 METHODS = ("single", "complete", "average", "weighted", "ward")
 """In the order of their numbers in C."""
 
@@ -90,10 +92,66 @@ class RowTask:
     other_seen: int = 0
 
 
-def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float, Float]:
-    """Bring rows up to date in place; return the nearest slot of each, the first on a tie, its value, and the next one.
+@dataclass(frozen=True)
+class NearLists:
+    """The KEPT nearest clusters of some, ordered by value, then slot."""
 
-    The next value is the smallest of all other slots.
+    slots: NDArray[np.int32]
+    """(count, KEPT) slots; -1 where there is none."""
+    values: Float
+    """(count, KEPT) values; infinite where there is none."""
+
+    @staticmethod
+    def empty(count: int) -> NearLists:
+        """Return lists without entries."""
+        return NearLists(np.full((count, KEPT), -1, dtype=np.int32), np.full((count, KEPT), np.inf))
+
+    @staticmethod
+    def joined(lists: Sequence[NearLists]) -> NearLists:
+        """Return all lists of several."""
+        return NearLists(np.concatenate([of.slots for of in lists]), np.concatenate([of.values for of in lists]))
+
+    def __getitem__(self, which: Any) -> NearLists:
+        return NearLists(self.slots[which], self.values[which])
+
+    def set(self, which: Any, lists: NearLists) -> None:
+        """Replace some lists."""
+        self.slots[which], self.values[which] = lists.slots, lists.values
+
+    def add(self, block: Array, start: int) -> None:
+        """Put those columns of a block of values, the first of which is slot `start`, into the lists of its rows."""
+        block = np.ascontiguousarray(block)
+        if (library := _native()) is not None and self.slots.flags.c_contiguous and self.values.flags.c_contiguous:
+            keep = getattr(library, _KEEP[block.dtype])
+            at = (array.ctypes.data for array in (self.slots, self.values))
+            if keep(*block.shape, block.ctypes.data, start, *at):
+                return
+        self.set(slice(None), self.merged(_nearest(block.copy(), start)))
+
+    def merged(self, others: NearLists) -> NearLists:
+        """Return the nearest of these lists and others of the same clusters."""
+        slots, values = np.hstack([self.slots, others.slots]), np.hstack([self.values, others.values])
+        return NearLists(slots, values).ordered()
+
+    def ordered(self) -> NearLists:
+        """Return the first KEPT entries of lists that have more of them, or are not in order."""
+        order = np.lexsort((self.slots, self.values), axis=1)[:, :KEPT]
+        return NearLists(np.take_along_axis(self.slots, order, 1), np.take_along_axis(self.values, order, 1))
+
+
+def _nearest(keys: Array, start: int) -> NearLists:
+    """Return the lists of some rows, whose first column is slot `start`. The rows are changed."""
+    found, own = NearLists.empty(len(keys)), np.arange(len(keys))
+    for k in range(min(KEPT, keys.shape[1])):
+        at = keys.argmin(axis=1)
+        values = found.values[:, k] = keys[own, at]
+        found.slots[:, k] = np.where(np.isinf(values), -1, start + at)
+        keys[own, at] = np.inf
+    return found
+
+
+def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> NearLists:
+    """Bring rows up to date in place; return the nearest clusters of each.
 
     The value between two clusters depends on the order of the merges, not on whose row it is in: of two unions the one
     that was made first is formed first.
@@ -103,18 +161,15 @@ def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[I
     found = _update_native(method, tasks, log)
     if found is not None:
         return found
-    nearest, (values, others) = np.empty(len(tasks), dtype=np.int64), np.empty((2, len(tasks)))
+    lists = NearLists.empty(len(tasks))
     for t, task in enumerate(tasks):
         size = float(log.after[task.slot])
         if task.merge < 0:
             _apply(method, task.row, size, log, task.seen, log.count)
         else:
             _unite(method, task, log)
-        keys = keys_of(method, task.row, size, log.after)
-        at = nearest[t] = keys.argmin()
-        values[t] = keys[at]
-        others[t] = min(keys[:at].min(initial=np.inf), keys[at + 1 :].min(initial=np.inf))
-    return nearest, values, others
+        lists.set([t], _nearest(np.array([keys_of(method, task.row, size, log.after)]), 0))
+    return lists
 
 
 def keys_of(method: str, row: Array, size: float, sizes: Float) -> Array:
@@ -161,7 +216,8 @@ def _joined(method: str, x: Array, y: Array, a: Any, b: Any, c: Any, height: Any
     return rounded
 
 
-_FUNCTIONS = {np.dtype(np.float32): "dasrel_update_rows_f32", np.dtype(np.float64): "dasrel_update_rows_f64"}
+_UPDATE = {np.dtype(np.float32): "dasrel_update_rows_f32", np.dtype(np.float64): "dasrel_update_rows_f64"}
+_KEEP = {np.dtype(np.float32): "dasrel_keep_nearest_f32", np.dtype(np.float64): "dasrel_keep_nearest_f64"}
 
 
 @cache
@@ -170,14 +226,16 @@ def _native() -> Any | None:
     library = kernels.vector_library()
     if library is None or not hasattr(library, "dasrel_update_rows_f32"):
         return None
-    for name in _FUNCTIONS.values():
+    for name in _UPDATE.values():
         kernels.typed(
-            library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 5
+            library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 4
         )
+    for name in _KEEP.values():
+        kernels.typed(library, name, ctypes.c_int, LONG, LONG, POINTER, LONG, POINTER, POINTER)
     return library
 
 
-def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tuple[Index, Float, Float] | None:
+def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> NearLists | None:
     library = _native()
     if library is None or not tasks:
         return None
@@ -186,11 +244,11 @@ def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> tupl
         [(task.row.ctypes.data, 0 if task.other is None else task.other.ctypes.data, task.seen, task.other_seen,
           task.merge, task.slot) for task in tasks], dtype=np.int64,
     ).T.copy()  # fmt: skip
-    nearest, (values, others) = np.empty(count, dtype=np.int64), np.empty((2, count))
-    done = getattr(library, _FUNCTIONS[tasks[0].row.dtype])(
+    lists = NearLists.empty(count)
+    done = getattr(library, _UPDATE[tasks[0].row.dtype])(
         METHODS.index(method), count, wide, *(of.ctypes.data for of in numbers), log.a.ctypes.data, log.b.ctypes.data,
         log.size_a.ctypes.data, log.size_b.ctypes.data, log.heights.ctypes.data, log.rounds[-1] if log.rounds else 0,
-        log.count, log.before.ctypes.data, log.after.ctypes.data, nearest.ctypes.data, values.ctypes.data,
-        others.ctypes.data,
+        log.count, log.before.ctypes.data, log.after.ctypes.data, lists.slots.ctypes.data,
+        lists.values.ctypes.data,
     )  # fmt: skip
-    return (nearest, values, others) if done else None  # no memory: nothing was changed
+    return lists if done else None  # no memory: nothing was changed

@@ -18,6 +18,7 @@ from dasrel.clustering.agglomerative import LinkageJob, prepare_linkage
 from dasrel.clustering.row_rounds import Rounds, RowArray, row_threads
 from dasrel.geometry.dendrogram import in_merge_order
 from dasrel.kernels import row_linkage
+from dasrel.kernels.row_linkage import NearLists
 from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.util import parallel
 from tests.helpers.matrices import distances, grouped_points, line_distances, mirrored, simpson, tied, uniform_points
@@ -178,22 +179,20 @@ def test_one_object_is_refused_and_two_are_merged() -> None:
 
 def rounds_of(D: Any, method: str, *, until: int = 1, bound: float | None = None) -> Rounds:
     """Rounds on rows in memory until so many clusters are left; `bound`: of all values but the nearest, if given."""
-    rows = D.copy()
+    rows, near = D.copy(), NearLists.empty(len(D))
     np.fill_diagonal(rows, np.inf)
-    nearest = rows.argmin(axis=1)
-    others = np.partition(rows, 1, axis=1)[:, 1] if bound is None else np.full(len(D), bound)
-    rounds = Rounds(method, RowArray(rows), nearest, rows[np.arange(len(D)), nearest], others)
+    near.add(rows, 0)
+    if bound is not None:
+        near.slots[:, 1:], near.values[:, 1:] = -1, bound
+    rounds = Rounds(method, RowArray(rows), near)
     with row_threads() as pool:
         rounds.run(until, pool)
     return rounds
 
 
-@pytest.mark.parametrize("method", ["average", "weighted", "ward"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_union_that_stays_the_nearest_needs_no_search(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """In 16 triples, far apart, two objects are merged, and the third finds its value to the union in its row.
-
-    In complete linkage that value is never below the next one, which is the value to the farther of the two.
-    """
+    """In 16 triples, far apart, two objects are merged, and the third finds its value to the union in its row."""
     points = np.concatenate([100.0 * k + np.array([0.0, 1.0, 2.5]) for k in range(16)])
     D = np.abs(points[:, None] - points)
     searched: list[int] = []
@@ -213,9 +212,10 @@ def test_a_union_that_stays_the_nearest_needs_no_search(monkeypatch: pytest.Monk
 def test_neighbours_that_go_round_in_a_circle_are_searched_again() -> None:
     """As after sums whose rounding made a union nearer than its parts: no pair is reciprocal, no chain has an end."""
     D = distances(uniform_points(7, 2, 5))
-    rows = D.copy()
+    rows, near = D.copy(), NearLists.empty(7)
     np.fill_diagonal(rows, np.inf)
-    rounds = Rounds("average", RowArray(rows), (np.arange(7) + 1) % 7, np.full(7, 0.1), np.full(7, 0.1))
+    near.slots[:, 0], near.values[:, [0, -1]] = (np.arange(7) + 1) % 7, 0.1
+    rounds = Rounds("average", RowArray(rows), near)
     with row_threads() as pool:
         rounds.run(1, pool)
     np.testing.assert_allclose(np.sort(rounds.made.heights), scipy_merges(D, "average")[:, 2])

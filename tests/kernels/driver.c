@@ -40,10 +40,11 @@ void dasrel_exponential_f32(const float *values, long stride, long rows, long co
     int NAME(int method, long count, long wide, REAL **rows, REAL **others, const int64_t *from,                      \
              const int64_t *other_from, const int64_t *merge, const int64_t *slots, const int32_t *a,                 \
              const int32_t *b, const double *size_a, const double *size_b, const double *height, long round,          \
-             long merged, const double *before, const double *after, int64_t *nearest, double *value,            \
-             double *other)
+             long merged, const double *before, const double *after, int32_t *near_slots, double *near_values)
 UPDATE_ROWS(float, dasrel_update_rows_f32);
 UPDATE_ROWS(double, dasrel_update_rows_f64);
+int dasrel_keep_nearest_f32(long count, long wide, const float *x, long start, int32_t *slots, double *values);
+int dasrel_keep_nearest_f64(long count, long wide, const double *x, long start, int32_t *slots, double *values);
 
 static int failures;
 
@@ -483,18 +484,22 @@ static double joined(int method, double x, double y, double a, double b, double 
     return method == 3 ? 0.5 * (x + y) : ((a + c) * x + (b + c) * y - c * height) / (a + b + c);
 }
 
-static long nearest_of(int method, const double *x, long n, double size, const double *sizes, long but, double *value)
+#define LISTED 16 /* clusters of a list */
+
+/* Whether a list has the nearest clusters of a row, which is changed. */
+static int has_nearest(const int32_t *slots, const double *values, double *x, long n)
 {
-    long best = 0;
-    *value = INFINITY;
-    for (long j = 0; j < n; j++) {
-        const double key = method == 2 ? x[j] / (size * sizes[j]) : x[j];
-        if (j != but && key < *value) *value = key, best = j;
+    for (int k = 0; k < LISTED; k++) {
+        long best = -1;
+        for (long j = 0; j < n; j++)
+            if (x[j] < (best < 0 ? INFINITY : x[best])) best = j;
+        if (slots[k] != best || values[k] != (best < 0 ? INFINITY : x[best])) return 0;
+        if (best >= 0) x[best] = INFINITY;
     }
-    return best;
+    return 1;
 }
 
-#define ROWS_OF_CLUSTERS(REAL, NAME, UPDATE, TOLERANCE)                                                               \
+#define ROWS_OF_CLUSTERS(REAL, NAME, UPDATE, KEEP, TOLERANCE)                                                         \
     static void NAME(void)                                                                                            \
     {                                                                                                                 \
         for (long n = 6; n < 600; n += n < 40 ? 1 : 97)                                                               \
@@ -515,10 +520,10 @@ static long nearest_of(int method, const double *x, long n, double size, const d
                 rows[1][4] = rows[2][4] = (REAL)INFINITY, plain[1][4] = plain[2][4] = INFINITY;                       \
                 rows[0][0] = (REAL)INFINITY, plain[0][0] = INFINITY;                                                  \
                 others[1] = rows[2];                                                                                  \
-                int64_t nearest[2];                                                                                   \
-                double value[2], other[2], least, next;                                                               \
+                int32_t near_slots[2 * LISTED];                                                                       \
+                double near_values[2 * LISTED];                                                                       \
                 CHECK(UPDATE(method, 2, n, rows, others, from, other_from, merge, slots, a, b, one, one, height, 1,   \
-                             2, before, after, nearest, value, other), "no memory");                                  \
+                             2, before, after, near_slots, near_values), "no memory");                                \
                 double *x = plain[0];                                                                                 \
                 for (int k = 0; k < 2; k++) {                                                                         \
                     x[a[k]] = joined(method, x[a[k]], x[b[k]], 1, 1, 1, height[k]);                                   \
@@ -531,19 +536,23 @@ static long nearest_of(int method, const double *x, long n, double size, const d
                     for (long j = 0; j < n; j++)                                                                      \
                         CHECK(plain[t][j] == (double)rows[t][j] || fabs(plain[t][j] - (double)rows[t][j]) < TOLERANCE, \
                               "method %d, row %d of %ld, %ld", method, t, n, j);                                      \
-                    for (long j = 0; j < n; j++) plain[t][j] = rows[t][j];                                            \
-                    const long at = nearest_of(method, plain[t], n, t + 1, after, -1, &least);                        \
-                    nearest_of(method, plain[t], n, t + 1, after, at, &next);                                         \
-                    CHECK(nearest[t] == at && value[t] == least, "method %d, %ld: nearest", method, n);               \
-                    CHECK(other[t] == next, "method %d, %ld: the next one", method, n);                               \
+                    for (long j = 0; j < n; j++)                                                                      \
+                        plain[t][j] = method == 2 ? rows[t][j] / ((t + 1) * after[j]) : (double)rows[t][j];           \
+                    CHECK(has_nearest(near_slots + t * LISTED, near_values + t * LISTED, plain[t], n),                \
+                          "method %d, %ld: nearest", method, n);                                                      \
                 }                                                                                                     \
+                for (int k = 0; k < LISTED; k++) near_slots[k] = -1, near_values[k] = INFINITY;                       \
+                for (long j = 0; j < n; j++) plain[0][j] = rows[0][j];                                                \
+                CHECK(KEEP(1, n - n / 3, rows[0] + n / 3, n / 3, near_slots, near_values), "no memory");              \
+                CHECK(KEEP(1, n / 3, rows[0], 0, near_slots, near_values), "no memory");                              \
+                CHECK(has_nearest(near_slots, near_values, plain[0], n), "%ld: nearest of two blocks", n);            \
                 for (int t = 0; t < 3; t++) free(rows[t]), free(plain[t]);                                            \
                 free(before), free(after);                                                                            \
             }                                                                                                         \
     }
 
-ROWS_OF_CLUSTERS(float, rows_f32, dasrel_update_rows_f32, 1e-6)
-ROWS_OF_CLUSTERS(double, rows_f64, dasrel_update_rows_f64, 1e-14)
+ROWS_OF_CLUSTERS(float, rows_f32, dasrel_update_rows_f32, dasrel_keep_nearest_f32, 1e-6)
+ROWS_OF_CLUSTERS(double, rows_f64, dasrel_update_rows_f64, dasrel_keep_nearest_f64, 1e-14)
 
 int main(void)
 {

@@ -21,7 +21,7 @@
 #endif
 
 enum { SINGLE, COMPLETE, AVERAGE, WEIGHTED, WARD };
-#define BLOCK 256   /* values among which the smallest is found before the next are looked at */
+#define BLOCK 64    /* values among which the smallest is found before the next are looked at */
 #define STREAMS 16  /* smallest values that are found side by side */
 
 /* Merges so far, by number: cluster b was merged into a. */
@@ -32,6 +32,29 @@ typedef struct {
     long round, count;             /* the first merge of the present round, and all merges */
     const double *before, *after;  /* sizes of all clusters, before and after the present round */
 } merges_t;
+
+#define KEPT 16 /* clusters of a list of the nearest; row_linkage.py has the same number */
+
+/* Put a cluster into a list of the nearest, ordered by value, then slot, if it belongs there. */
+INLINE void insert(int32_t slot, double value, int32_t *slots, double *values)
+{
+    int k = KEPT - 1;
+    if (value > values[k] || (value == values[k] && slot > slots[k])) return;
+    for (; k > 0 && (value < values[k - 1] || (value == values[k - 1] && slot < slots[k - 1])); k--) {
+        slots[k] = slots[k - 1];
+        values[k] = values[k - 1];
+    }
+    slots[k] = slot;
+    values[k] = value;
+}
+
+INLINE void clear(int32_t *slots, double *values)
+{
+    for (int k = 0; k < KEPT; k++) {
+        slots[k] = -1;
+        values[k] = INFINITY;
+    }
+}
 
 #define REAL double
 #define BITS uint64_t

@@ -47,55 +47,46 @@ INLINE REAL NAME(least)(const REAL *x, long n)
     return least;
 }
 
-/* The smallest of all values but one. */
-INLINE REAL NAME(least_other)(const REAL *x, long n, long at)
+/* Find what a block of clusters is compared by, the means of sums or the values, and the smallest of them. */
+INLINE double NAME(keys)(int method, const REAL *x, long n, double size, const double *sizes, double *key)
 {
-    const REAL before = NAME(least)(x, at), after = NAME(least)(x + at + 1, n - at - 1);
-    return before < after ? before : after;
+    if (method != AVERAGE) {
+        for (long k = 0; k < n; k++) key[k] = x[k];
+        return NAME(least)(x, n);
+    }
+    for (long k = 0; k < n; k++) key[k] = (double)x[k] / (size * sizes[k]);
+    return least_f64(key, n);
 }
 
-/* The first of the nearest clusters, its value, and the smallest value of the others. */
-INLINE long NAME(nearest)(int method, const REAL *x, long wide, double size, const double *sizes, double *value,
-                          double *other)
+/* Put those clusters of a row that are among the KEPT nearest into the list of them. The first slot of the row is
+   `start`; `least` is room for the smallest value of each block. Blocks are searched only if their smallest value may be
+   in the list: the KEPT-th smallest of these values is an upper bound of all values of the list. */
+INLINE void NAME(keep_nearest)(int method, const REAL *x, long wide, double size, const double *sizes, long start,
+                               double *least, int32_t *slots, double *values)
 {
-    double best = INFINITY, next = INFINITY, key[BLOCK];
-    long at = 0;
-    for (long j = 0; j < wide; j += BLOCK) {
-        const long n = wide - j < BLOCK ? wide - j : BLOCK;
-        if (method == AVERAGE) {
-            for (long k = 0; k < n; k++) key[k] = (double)x[j + k] / (size * sizes[j + k]);
-            const double least = least_f64(key, n);
-            if (least < best) {
-                next = best;
-                best = least;
-                for (at = 0; key[at] != least;) at++;
-                const double rest = least_other_f64(key, n, at);
-                next = rest < next ? rest : next;
-                at += j;
-            } else {
-                next = least < next ? least : next;
-            }
-        } else {
-            const REAL least = NAME(least)(x + j, n);
-            if (least < best) {
-                next = best;
-                best = least;
-                for (at = j; x[at] != least;) at++;
-                const REAL rest = NAME(least_other)(x + j, n, at - j);
-                next = rest < next ? rest : next;
-            } else {
-                next = least < next ? least : next;
-            }
-        }
+    double key[BLOCK], bounds[KEPT];
+    int32_t blocks[KEPT];
+    for (int k = 0; k < KEPT; k++) {
+        bounds[k] = values[k];
+        blocks[k] = -1;
     }
-    *value = best;
-    *other = next;
-    return at;
+    for (long j = 0, i = 0; j < wide; j += BLOCK, i++) {
+        const long n = wide - j < BLOCK ? wide - j : BLOCK;
+        least[i] = method == AVERAGE ? NAME(keys)(method, x + j, n, size, sizes + j, key) : NAME(least)(x + j, n);
+        if (least[i] < bounds[KEPT - 1]) insert((int32_t)i, least[i], blocks, bounds);
+    }
+    for (long j = 0, i = 0; j < wide; j += BLOCK, i++) {
+        if (!(least[i] <= bounds[KEPT - 1]) || least[i] == INFINITY) continue;
+        const long n = wide - j < BLOCK ? wide - j : BLOCK;
+        NAME(keys)(method, x + j, n, size, sizes ? sizes + j : sizes, key);
+        for (long k = 0; k < n; k++)
+            if (key[k] <= bounds[KEPT - 1] && key[k] < INFINITY) insert((int32_t)(start + j + k), key[k], slots, values);
+    }
 }
 
 INLINE void NAME(update)(int method, long count, long wide, REAL **rows, REAL **others, const int64_t *from,
                          const int64_t *other_from, const int64_t *merge, const int64_t *slots, const merges_t *m,
-                         REAL *kept, int64_t *nearest, double *value, double *other)
+                         REAL *kept, double *least, int32_t *near_slots, double *near_values)
 {
     for (long t = 0; t < count; t++) {
         REAL *x = rows[t], *y = others[t];
@@ -119,26 +110,29 @@ INLINE void NAME(update)(int method, long count, long wide, REAL **rows, REAL **
             size = a + b;
             NAME(apply)(method, x, wide, size, m, k + 1, m->count);
         }
-        nearest[t] = NAME(nearest)(method, x, wide, size, m->after, value + t, other + t);
+        clear(near_slots + t * KEPT, near_values + t * KEPT);
+        NAME(keep_nearest)(method, x, wide, size, m->after, 0, least, near_slots + t * KEPT, near_values + t * KEPT);
     }
 }
 
-/* Bring rows up to date in place, and find the nearest cluster of each, and the smallest value of the others. `from` is
-   the number of merges that a row has seen; merge[t] is the number of the merge that joins rows[t] and others[t], or
-   -1. Returns 0, with nothing changed, if there is no memory. */
+/* Bring rows up to date in place, and list the KEPT nearest clusters of each. `from` is the number of merges that a row
+   has seen; merge[t] is the number of the merge that joins rows[t] and others[t], or -1. Returns 0, with nothing changed,
+   if there is no memory. */
 VECTOR_CODE int NAME(dasrel_update_rows)(int method, long count, long wide, REAL **rows, REAL **others,
                                          const int64_t *from, const int64_t *other_from, const int64_t *merge,
                                          const int64_t *slots, const int32_t *a, const int32_t *b,
                                          const double *size_a, const double *size_b, const double *height, long round,
-                                         long merged, const double *before, const double *after, int64_t *nearest,
-                                         double *value, double *other)
+                                         long merged, const double *before, const double *after, int32_t *near_slots,
+                                         double *near_values)
 {
     const merges_t m = {a, b, size_a, size_b, height, round, merged, before, after};
+    double *least = malloc((size_t)(wide / BLOCK + 1) * sizeof(double));
     REAL *kept = malloc((size_t)(merged - round + 1) * sizeof(REAL));
-    if (!kept) return 0;
-#define WITH(method) \
-    NAME(update)(method, count, wide, rows, others, from, other_from, merge, slots, &m, kept, nearest, value, other)
-    switch (method) {
+    const int done = least && kept;
+#define WITH(method)                                                                                                   \
+    NAME(update)(method, count, wide, rows, others, from, other_from, merge, slots, &m, kept, least, near_slots,       \
+                 near_values)
+    if (done) switch (method) {
     case SINGLE: WITH(SINGLE); break;
     case COMPLETE: WITH(COMPLETE); break;
     case AVERAGE: WITH(AVERAGE); break;
@@ -147,5 +141,19 @@ VECTOR_CODE int NAME(dasrel_update_rows)(int method, long count, long wide, REAL
     }
 #undef WITH
     free(kept);
+    free(least);
+    return done;
+}
+
+/* Put the nearest of a block of values into the lists of its rows; its first column is slot `start`. Returns 0, with
+   nothing changed, if there is no memory. */
+VECTOR_CODE int NAME(dasrel_keep_nearest)(long count, long wide, const REAL *x, long start, int32_t *slots,
+                                          double *values)
+{
+    double *least = malloc((size_t)(wide / BLOCK + 1) * sizeof(double));
+    if (!least) return 0;
+    for (long t = 0; t < count; t++)
+        NAME(keep_nearest)(SINGLE, x + t * wide, wide, 1, 0, start, least, slots + t * KEPT, values + t * KEPT);
+    free(least);
     return 1;
 }
