@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasrel.clustering.comparison import adjusted_rand_index
 from dasrel.clustering.result import Clustering
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.options import OutlierOptions, RunOptions, TreeOptions, Writing
 from dasrel.store.audit import audit_store
 from dasrel.util.text import count_text, shown, some
-from dasrel.workflow.digits import build_digits
+from dasrel.workflow.digits import build_digits, read_digits
 
 PICTURE = "dasrel-demo.png"
 PAGE = "dasrel-demo.html"
@@ -50,8 +51,6 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
 
     Cost: about 100 scans of 9 MB.
     """
-    from sklearn.datasets import load_digits
-
     from dasrel.report.page import prepare_report
 
     folder = Path.cwd() if out is None else Path(out)
@@ -66,7 +65,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
         raise InputError(f"{shown(folder, limit=200)} is no folder that can be written to; say `dasrel demo FOLDER`")
     replaced = (here / PICTURE).exists()
 
-    truth = load_digits().target
+    _, truth = read_digits()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary if out is None else folder)
         store, results = place / STORE, place / RESULTS
@@ -122,7 +121,7 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
                 "n_clusters": setting["n_clusters"],
                 "n_iter": setting["n_iter"],
                 "index": setting["validity"][CHOOSE],
-                "adjusted_rand_index": _agreement(truth, partition.labels),
+                "adjusted_rand_index": adjusted_rand_index(truth, partition.labels),
                 "mean_largest_membership": float(partition.memberships.max(axis=1).mean()),
             }
             for setting, partition in zip(result["settings"], found.partitions, strict=True)
@@ -153,13 +152,7 @@ def _dendrogram(store: Path, out: Path, truth: NDArray[Any], force: bool) -> dic
     options = TreeOptions(linkage=LINKAGE, n_clusters=[CUT])
     prepare_tree(str(store), out, options, force=force).run(draw=draw_into)
     labels = Dendrogram.load(out / "dendrogram.npz").cut(CUT)
-    return {"linkage": LINKAGE, "n_clusters": CUT, "adjusted_rand_index": _agreement(truth, labels)}
-
-
-def _agreement(truth: NDArray[Any], labels: NDArray[np.intp]) -> float:
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score(truth, labels))
+    return {"linkage": LINKAGE, "n_clusters": CUT, "adjusted_rand_index": adjusted_rand_index(truth, labels)}
 
 
 def _clusters_by_digit(truth: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.intp]:
