@@ -143,11 +143,14 @@ def few_digits(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Three hundred of scikit-learn's digits in the place of all; the README's first command has all of them."""
     import sklearn.datasets
 
-    digits = sklearn.datasets.load_digits()
+    from dasrel.workflow import demo, digits
+
+    few = sklearn.datasets.load_digits()
     for name in ("data", "target", "images"):
-        digits[name] = digits[name][:300]
-    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: digits)
-    return digits
+        few[name] = few[name][:300]
+    for module in (demo, digits):
+        monkeypatch.setattr(module, "read_digits", lambda: (few.data, few.target))
+    return few
 
 
 # ---------------------------------------------------------------------------------------------------------- the command

@@ -18,6 +18,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.options import OutlierOptions, RunOptions, TreeOptions, Writing
 from dasrel.store.audit import audit_store
+from dasrel.util.files import replacing
 from dasrel.util.text import count_text, shown, some
 from dasrel.workflow.digits import build_digits, read_digits
 
@@ -79,6 +80,8 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
         audit = audit_store(store)
         done = [results / name for name in ("clusters", "outliers", "dendrogram")]
         page = prepare_report(done, here / PAGE, force=True).run()
+        if out is None:
+            _name_folder(here / PAGE, temporary)
     return {
         "store": None if out is None else str(store),
         "results": None if out is None else str(results),
@@ -90,6 +93,13 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
         "outliers": outliers,
         "dendrogram": tree,
     }
+
+
+def _name_folder(page: Path, temporary: str) -> None:
+    """Let a page name a temporary folder, which is removed, as the one that `dasrel demo FOLDER` would keep."""
+    text = page.read_text(encoding="utf-8")
+    with replacing(page) as new:
+        new.write_text(text.replace(temporary, "FOLDER"), encoding="utf-8")
 
 
 def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: bool) -> dict[str, Any]:

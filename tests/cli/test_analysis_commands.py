@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -584,3 +585,6 @@ def test_demo_without_a_folder_keeps_the_picture(
     assert page.split(maxsplit=1) == ["page", f"dasrel-demo.html; open {uri} in a browser"]
     assert sorted(os.listdir(tmp_path)) == ["dasrel-demo.html", "dasrel-demo.png"]
     assert matplotlib.image.imread(tmp_path / "dasrel-demo.png").shape[2] >= 3
+    text = (tmp_path / "dasrel-demo.html").read_text()  # names nothing that is gone
+    assert "dasrel cluster FOLDER/digits.zarr FOLDER/results/clusters" in text
+    assert f"{tempfile.gettempdir()}/tmp" not in text
