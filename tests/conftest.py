@@ -140,17 +140,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Three hundred of scikit-learn's digits in the place of all; the README's first command has all of them."""
-    import sklearn.datasets
-
-    from dasrel.workflow import demo, digits
-
-    few = sklearn.datasets.load_digits()
-    for name in ("data", "target", "images"):
-        few[name] = few[name][:300]
-    for module in (demo, digits):
-        monkeypatch.setattr(module, "read_digits", lambda: (few.data, few.target))
-    return few
+    """The true digits of those that take the place of all; the README's first command has all of them."""
+    return workflows.fewer_digits(monkeypatch)
 
 
 # ---------------------------------------------------------------------------------------------------------- the command

@@ -535,7 +535,7 @@ def test_demo(tmp_path: Path, few_digits: Any, here: Callable[..., Any]) -> None
     assert result["runs"] == 25
     assert result["scans"] * 5 < result["scans_one_by_one"]
 
-    truth = few_digits.target
+    truth = few_digits
     clusters = tmp_path / "kept" / "results" / "clusters"
     saved = json.loads((clusters / "result.json").read_text())
     for one, setting in zip(result["settings"], saved["settings"], strict=True):

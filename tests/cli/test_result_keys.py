@@ -16,6 +16,7 @@ import pytest
 
 from dasrel.cli import app
 from dasrel.workflow import demo, run
+from tests.helpers.workflows import fewer_digits
 
 PAGE = Path(__file__).parents[2] / "docs" / "result-files.md"
 Keys = dict[tuple[str, str], set[str]]
@@ -77,7 +78,7 @@ COMMANDS = [
     ("dry-run", "euclideanize d.zarr --method log --out new.npz --dry-run"),
     ("dry-run", "tree d.zarr new --dry-run"),
     ("dry-run", "tree d.zarr new --linkage average --dry-run"),
-    ("dry-run", "tree d.zarr new --linkage average --memory 38kB --dry-run"),
+    ("dry-run", "tree d.zarr new --linkage average --memory 183kB --dry-run"),
     ("dry-run", "image d.zarr new.png --dry-run"),
     ("dry-run", "export d.zarr dry.npy --format npy --dry-run"),
     ("spectrum", "spectrum d.zarr"),
@@ -270,6 +271,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, table: Keys) -> Keys:
     outputs = Outputs()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("keys"))
+        fewer_digits(patch)
         patch.setattr(demo, "STARTS", 1)
         patch.setattr(demo, "CLUSTERS", (demo.DRAWN,))
         patch.setattr(run, "LOG_INTERVAL", 0)

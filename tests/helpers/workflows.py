@@ -3,11 +3,13 @@
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from dasrel.errors import DasrelWarning
-from dasrel.workflow import status
+from dasrel.workflow import demo, digits, status
 from dasrel.workflow.run import run_workflow
 from dasrel.workflow.schema import read_workflow
 from tests.helpers.matrices import blobs, distances
@@ -116,3 +118,11 @@ def appending(folder: Path) -> Path:
         "[export.all]\nformat = 'npy'\n[tree]\n"
     )
     return path
+
+
+def fewer_digits(patch: pytest.MonkeyPatch) -> Any:
+    """Let 300 of the demo's digits take the place of all; return which digits they are."""
+    images, truth = (of[:300] for of in digits.read_digits())
+    for module in (demo, digits):
+        patch.setattr(module, "read_digits", lambda: (images, truth))
+    return truth

@@ -51,7 +51,6 @@ def test_measuring_prints_json_lines(command: str, tmp_path: Path) -> None:
     assert all(isinstance(line, dict) for line in lines)
 
 
-@pytest.mark.timeout(1200)
 def test_a_fresh_environment_installs_and_shows_the_demo(tmp_path: Path) -> None:
     """The first command of the README, with nothing installed but Python and its own pip."""
     venv.create(tmp_path / "fresh", with_pip=True)
