@@ -344,10 +344,8 @@ def adjusted_rand_index(first: NDArray[Any], second: NDArray[Any]) -> float:
     scikit-learn has it too, and takes two seconds to import.
     """
     (_, a), (_, b) = (np.unique(labels, return_inverse=True) for labels in (first, second))
-    counts = np.zeros((int(a.max()) + 1, int(b.max()) + 1), dtype=np.int64)
-    np.add.at(counts, (a, b), 1)
-    both, one, other, all_pairs = (
-        int((of * (of - 1) // 2).sum()) for of in (counts, counts.sum(axis=1), counts.sum(axis=0), counts.sum())
-    )
-    by_chance, most = one * other / max(1, all_pairs), (one + other) / 2
+    # No table of all pairs of labels: there may be as many labels as objects.
+    together = np.unique(a.astype(np.int64) * (int(b.max()) + 1) + b, return_counts=True)[1]
+    both, one, other = (int((of * (of - 1) // 2).sum()) for of in (together, np.bincount(a), np.bincount(b)))
+    by_chance, most = one * other / max(1, len(a) * (len(a) - 1) // 2), (one + other) / 2
     return (both - by_chance) / (most - by_chance) if most != by_chance else 1.0

@@ -10,10 +10,10 @@ nearest to it, and a lower bound of its values to all others. Where two of a lis
 another, the value to the union is taken from the row of the union; it stays in the list if it is below the bound, as a
 union is never nearer than its parts. The first of the list is the nearest neighbour. A cluster whose list is used up is
 searched, which reads its row. Searches are put off as far as one round has more than SEARCHES per merge and
-MORE_SEARCHES: those of the smallest lower bounds come first. A
-chain of nearest neighbours is followed beside this, one cluster at least in each round, so that rounds are never more
-than 3 n and rows read O(n) in all, also where few pairs are reciprocal or where many clusters have the same neighbour.
-A round of one merge reads some three rows; there is no scan of all rows in any round.
+MORE_SEARCHES: those of the smallest lower bounds come first. A chain of nearest neighbours is followed beside this, one
+cluster at least in each round, so that rounds are never more than 3 n and rows read O(n) in all, also where few pairs
+are reciprocal or where many clusters have the same neighbour. A round of one merge reads some three rows; there is no
+scan of all rows in any round.
 
 Ties. Pairs are ordered by (value, smallest member of one, smallest member of the other, which is the larger). A slot
 holds the cluster whose smallest member is the slot's object, so the first of the smallest values of a row is the one

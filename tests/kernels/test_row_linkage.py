@@ -60,6 +60,14 @@ def test_lists_have_the_nearest_of_all_blocks_in_any_order(kind: str, dtype: str
 
 
 @pytest.mark.usefixtures("kernel")
+def test_lists_may_lie_apart_in_memory() -> None:
+    block, all_lists = random_values("distinct", (9, 100), "float32", 1), NearLists.empty(18)
+    all_lists[::2].add(block, 0)
+    assert all_lists.slots[::2].tolist() == expected_lists(block)[0]
+    assert (all_lists.slots[1::2] == -1).all()
+
+
+@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("method", row_linkage.METHODS)
 def test_rows_without_merges_are_listed_by_values_or_by_means_of_sums(method: str) -> None:
     rng = np.random.default_rng(3)
