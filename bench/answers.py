@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import dasrel
-from dasrel.clustering.ladder import ENTROPY_FRACTIONS
+from dasrel.cmeans.ladder import ENTROPY_FRACTIONS
 
 warnings.simplefilter("ignore", dasrel.DasrelWarning)
 

@@ -28,13 +28,13 @@ import numpy as np
 from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files
 
 from dasrel import open_matrix, watch
-from dasrel.clustering.fit import cluster
-from dasrel.clustering.result import Clustering
-from dasrel.clustering.runs import Run, grid
+from dasrel.cmeans.fit import cluster
+from dasrel.cmeans.result import Clustering
 from dasrel.engine.readahead import tile_cache
 from dasrel.errors import DasrelWarning
 from dasrel.kernels.checks import TileStatistics
 from dasrel.options import Writing
+from dasrel.partition.run import Run, grid
 from dasrel.store.matrix import Matrix
 from dasrel.store.writer import create_store
 from dasrel.util import limits

@@ -23,8 +23,8 @@ from scan import random_store
 from sklearn.svm import OneClassSVM
 
 import dasrel
-from dasrel.clustering.segments import segment_clusters
 from dasrel.kernels.exponential import exponential
+from dasrel.oneclass.segments import segment_clusters
 
 
 def say(**line: Any) -> None:

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from cmeans import dense, line, make_store
 
-from dasrel.clustering.bundle import BundleStats, run_bundle
-from dasrel.clustering.fit import first_bundle
-from dasrel.clustering.runs import Run, grid
+from dasrel.cmeans.bundle import BundleStats, run_bundle
+from dasrel.cmeans.fit import first_bundle
 from dasrel.engine.relation import Relation, relation
 from dasrel.kernels import products
+from dasrel.partition.run import Run, grid
 from dasrel.util import parallel
 
 ITERATIONS = 40

@@ -156,8 +156,8 @@ def dense_alignment(D: Any) -> dict[str, Any]:
 
 def our_alignments(store: Any) -> dict[str, Any]:
     """Return the same alignment, computed with all others in one scan."""
-    from dasrel.clustering.alignment_scan import surface
     from dasrel.engine.relation import relation
+    from dasrel.judging.alignment import surface
 
     found = surface(relation(store), [partition(store.n_objects, c) for c in NUMBERS], KERNELS)
     return {"alignment": float(found.alignment[NUMBERS.index(MIDDLE), -1])}

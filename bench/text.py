@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dasrel.io.pair_list import open_pairs
-from dasrel.io.text_matrix import open_text
+from dasrel.io.readers.pair_list import open_pairs
+from dasrel.io.readers.text_square import open_text
 from dasrel.options import Policy, Reading
 
 

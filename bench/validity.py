@@ -22,7 +22,7 @@ from sklearn.metrics import silhouette_samples
 from dasrel import validity, watch
 from dasrel.engine.relation import Products
 from dasrel.kernels.products import View
-from dasrel.vocabulary import INDICES
+from dasrel.names import INDICES
 
 CLUSTERS = range(2, 21)
 

@@ -19,27 +19,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from dasrel.errors import InputError
-from dasrel.util import Names
-from dasrel.util.limits import duration_seconds
-from dasrel.util.option_fields import (
-    Option as Option,
-    OptionField as OptionField,
-    Selection as Selection,
-    made as made,
-    option as option,
-    option_fields as option_fields,
-)
-from dasrel.util.option_values import (
-    check_part as check_part,
-    parse_columns as parse_columns,
-    parse_fill as parse_fill,
-    parse_missing as parse_missing,
-    parse_part as parse_part,
-    parse_reject as parse_reject,
-    whole_numbers as whole_numbers,
-)
-from dasrel.util.text import shown
-from dasrel.vocabulary import (
+from dasrel.names import (
     FITS,
     FORMATS,
     INDICES,
@@ -61,6 +41,26 @@ from dasrel.vocabulary import (
     is_similarity,
     linkage_fault,
 )
+from dasrel.util import Names
+from dasrel.util.limits import duration_seconds
+from dasrel.util.option_fields import (
+    Option as Option,
+    OptionField as OptionField,
+    Selection as Selection,
+    made as made,
+    option as option,
+    option_fields as option_fields,
+)
+from dasrel.util.option_values import (
+    check_part as check_part,
+    parse_columns as parse_columns,
+    parse_fill as parse_fill,
+    parse_missing as parse_missing,
+    parse_part as parse_part,
+    parse_reject as parse_reject,
+    whole_numbers as whole_numbers,
+)
+from dasrel.util.text import shown
 
 READING = "Reading the source"
 REPAIRS = "Repairs: without them each flaw is an error"
@@ -90,7 +90,7 @@ class Reading:
     """How to read a source. A field that is None is detected from the source, or does not apply."""
 
     format: str | None = _reading(None, f"One of {', '.join(FORMATS)}; detected if not given.")
-    """One of `dasrel.vocabulary.FORMATS`."""
+    """One of `dasrel.names.FORMATS`."""
     ids: str | Names | None = _reading(None, "Object names, one per line.", typed=str, metavar="FILE")
     """The objects' names, or a file with one name per line; they replace names in the source."""
     shape: int | None = _reading(None, "Number of objects of a raw binary file.", metavar="N", least=1)
@@ -317,7 +317,7 @@ class RunOptions:
                 raise InputError(f"{name} is for {' and '.join(takers)}, not {', '.join(self.rule)}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as `dasrel.clustering.job.make_runs` takes them, without some that are not given."""
+        """Return the values as `dasrel.cmeans.job.make_runs` takes them, without some that are not given."""
         not_given = {**dict.fromkeys([*TAKES, "norm"]), "history": False, "race": False}
         return {
             name: value for name, value in asdict(self).items() if name not in not_given or value != not_given[name]

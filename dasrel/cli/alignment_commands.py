@@ -17,7 +17,7 @@ from dasrel.options import AlignOptions
 from dasrel.util.results import check_not_input
 
 if TYPE_CHECKING:
-    from dasrel.clustering.alignment_search import Alignment
+    from dasrel.judging.alignment_search import Alignment
 
 
 @command("dasrel align distances.zarr out --clusters 2-10")
@@ -33,7 +33,7 @@ def align_command(
     runtime: Runtime,
 ) -> None:
     """Find the number of clusters of a STORE, and the width of a Gaussian kernel that shows the same structure."""
-    from dasrel.clustering.alignment import COMMANDS, align_lines, prepare_align
+    from dasrel.cmeans.align_job import COMMANDS, align_lines, prepare_align
 
     check_not_input(out, store)
     if dry_run:
@@ -49,6 +49,6 @@ def align_command(
 
 def picture(found: Alignment, folder: Path) -> None:
     """Draw the alignments into the folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.alignment_figure import alignment_picture
+    from dasrel.report.figures.alignment import alignment_picture
 
     alignment_picture(found, folder)

@@ -33,9 +33,9 @@ from dasrel.util.results import check_not_input
 from dasrel.util.text import count_text, redacted, shown, size_text, some, time_text
 
 if TYPE_CHECKING:
-    from dasrel.clustering.job import ClusterJob
-    from dasrel.clustering.planning import ClusteringPlan, OnWorkers
-    from dasrel.clustering.result import Clustering
+    from dasrel.cmeans.job import ClusterJob
+    from dasrel.cmeans.plan import ClusteringPlan, OnWorkers
+    from dasrel.cmeans.result import Clustering
     from dasrel.geometry.dendrogram import Dendrogram
     from dasrel.store.matrix import Matrix
     from dasrel.util import Index
@@ -56,7 +56,7 @@ def cluster_command(
     runtime: Runtime,
 ) -> None:
     """Cluster the objects of a STORE: all runs together, one scan per iteration."""
-    from dasrel.clustering.job import prepare_job
+    from dasrel.cmeans.job import prepare_job
 
     check_not_input(out, store, options.warm_start)
     requested = runs.as_dict()
@@ -81,7 +81,7 @@ def cluster_command(
 
 def pictures(found: Clustering, folder: Path, choose: str) -> None:
     """Draw a clustering into its folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.clustering_figures import clustering_pictures
+    from dasrel.report.figures.clustering import clustering_pictures
 
     clustering_pictures(found, folder, choose)
 
@@ -214,16 +214,16 @@ def predict_command(
     """Assign new objects to the clusters of a MODEL, or tell outliers, from their values to its objects."""
     check_not_input(out, model, rows, reading.ids)
     if dry_run:
-        from dasrel.clustering.output import estimate_predict
+        from dasrel.cmeans.output import estimate_predict
 
         console.cost(estimate_predict(model, rows, out, force=force))
         return
 
     import numpy as np
 
-    from dasrel.clustering.output import load_model, save_outliers, save_predictions
+    from dasrel.cmeans.output import load_model, save_outliers, save_predictions
     from dasrel.io.features import read_rows
-    from dasrel.io.text_stream import given_ids
+    from dasrel.io.readers.text import given_ids
     from dasrel.util.results import check_file
 
     check_file(out, force=force)
@@ -269,7 +269,7 @@ def validity_command(
     runtime: Runtime,
 ) -> None:
     """Judge partitions of the objects of a STORE by validity indices, all in one scan."""
-    from dasrel.clustering.validity_job import prepare_validity, validity_lines
+    from dasrel.judging.validity_job import prepare_validity, validity_lines
 
     if dry_run:
         console.cost(prepare_validity(store, labels, options, out=out, force=force).cost())
@@ -298,7 +298,7 @@ def compare_command(
     force: Force = False,
 ) -> None:
     """Compare two results A and B of the same objects: what moved, KL, max |dU|, adjusted Rand index; no scan."""
-    from dasrel.clustering.comparison import compare_files, comparison_lines
+    from dasrel.judging.comparison import compare_files, comparison_lines
     from dasrel.util.results import check_file
 
     if out is not None:
@@ -333,8 +333,8 @@ def plan_command(
     ] = 2.0,
 ) -> None:
     """Estimate what `dasrel cluster` would cost, here and on a cluster: scans, bytes, memory and time."""
-    from dasrel.clustering.job import prepare_job
-    from dasrel.clustering.planning import Fleet
+    from dasrel.cmeans.job import prepare_job
+    from dasrel.cmeans.plan import Fleet
 
     wanted: dict[str, Any] = {"counts": _workers(workers), "memory": worker_memory, "threads": worker_threads}
     try:
@@ -448,7 +448,7 @@ def spectrum_command(
 ) -> None:
     """Test whether the matrix of a STORE is Euclidean, from the ends of its spectrum, in a few scans."""
     from dasrel.geometry.euclidean import prepare_spectrum
-    from dasrel.report.spectrum_figure import spectrum_picture
+    from dasrel.report.figures.spectrum import spectrum_picture
     from dasrel.util.results import check_file
 
     if picture is not None:
@@ -591,7 +591,7 @@ def _agglomerate(
     console: Console, store: str, out: Path, options: TreeOptions, force: bool, dry_run: bool,
     checkpoint: Checkpoint | None, runtime: Runtime,
 ) -> None:  # fmt: skip
-    from dasrel.clustering.tree_job import prepare_tree, tree_lines
+    from dasrel.hierarchy.tree_job import prepare_tree, tree_lines
 
     if dry_run:
         console.cost(prepare_tree(store, out, options, force=force).cost())
@@ -606,7 +606,7 @@ def _agglomerate(
 
 def dendrogram_figure(found: Dendrogram, matrix: Matrix, labels: Index, folder: Path) -> None:
     """Draw a dendrogram into its folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.dendrogram_picture import draw_into
+    from dasrel.report.figures.dendrogram import draw_into
 
     draw_into(found, matrix, labels, folder)
 
@@ -624,7 +624,7 @@ def image_command(
 ) -> None:
     """Draw a STORE of any size as an image, in its own, VAT, iVAT, cluster or eigenvector order."""
     check_not_input(out, store, options.result)
-    from dasrel.report.matrix_image import prepare_image
+    from dasrel.report.figures.matrix import prepare_image
 
     if dry_run:
         console.cost(prepare_image(store, out, options, force=force).cost())

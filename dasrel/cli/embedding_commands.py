@@ -33,7 +33,7 @@ def embed_command(
     runtime: Runtime,
 ) -> None:
     """Compute principal coordinates of the objects of a STORE, and draw them, in a few scans."""
-    from dasrel.clustering.embedding_job import embedding_lines, prepare_embedding
+    from dasrel.judging.embedding_job import embedding_lines, prepare_embedding
 
     check_not_input(out, store, options.result, options.labels)
     if dry_run:
@@ -49,6 +49,6 @@ def embed_command(
 
 def picture(found: Embedding, colours: Colours | None, folder: Path) -> None:
     """Draw the axes into the folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.embedding_figure import draw_embedding
+    from dasrel.report.figures.embedding import draw_embedding
 
     draw_embedding(found, colours, folder)

@@ -26,6 +26,7 @@ from dasrel.cli.options import (
     option,
 )
 from dasrel.engine.runtime import Runtime
+from dasrel.names import KINDS, explain_kinds
 from dasrel.options import (
     APPENDING,
     IDS,
@@ -41,7 +42,6 @@ from dasrel.options import (
 from dasrel.util import limits
 from dasrel.util.results import check_not_input
 from dasrel.util.text import count_text, shown
-from dasrel.vocabulary import KINDS, explain_kinds
 
 
 def _kind(kind: str | None) -> str:

@@ -19,6 +19,7 @@ import typer
 from dasrel.cli.console import Console, as_option
 from dasrel.cli.help import EXAMPLE, REQUIRED, show_all
 from dasrel.errors import InputError
+from dasrel.names import KINDS, OTHER_RULES, RULES
 from dasrel.options import (
     FIXED_MEMORY,
     REPLACE,
@@ -32,7 +33,6 @@ from dasrel.options import (
     whole_numbers,
 )
 from dasrel.util.limits import memory_limit
-from dasrel.vocabulary import KINDS, OTHER_RULES, RULES
 
 OUTPUT = "Output"
 VALUES = {int: "N", float: "X"}

@@ -17,8 +17,8 @@ from dasrel.options import OutlierOptions
 from dasrel.util.results import check_not_input
 
 if TYPE_CHECKING:
-    from dasrel.clustering.oneclass import OneClass
-    from dasrel.clustering.segments import OutlierResult
+    from dasrel.oneclass.fit import OneClass
+    from dasrel.oneclass.segments import OutlierResult
 
 
 @command("dasrel outliers distances.zarr out --reject 0.05")
@@ -34,8 +34,8 @@ def outliers_command(
     runtime: Runtime,
 ) -> None:
     """Find the objects of a STORE that are like no others, and clusters of any shape among the rest."""
-    from dasrel.clustering.outlier_job import outlier_lines, prepare_outliers
-    from dasrel.clustering.segments import COMMANDS
+    from dasrel.oneclass.job import outlier_lines, prepare_outliers
+    from dasrel.oneclass.segments import COMMANDS
 
     check_not_input(out, store, options.features)
     if dry_run:
@@ -51,7 +51,7 @@ def outliers_command(
 
 def pictures(found: OneClass, results: list[OutlierResult], folder: Path) -> None:
     """Draw typicalities into the folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.matrix_image import matrix_image
-    from dasrel.report.outlier_figures import outlier_pictures
+    from dasrel.report.figures.matrix import matrix_image
+    from dasrel.report.figures.outliers import outlier_pictures
 
     outlier_pictures(found, results, folder, matrix_image=matrix_image)

@@ -18,9 +18,9 @@ from dasrel.engine.scan import Consumer, Plan
 from dasrel.kernels import label_sums, products, within_sums
 from dasrel.kernels.label_sums import Labels
 from dasrel.kernels.products import View
+from dasrel.names import is_similarity
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float
-from dasrel.vocabulary import is_similarity
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import numpy as np
 
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import InputError
+from dasrel.kernels.forest import mirrored
 from dasrel.kernels.products import View
-from dasrel.kernels.spanning_forest import mirrored
+from dasrel.names import is_similarity
 from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.matrix import Matrix
 from dasrel.util import Array
-from dasrel.vocabulary import is_similarity
 
 DISTANCE, SQUARED, SIMILARITY = "distance", "squared dissimilarity", "similarity"
 

@@ -39,6 +39,7 @@ from dasrel.geometry import gamma_search
 from dasrel.geometry.gamma_search import SearchContext, n_eps, search_shift
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Search, estimate_search, lanczos
 from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
+from dasrel.names import METHODS
 from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
@@ -46,7 +47,6 @@ from dasrel.util import PathLike, html, progress
 from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
-from dasrel.vocabulary import METHODS
 
 """Methods with a parameter."""
 FORMAT = ArchiveFormat(

@@ -26,8 +26,9 @@ from scipy.sparse.linalg import splu
 
 from dasrel.engine.scan import Consumer, Plan, scan, scan_memory
 from dasrel.errors import InputError, StoreError
-from dasrel.kernels import spanning_forest
-from dasrel.kernels.spanning_forest import Forest
+from dasrel.kernels import forest as spanning_forest
+from dasrel.kernels.forest import Forest
+from dasrel.names import KINDS
 from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.layout import TileSource
 from dasrel.store.matrix import Matrix
@@ -35,7 +36,6 @@ from dasrel.util import Array, Float, Index
 from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown
-from dasrel.vocabulary import KINDS
 
 FORMAT = ArchiveFormat(
     "tree", "tree_version", 1, ("edges", "weights", "largest"),

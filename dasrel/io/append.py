@@ -19,10 +19,11 @@ from dasrel.errors import InputError
 from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, read_rows, row_block
 from dasrel.io.importing import block_checksum
 from dasrel.io.metrics import Metric, made_ready, needs, resolve, tile_values
+from dasrel.io.readers.text import given_ids
 from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
-from dasrel.io.text_stream import given_ids
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics
+from dasrel.names import is_similarity
 from dasrel.options import Policy, Reading, group
 from dasrel.store.growth import (
     AppendTransaction,
@@ -39,7 +40,6 @@ from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.labelled import column_order
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import count_text, path_text, shown, some
-from dasrel.vocabulary import is_similarity
 
 
 @dataclass(frozen=True)

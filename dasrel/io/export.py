@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.io.array_files import allocated
+from dasrel.io.readers.source import allocated
 from dasrel.kernels.checks import copy_transposed
+from dasrel.names import EXPORTS, is_similarity
 from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.store.layout import unchanged
 from dasrel.store.matrix import Matrix, open_matrix
@@ -25,7 +26,6 @@ from dasrel.util import Array, limits, parallel, progress
 from dasrel.util.files import disk_errors, replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import is_url, path_text, shown, size_text, some
-from dasrel.vocabulary import EXPORTS, is_similarity
 
 TEXT_BYTES = 100
 """Memory that one value takes while it becomes text: the value, its digits twice, and what arrow keeps beside them."""

@@ -20,10 +20,10 @@ import scipy.sparse
 import zarr
 
 from dasrel.errors import InputError
-from dasrel.io.numpy_files import FlatFile, check_archive, npy_header
-from dasrel.io.reader_errors import check_unpacked, reader_errors
-from dasrel.io.streams import Stream
-from dasrel.io.zarr_values import ZarrValues
+from dasrel.io.readers.errors import check_unpacked, reader_errors
+from dasrel.io.readers.npy import FlatFile, check_archive, npy_header
+from dasrel.io.readers.stream import Stream
+from dasrel.io.readers.zarr_values import ZarrValues
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.kernels.products import View
 from dasrel.util import Array, Float, Names, limits, parallel

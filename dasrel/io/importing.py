@@ -18,14 +18,15 @@ import numpy as np
 from zarr.storage import MemoryStore
 
 from dasrel.errors import InputError, Stopped, StoreError
-from dasrel.io import array_files, chunked_files, matlab, npz, triplets
-from dasrel.io.array_files import ArraySource, Opened, SequentialSource, Source, TriangleSource
-from dasrel.io.numpy_files import check_numbers
-from dasrel.io.reader_errors import check_objects, reader_errors
+from dasrel.io.readers import chunked as chunked_files, matlab, npz, source as array_files, sparse as triplets
+from dasrel.io.readers.errors import check_objects, reader_errors
+from dasrel.io.readers.npy import check_numbers
+from dasrel.io.readers.source import ArraySource, Opened, SequentialSource, Source, TriangleSource
+from dasrel.io.readers.text import given_ids, sniff
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
-from dasrel.io.text_stream import given_ids, sniff
 from dasrel.kernels import checks
 from dasrel.kernels.condensed import check_condensed, square_side
+from dasrel.names import FORMATS
 from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
@@ -35,7 +36,6 @@ from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
 from dasrel.util.labelled import labelled
 from dasrel.util.text import path_text, shown
-from dasrel.vocabulary import FORMATS
 
 SUFFIXES = {
     ".npy": "npy", ".npz": "npz", ".mtx": "mtx", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".zarr": "zarr",
@@ -294,11 +294,11 @@ def _opened(path: Path, name: str, reading: Reading, kind: str, policy: Policy) 
             )
         return source
     if name in TEXT:
-        from dasrel.io import text_matrix
+        from dasrel.io.readers import text_square as text_matrix
 
         return text_matrix.open_text(path, reading, kind)
     if name in PAIRS:
-        from dasrel.io import pair_list
+        from dasrel.io.readers import pair_list
 
         return pair_list.open_pairs(path, reading, kind, policy)
     return openers[name](path, reading, kind)

@@ -19,9 +19,9 @@ from scipy.spatial.distance import cdist
 
 from dasrel.errors import InputError
 from dasrel.io.features import Features, array_checksum, dense, is_sparse, row_block
+from dasrel.names import KINDS, is_similarity
 from dasrel.util import Array
 from dasrel.util.text import count_text, did_you_mean, shown, some
-from dasrel.vocabulary import KINDS, is_similarity
 
 SIDE = 512
 """Side of the blocks in which a tile is computed: 2 MiB of float64, so that the passes over it stay in the cache."""

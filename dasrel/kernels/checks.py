@@ -22,9 +22,9 @@ import numpy as np
 from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.kernels import LONG, POINTER
+from dasrel.names import is_similarity
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
-from dasrel.vocabulary import is_similarity
 
 if TYPE_CHECKING:
     from dasrel.options import Policy

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.names import is_similarity
 from dasrel.util import Array, parallel
 from dasrel.util.text import count_text, shown
-from dasrel.vocabulary import is_similarity
 
 
 def square_side(shape: tuple[int, ...], what: str) -> int:

@@ -28,8 +28,8 @@ from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.kernels import LONG, POINTER
 from dasrel.kernels.exponential import exponential
+from dasrel.names import is_similarity
 from dasrel.util import Array
-from dasrel.vocabulary import is_similarity
 
 PANEL_BYTES = 4 * 2**20
 WIDE = 48

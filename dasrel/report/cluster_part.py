@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.report import page_pictures as pictures
-from dasrel.report.downsample import cluster_order
+from dasrel.names import INDICES
+from dasrel.report import page_figures as pictures
+from dasrel.report.figures.downsample import cluster_order
 from dasrel.report.page_parts import Block, Note, ResultPart, Section, Table, percent, table
 from dasrel.report.repeat import FLAG
 from dasrel.report.result_reading import (
@@ -27,7 +28,6 @@ from dasrel.report.verdict import cluster_verdict, mean_by_cluster
 from dasrel.store.matrix import Matrix
 from dasrel.util import Array
 from dasrel.util.text import count_text, path_text, shown, size_text, time_text
-from dasrel.vocabulary import INDICES
 
 LISTED = 100
 """Objects on a border, and runs, that a page lists."""

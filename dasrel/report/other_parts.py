@@ -6,7 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dasrel.report import page_pictures as pictures
+from dasrel.names import INDICES
+from dasrel.report import page_figures as pictures
 from dasrel.report.page_parts import (
     Block,
     Facts,
@@ -41,7 +42,6 @@ from dasrel.report.verdict import (
     spectrum_verdict,
 )
 from dasrel.util.text import count_text, path_text, shown, size_text, some, time_text
-from dasrel.vocabulary import INDICES
 
 LISTED = 100
 """Objects that a table lists."""
@@ -308,7 +308,7 @@ def spectrum_part(source: Source) -> ResultPart:
 
 def _spectrum_picture(result: dict[str, Any]) -> Picture:
     from dasrel.geometry.euclidean import Spectrum
-    from dasrel.report.spectrum_figure import spectrum_figure
+    from dasrel.report.figures.spectrum import spectrum_figure
 
     found = Spectrum(**{one.name: result[one.name] for one in fields(Spectrum) if one.name in result})
     return pictures.inline_svg(

@@ -26,8 +26,8 @@ from dasrel import __version__
 from dasrel.errors import DasrelError, InputError
 from dasrel.report import other_parts
 from dasrel.report.cluster_part import best_setting, cluster_part, read_labels
+from dasrel.report.page_figures import picture_or_note, smaller_png
 from dasrel.report.page_parts import Block, Facts, Note, Picture, ResultPart, Section, Table
-from dasrel.report.page_pictures import picture_or_note, smaller_png
 from dasrel.report.repeat import FLAG
 from dasrel.report.result_reading import Source, damaged, kind_of, read_json, read_objects
 from dasrel.report.workflow_part import STATE, workflow_part, workflow_sources
@@ -39,7 +39,7 @@ from dasrel.util.results import check_file, check_not_input
 from dasrel.util.text import count_text, is_url, path_text, some
 
 if TYPE_CHECKING:
-    from dasrel.clustering.result import Clustering
+    from dasrel.cmeans.result import Clustering
 
 LIMIT = 1_000_000
 """Bytes of a page, at most."""
@@ -219,8 +219,8 @@ def _workflow_sources(folder: Path) -> list[Found]:
 
 def _saved(found: Clustering, folder: Path) -> Source:
     """Write the result of this process into a temporary folder, and return it with its matrix."""
-    from dasrel.clustering.output import write_clustering
-    from dasrel.report.clustering_figures import clustering_pictures
+    from dasrel.cmeans.output import write_clustering
+    from dasrel.report.figures.clustering import clustering_pictures
 
     if found.relation is None:
         raise InputError("this result has no matrix: give the folder that it was read from")
@@ -396,7 +396,7 @@ def _add_embedding(part: ResultPart, axes: Source | None) -> None:
 def _embedding(axes: Source, folder: Any, n: int) -> Picture:
     """Draw objects along the axes of an embedding, coloured by their clusters. Cost: no scan."""
     from dasrel.geometry.embedding import Embedding
-    from dasrel.report.embedding_figure import embedding_picture
+    from dasrel.report.figures.embedding import embedding_picture
 
     result, drawn = axes.values, min(3, axes.values["n_axes"])
     names = [f"axis{k + 1}" for k in range(drawn)]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dasrel.names import INDICES
 from dasrel.report.page_parts import Statement
 from dasrel.store.audit import allowed_repairs
 from dasrel.util import Array
 from dasrel.util.text import count_text, shown, some
-from dasrel.vocabulary import INDICES
 
 SCALE = (
     (0.7, "good", "a strong structure"),

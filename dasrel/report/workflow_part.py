@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dasrel.report import page_pictures as pictures
+from dasrel.report import page_figures as pictures
 from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, cell, sentence, table
 from dasrel.report.result_reading import Source, damaged
 from dasrel.util.text import count_text, path_text, shown, some, time_text

@@ -13,6 +13,7 @@ from dasrel.errors import InputError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.kernels.condensed import CondensedSquare, check_condensed, square_side
+from dasrel.names import KINDS, explain_kinds, is_similarity
 from dasrel.options import Policy
 from dasrel.store.layout import Layout, TileIndex
 from dasrel.store.matrix import Matrix, dense_array, fingerprint_of, identity_of, matrix_card, open_matrix, rows_of
@@ -21,7 +22,6 @@ from dasrel.util import Array, Names, parallel
 from dasrel.util.files import crc32c
 from dasrel.util.labelled import labelled
 from dasrel.util.text import count_text
-from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import numpy as np
 
 from dasrel.errors import StoreError
 from dasrel.kernels.checks import TileStatistics
+from dasrel.names import KINDS
 from dasrel.store.layout import Layout, TileIndex
 from dasrel.store.matrix import Matrix, open_matrix, open_unchecked, read_manifest
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, parallel
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown, size_text
-from dasrel.vocabulary import KINDS
 
 STRIP = 512  # rows looked at together: a few MB, whatever the tile
 FACTS = ("pairs", "minimum", "maximum", "mean", "zeros", "asymmetry", "diagonal", "missing", "clipped")

@@ -13,10 +13,10 @@ from numcodecs import zstd
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
+from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
 from dasrel.util.files import check_regular
 from dasrel.util.text import shown, some
-from dasrel.vocabulary import KINDS, is_similarity
 
 State = Literal["begun", "writing", "complete", "abandoned"]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]

@@ -21,6 +21,7 @@ import numpy as np
 import zarr
 
 from dasrel.errors import InputError, MemoryLimitError, StoreError
+from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import IMPORT_AGAIN, Layout, Reader, unchanged
 from dasrel.store.tile_files import (
     RecordedChecksums,
@@ -41,7 +42,6 @@ from dasrel.util import Array, Names, limits
 from dasrel.util.files import check_regular, digest
 from dasrel.util.html import Html, card
 from dasrel.util.text import count_text, redacted, shown, size_text, some
-from dasrel.vocabulary import KINDS, is_similarity
 
 DECIDING = ("input", "compress", "format_version")
 """Other fields of a manifest on which the values depend."""

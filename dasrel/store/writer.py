@@ -27,6 +27,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.names import KINDS, explain_kinds, is_similarity
 from dasrel.options import Policy, Writing, group
 from dasrel.store.layout import FORMAT_VERSION, Layout
 from dasrel.store.matrix import Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
@@ -57,7 +58,6 @@ from dasrel.util.files import (
     replacing_folder,
 )
 from dasrel.util.text import count_text, redacted, shown, some
-from dasrel.vocabulary import KINDS, explain_kinds, is_similarity
 
 
 class Writer:

@@ -23,6 +23,8 @@ VARYING = frozenset(
     }
 )
 """Keys of result.json, spectrum.json and the state file of a workflow that hold times and versions."""
+MOST_IDS = 10
+"""Ids in a report; the table has all of them."""
 
 
 def without_times(content: Any) -> Any:

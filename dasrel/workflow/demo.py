@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.clustering.comparison import adjusted_rand_index
-from dasrel.clustering.result import Clustering
+from dasrel.cmeans.result import Clustering
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
+from dasrel.judging.comparison import adjusted_rand_index
 from dasrel.options import OutlierOptions, RunOptions, TreeOptions, Writing
 from dasrel.store.audit import audit_store
 from dasrel.util.files import replacing
@@ -104,8 +104,8 @@ def _name_folder(page: Path, temporary: str) -> None:
 
 def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: bool) -> dict[str, Any]:
     """Cluster in one bundle for all numbers of clusters, draw the memberships in ten, and return a summary."""
-    from dasrel.clustering.job import prepare_job
-    from dasrel.report.figures import partition_picture
+    from dasrel.cmeans.job import prepare_job
+    from dasrel.report.figures.partition import partition_picture
 
     kept: list[Clustering] = []
     runs = RunOptions(
@@ -144,9 +144,9 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
 
 def _outliers(store: Path, out: Path, force: bool) -> dict[str, Any]:
     """Find the least typical digits and return their names, the least typical first."""
-    from dasrel.clustering.outlier_job import prepare_outliers
-    from dasrel.report.matrix_image import matrix_image
-    from dasrel.report.outlier_figures import outlier_pictures
+    from dasrel.oneclass.job import prepare_outliers
+    from dasrel.report.figures.matrix import matrix_image
+    from dasrel.report.figures.outliers import outlier_pictures
 
     draw = partial(outlier_pictures, matrix_image=matrix_image)
     result = prepare_outliers(str(store), OutlierOptions(reject=REJECT), out, force=force).run(draw=draw)
@@ -156,8 +156,8 @@ def _outliers(store: Path, out: Path, force: bool) -> dict[str, Any]:
 
 def _dendrogram(store: Path, out: Path, truth: NDArray[Any], force: bool) -> dict[str, Any]:
     """Cluster hierarchically, and compare a cut with the digits."""
-    from dasrel.clustering.tree_job import prepare_tree
-    from dasrel.report.dendrogram_picture import draw_into
+    from dasrel.hierarchy.tree_job import prepare_tree
+    from dasrel.report.figures.dendrogram import draw_into
 
     options = TreeOptions(linkage=LINKAGE, n_clusters=[CUT])
     prepare_tree(str(store), out, options, force=force).run(draw=draw_into)

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
+from dasrel.names import INITS, METHODS
 from dasrel.options import RENAMED
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.vocabulary import INITS, METHODS
 from dasrel.workflow.tables import TABLES, MatrixTable, RuntimeTable, Table
 
 

@@ -155,7 +155,7 @@ def _described(matrix: Any) -> Summary:
 def _spectrum(job: Job) -> Summary:
     from dasrel.geometry.euclidean import prepare_spectrum
     from dasrel.options import SpectrumOptions
-    from dasrel.report.spectrum_figure import spectrum_picture
+    from dasrel.report.figures.spectrum import spectrum_picture
 
     table = job.step.table
     found = prepare_spectrum(job.store, table.group(SpectrumOptions)).run(job.checkpoint())
@@ -177,9 +177,9 @@ def _euclideanize(job: Job) -> Summary:
 
 
 def _cluster(job: Job) -> Summary:
-    from dasrel.clustering.job import cluster_into
+    from dasrel.cmeans.job import cluster_into
     from dasrel.options import RunOptions
-    from dasrel.report.clustering_figures import clustering_pictures
+    from dasrel.report.figures.clustering import clustering_pictures
 
     table = job.step.table
     runs = table.group(
@@ -207,9 +207,9 @@ def _cluster(job: Job) -> Summary:
 
 
 def _align(job: Job) -> Summary:
-    from dasrel.clustering.alignment import prepare_align
+    from dasrel.cmeans.align_job import prepare_align
     from dasrel.options import AlignOptions
-    from dasrel.report.alignment_figure import alignment_picture
+    from dasrel.report.figures.alignment import alignment_picture
 
     table = job.step.table
     result = prepare_align(job.store, job.file(), table.group(AlignOptions), force=True).run(
@@ -221,9 +221,9 @@ def _align(job: Job) -> Summary:
 
 
 def _embed(job: Job) -> Summary:
-    from dasrel.clustering.embedding_job import prepare_embedding
+    from dasrel.judging.embedding_job import prepare_embedding
     from dasrel.options import EmbedOptions
-    from dasrel.report.embedding_figure import draw_embedding
+    from dasrel.report.figures.embedding import draw_embedding
 
     table = job.step.table
     options = table.group(EmbedOptions, result=job.places.get("result"), labels=job.places.get("labels"))
@@ -236,10 +236,10 @@ def _embed(job: Job) -> Summary:
 
 
 def _outliers(job: Job) -> Summary:
-    from dasrel.clustering.outlier_job import prepare_outliers
+    from dasrel.oneclass.job import prepare_outliers
     from dasrel.options import OutlierOptions
-    from dasrel.report.matrix_image import matrix_image
-    from dasrel.report.outlier_figures import outlier_pictures
+    from dasrel.report.figures.matrix import matrix_image
+    from dasrel.report.figures.outliers import outlier_pictures
 
     table = job.step.table
     options = table.group(
@@ -273,9 +273,9 @@ def _tree(job: Job) -> Summary:
 
 
 def _dendrogram(job: Job) -> Summary:
-    from dasrel.clustering.tree_job import prepare_tree
+    from dasrel.hierarchy.tree_job import prepare_tree
     from dasrel.options import TreeOptions
-    from dasrel.report.dendrogram_picture import draw_into
+    from dasrel.report.figures.dendrogram import draw_into
 
     prepared = prepare_tree(job.store, job.file(), job.step.table.group(TreeOptions), force=True)
     result = prepared.run(checkpoint=job.checkpoint(), about={"out": str(job.out / job.step.name)}, draw=draw_into)
@@ -284,7 +284,7 @@ def _dendrogram(job: Job) -> Summary:
 
 def _image(job: Job) -> Summary:
     from dasrel.options import ImageOptions
-    from dasrel.report.matrix_image import prepare_image
+    from dasrel.report.figures.matrix import prepare_image
 
     table = job.step.table
     options = table.group(ImageOptions, result=job.places.get("result"))
@@ -293,9 +293,9 @@ def _image(job: Job) -> Summary:
 
 
 def _figure(job: Job) -> Summary:
-    from dasrel.clustering.output import load_memberships
+    from dasrel.cmeans.output import load_memberships
     from dasrel.errors import InputError
-    from dasrel.report.figures import partition_picture
+    from dasrel.report.figures.partition import partition_picture
     from dasrel.util.text import shown
 
     result = Path(job.places["result"])

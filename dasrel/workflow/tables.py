@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
+from dasrel.names import KindName
 from dasrel.options import (
     IDS,
     NEW_PAIRS,
@@ -41,7 +42,6 @@ from dasrel.options import (
     option_fields,
     whole_numbers,
 )
-from dasrel.vocabulary import KindName
 
 Group = TypeVar("Group")
 T = TypeVar("T", bound="Table")

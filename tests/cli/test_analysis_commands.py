@@ -18,12 +18,12 @@ from scipy.spatial.distance import pdist, squareform
 
 import dasrel
 from dasrel.cli import app
-from dasrel.clustering.fit import cluster
-from dasrel.clustering.model import Model
-from dasrel.clustering.output import folder_names, save_clustering
+from dasrel.cmeans.fit import cluster
+from dasrel.cmeans.output import folder_names, save_clustering
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
 from dasrel.options import Reading
+from dasrel.partition.model import Model
 from dasrel.workflow import demo
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances
@@ -201,7 +201,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
         calls.append((*positional, named))
         raise InputError("stop here")
 
-    monkeypatch.setattr("dasrel.clustering.job.cluster", fake)
+    monkeypatch.setattr("dasrel.cmeans.job.cluster", fake)
     line = (
         f"cluster {folder}/d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
         " --spread-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"

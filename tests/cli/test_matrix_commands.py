@@ -20,9 +20,9 @@ from scipy.spatial.distance import pdist, squareform
 import dasrel
 from dasrel.cli import app
 from dasrel.errors import DasrelWarning, InputError
+from dasrel.names import KINDS
 from dasrel.options import Policy, Reading, Writing
 from dasrel.store.matrix import open_matrix
-from dasrel.vocabulary import KINDS
 from dasrel.workflow.digits import build_digits
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command

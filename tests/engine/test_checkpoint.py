@@ -14,18 +14,18 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import kernels, watch
-from dasrel.clustering.bundle_memory import split_by_memory
-from dasrel.clustering.estimators import FuzzyCMeans
-from dasrel.clustering.fit import cluster
+from dasrel.cmeans.bundle_memory import split_by_memory
+from dasrel.cmeans.fit import cluster
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError
+from dasrel.estimators.cmeans import FuzzyCMeans
 from dasrel.geometry import gamma_search
 from dasrel.geometry.euclidean import euclideanize, spectrum
+from dasrel.names import METHODS
 from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
 from dasrel.util import limits
 from dasrel.util.archives import read_state, write_state
-from dasrel.vocabulary import METHODS
 from tests.helpers.faults import Killed, killed_after, quiet, stopped_after
 from tests.helpers.matrices import grouped_points, memberships, squared
 from tests.helpers.runs import Run, grid

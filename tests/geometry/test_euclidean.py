@@ -18,19 +18,19 @@ from sklearn.datasets import load_iris
 
 from dasrel import watch
 from dasrel.cli import app
-from dasrel.clustering.estimators import FuzzyCMeans
-from dasrel.clustering.fit import cluster
-from dasrel.clustering.model import Model
+from dasrel.cmeans.fit import cluster
 from dasrel.engine.relation import left_products, relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
+from dasrel.estimators.cmeans import FuzzyCMeans
 from dasrel.geometry.davidson import NEAR, DavidsonSearch, advance
 from dasrel.geometry.euclidean import Euclideanized, euclideanize, spectrum
 from dasrel.geometry.gamma_search import MARGIN
 from dasrel.io.importing import import_matrix
 from dasrel.kernels.products import View
+from dasrel.names import METHODS
 from dasrel.options import Reading, Writing
+from dasrel.partition.model import Model
 from dasrel.store.matrix import open_matrix
-from dasrel.vocabulary import METHODS
 from tests.helpers.matrices import K14, delta_of, gram, mirrored, simpson
 from tests.helpers.runs import Run, grid
 

@@ -16,7 +16,7 @@ import dasrel
 from dasrel.engine.scan import Plan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.geometry.tree import Tree, forest_consumer, minimum_spanning_tree
-from dasrel.kernels import spanning_forest
+from dasrel.kernels import forest as spanning_forest
 from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, symmetric, tied
 from tests.helpers.stores import stored

@@ -16,11 +16,11 @@ from scipy.spatial.distance import squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.io import streams
-from dasrel.io.array_files import SequentialSource, Source
 from dasrel.io.importing import detect, import_matrix, open_source
+from dasrel.io.readers import stream as streams
+from dasrel.io.readers.source import SequentialSource, Source
+from dasrel.names import FORMATS
 from dasrel.options import Reading, Writing
-from dasrel.vocabulary import FORMATS
 from tests.helpers import oracle
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import tiles
@@ -158,7 +158,7 @@ def test_raw(tmp_path, expected, condensed):
 
 
 def test_a_file_larger_than_memory_is_asked_for_row_by_row(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr("dasrel.io.numpy_files.FlatFile.large", lambda self: True)
+    monkeypatch.setattr("dasrel.io.readers.npy.FlatFile.large", lambda self: True)
     for name in ("a.npy", "f.npy", "a.npz"):
         WRITERS[name](tmp_path / name, line_distances(N))
         import_matrix(tmp_path / name, tmp_path / f"{name}.zarr", kind="distance", writing=WRITING)
@@ -313,9 +313,11 @@ def test_an_entry_that_is_listed_twice_is_refused(tmp_path, symmetry):
 
 
 def test_sparse_entries_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("dasrel.io.triplets.SIDE", 16)  # many small runs and blocks: the sort on disk has work to do
-    monkeypatch.setattr("dasrel.io.triplets.COPY", 1000)
-    monkeypatch.setattr("dasrel.io.npz.PIECE", 97)
+    monkeypatch.setattr(
+        "dasrel.io.readers.sparse.SIDE", 16
+    )  # many small runs and blocks: the sort on disk has work to do
+    monkeypatch.setattr("dasrel.io.readers.sparse.COPY", 1000)
+    monkeypatch.setattr("dasrel.io.readers.npz.PIECE", 97)
     rng = np.random.default_rng(3)
     a = line_distances(64, "float64")
     row, column = np.nonzero(a)

@@ -164,7 +164,7 @@ def test_a_small_file_that_claims_much(tmp_path):
 
 def test_unpacking_takes_memory_for_a_few_pieces(tmp_path):
     """The numbers of a compressed variable come in pieces of at most 4 MiB, whatever its size."""
-    from dasrel.io import matlab
+    from dasrel.io.readers import matlab
 
     a = np.random.default_rng(1).integers(0, 9, (1500, 1500)).astype("float64")
     scipy.io.savemat(tmp_path / "a.mat", {"D": a}, do_compression=True)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from dasrel import Policy, audit_store, relation
-from dasrel.clustering.runs import Run
 from dasrel.errors import InputError
 from dasrel.io.append import append
 from dasrel.io.importing import import_matrix
 from dasrel.io.pairwise import pairwise
 from dasrel.options import Reading, Writing
+from dasrel.partition.run import Run
 from dasrel.store.audit import audit_lines
 from tests.helpers.matrices import line_distances
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from dasrel.errors import InputError
-from dasrel.io import pair_list, streams, text_stream, triplets
-from dasrel.io.array_files import Source
-from dasrel.io.pair_list import open_pairs
+from dasrel.io.readers import pair_list, sparse as triplets, stream as streams, text as text_stream
+from dasrel.io.readers.pair_list import open_pairs
+from dasrel.io.readers.source import Source
 from dasrel.options import Policy, Reading
 
 EVERYTHING = slice(None)

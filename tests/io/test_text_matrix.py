@@ -13,10 +13,10 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dasrel.errors import InputError
-from dasrel.io import streams, text_matrix
-from dasrel.io.array_files import Source
-from dasrel.io.text_matrix import open_text
-from dasrel.io.text_stream import sniff
+from dasrel.io.readers import stream as streams, text_square as text_matrix
+from dasrel.io.readers.source import Source
+from dasrel.io.readers.text import sniff
+from dasrel.io.readers.text_square import open_text
 from dasrel.options import Reading
 from tests.helpers.matrices import symmetric
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dasrel import kernels
-from dasrel.io import streams
+from dasrel.io.readers import stream as streams
 from dasrel.kernels import checks, products
 
 FACTS = """
 import numpy as np
 from dasrel import kernels
-from dasrel.io import streams
+from dasrel.io.readers import stream as streams
 from dasrel.kernels import checks, products
 print(kernels.signature(), kernels.described(), sep="|")
 print(products.has_native_products(), checks._native_checks() is not None, streams.library() is not None)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasrel.kernels import row_linkage
-from dasrel.kernels.row_linkage import KEPT, MergeLog, NearLists, RowTask, update_rows
+from dasrel.kernels import linkage_rows as row_linkage
+from dasrel.kernels.linkage_rows import KEPT, MergeLog, NearLists, RowTask, update_rows
 
 
 @pytest.fixture(params=["compiled", "numpy"])

@@ -6,8 +6,8 @@ import pytest
 
 import dasrel
 from dasrel.engine.relation import relation
-from dasrel.report.alignment_figure import MOST_WIDTHS, _some_widths, alignment_picture
-from dasrel.report.group_means import kernel_image
+from dasrel.report.figures.alignment import MOST_WIDTHS, _some_widths, alignment_picture
+from dasrel.report.figures.group_means import kernel_image
 from dasrel.util import progress
 from tests.helpers.matrices import blobs, distances
 

@@ -13,7 +13,7 @@ from scipy.spatial.distance import squareform
 
 import dasrel
 from dasrel.geometry.dendrogram import Dendrogram
-from dasrel.report import dendrogram_picture as pictures
+from dasrel.report.figures import dendrogram as pictures
 from tests.helpers.matrices import distances, grouped_points, simpson, uniform_points
 
 

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import dasrel
-from dasrel.report import embedding_figure
-from dasrel.report.embedding_figure import embedding_picture
-from dasrel.report.palette import CLUSTERS
+from dasrel.report.figures import embedding as embedding_figure
+from dasrel.report.figures.embedding import embedding_picture
+from dasrel.report.figures.palette import CLUSTERS
 from tests.helpers.matrices import distances, grouped_points
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import dasrel
 from dasrel.errors import InputError
-from dasrel.report import clustering_figures
-from dasrel.report.downsample import cluster_order
-from dasrel.report.figures import PIXELS, partition_picture
+from dasrel.report.figures import clustering as clustering_figures
+from dasrel.report.figures.downsample import cluster_order
+from dasrel.report.figures.partition import PIXELS, partition_picture
 
 
 def colours(path: Path) -> set[tuple[int, ...]]:

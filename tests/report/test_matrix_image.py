@@ -15,10 +15,10 @@ from dasrel.engine.scan import Plan
 from dasrel.errors import InputError
 from dasrel.geometry.tree import minimum_spanning_tree
 from dasrel.options import ImageOptions
-from dasrel.report.downsample import induced_image
-from dasrel.report.matrix_image import image_consumer, ivat_image, matrix_image, prepare_image, proximity_image
-from dasrel.report.matrix_picture import LINE, Block, colour_range, write_image
-from dasrel.report.palette import CLUSTERS
+from dasrel.report.figures.downsample import induced_image
+from dasrel.report.figures.matrix import image_consumer, ivat_image, matrix_image, prepare_image, proximity_image
+from dasrel.report.figures.matrix_drawing import LINE, Block, colour_range, write_image
+from dasrel.report.figures.palette import CLUSTERS
 from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
 from tests.helpers.stores import stored

@@ -15,8 +15,8 @@ from dasrel.errors import InputError
 from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
 from dasrel.options import ImageOptions, Writing
-from dasrel.report.downsample import cluster_order
-from dasrel.report.matrix_image import prepare_image
+from dasrel.report.figures.downsample import cluster_order
+from dasrel.report.figures.matrix import prepare_image
 
 N = 90
 

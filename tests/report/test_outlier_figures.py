@@ -4,10 +4,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from dasrel.clustering.oneclass import one_class
-from dasrel.clustering.typicality import OneClassRun
 from dasrel.errors import InputError
-from dasrel.report.outlier_figures import density_picture, outlier_order
+from dasrel.oneclass.fit import one_class
+from dasrel.oneclass.run import OneClassRun
+from dasrel.report.figures.outliers import density_picture, outlier_order
 from tests.helpers.matrices import distances, normal_points
 
 

@@ -274,7 +274,7 @@ def test_the_same_import_again_is_no_other_store(plain: Path) -> None:
 def test_the_command_line_says_that_a_store_was_replaced(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dasrel.clustering import bundle
+    from dasrel.cmeans import bundle
 
     original = bundle.RunState.advance
 

@@ -14,9 +14,9 @@ import pytest
 
 import dasrel
 from dasrel import Writing, watch
-from dasrel.clustering import output
+from dasrel.cmeans import output
 from dasrel.errors import InputError, StoreError
-from dasrel.io import text_matrix
+from dasrel.io.readers import text_square as text_matrix
 from dasrel.store import writer
 from dasrel.store.tile_files import TileFiles
 from dasrel.util import files as util_files

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel.clustering.agglomerative import prepare_linkage
+from dasrel.hierarchy.linkage import prepare_linkage
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command, killed
 from tests.helpers.stores import stored
@@ -25,9 +25,9 @@ def test_the_same_bits_after_kills(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     # In the scan that fills the file, between two rows, and while a state is written.
     killed("os.pwrite", int(rng.integers(2)), int(rng.integers(1, 2 * N)), *line)
-    killed("dasrel.clustering.row_rounds.RowFile.keep", int(rng.integers(2)), int(rng.integers(1, 200)), *line)
+    killed("dasrel.hierarchy.rounds.RowFile.keep", int(rng.integers(2)), int(rng.integers(1, 200)), *line)
     killed("dasrel.engine.checkpoint.write_state", int(rng.integers(2)), 2, *line)
-    killed("dasrel.clustering.row_rounds.Rounds.move", int(rng.integers(2)), 1, *line)
+    killed("dasrel.hierarchy.rounds.Rounds.move", int(rng.integers(2)), 1, *line)
     done = command(*line)
     assert done.returncode == 0, done.stderr
     whole = dasrel.linkage(matrix, method="average")

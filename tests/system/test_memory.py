@@ -77,15 +77,15 @@ import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
 from dasrel.options import AlignOptions, EmbedOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
-from dasrel.clustering.alignment import prepare_align
-from dasrel.clustering.embedding_job import prepare_embedding
-from dasrel.clustering.agglomerative import prepare_linkage
-from dasrel.clustering.outlier_job import prepare_outliers
-from dasrel.clustering.planning import plan_clustering
-from dasrel.clustering.validity_job import prepare_validity
+from dasrel.cmeans.align_job import prepare_align
+from dasrel.judging.embedding_job import prepare_embedding
+from dasrel.hierarchy.linkage import prepare_linkage
+from dasrel.oneclass.job import prepare_outliers
+from dasrel.cmeans.plan import plan_clustering
+from dasrel.judging.validity_job import prepare_validity
 from dasrel.options import ValidityOptions
 from dasrel.store.writer import Writing
-from dasrel.vocabulary import INDICES
+from dasrel.names import INDICES
 
 warnings.simplefilter("ignore")
 store, out, what = sys.argv[1:]

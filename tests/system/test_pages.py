@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dasrel
-from dasrel.vocabulary import FORMATS, KINDS
+from dasrel.names import FORMATS, KINDS
 from tests.helpers.pages import DOCS, RUN, SHOWN, Session, blocks, name_of, pages
 
 NOT_RUN = Counter(

@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import watch
-from dasrel.clustering.fit import cluster
+from dasrel.cmeans.fit import cluster
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import Stopped
 from dasrel.options import Writing

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dasrel.clustering import model
 from dasrel.errors import InputError
 from dasrel.geometry import euclidean
 from dasrel.options import STORE_FORMAT, Policy, Reading, RunOptions, Writing
+from dasrel.partition import model
 from dasrel.store import layout
 from dasrel.workflow import status
 from dasrel.workflow.schema import read_workflow

@@ -96,8 +96,6 @@ def preload(base: Path) -> None:
             import pyarrow.parquet  # noqa: F401
             import scipy.io  # noqa: F401
 
-            from dasrel.io import pair_list, text_matrix  # noqa: F401
-
             os.write(writing, "\n".join(sys.modules).encode()[: 1 << 20])
             code = 0
         except BaseException:

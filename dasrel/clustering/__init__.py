@@ -1,1 +1,0 @@
-"""Clustering algorithms."""

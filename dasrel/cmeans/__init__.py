@@ -1,0 +1,1 @@
+"""Fuzzy, possibilistic and hard c-means on relations."""

@@ -1,0 +1,545 @@
+"""Estimate the cost of a clustering: scans, bytes, memory and time, here and on a cluster, before it is run.
+
+Memory is predicted by the functions that a real run checks itself with. Scans are a range, because the number of
+iterations is not known. Times follow from a probe of about two seconds: how fast this machine reads tiles of this store
+and multiplies them. Tiles are taken from all over the store, by as many threads as a scan has. Reading is measured cold
+where possible: the operating system is asked to drop the probed tiles from its page cache before they are read.
+Nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from dask.system import CPU_COUNT
+
+from dasrel.cmeans.bundle import update
+from dasrel.cmeans.bundle_memory import (
+    LANCZOS_BLOCK,
+    LANCZOS_SCANS,
+    IndexedRuns,
+    check_eigenvalue_memory,
+    eigenvalue_memory,
+    split_by_memory,
+)
+from dasrel.cmeans.ladder import automatic_parameter, needs_threshold
+from dasrel.cmeans.sample import planned_runs, sample_memory, sample_size
+from dasrel.engine.readahead import tile_cache
+from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
+from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
+from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
+from dasrel.errors import InputError, MemoryLimitError
+from dasrel.names import FITS, METHODS
+from dasrel.partition import rules
+from dasrel.partition.rules import Rule
+from dasrel.partition.run import Run, checked_runs
+from dasrel.store.matrix import Matrix
+from dasrel.store.tile_files import local_path, location
+from dasrel.util import Array, limits, parallel
+from dasrel.util.limits import Range
+from dasrel.util.text import count_text, shown, time_text
+
+TYPICAL = {"hard": (16, 16), "fcm1": (54, 25), "fcm2": (54, 25), "pcm1": (75, 47), "pcm2": (75, 47)}
+"""Iterations of the slowest of 10 restarts, plain and accelerated, at a tolerance of 1e-5: the median over digits, iris
+and wine (Euclidean distances) with 2, 3 and 10 clusters. They range from 16 to 30 for hard, 25 to 168 (17 to 80) for
+fcm1 and fcm2, 62 to 126 (38 to 88) for pcm1 and pcm2. USPS digits 0 and 7 took 34 to 39 (25 to 28) in single runs."""
+TYPICAL_EIGENVALUE = 4
+"""Scans for entropy_weight="auto" on the same data: 2 to 5."""
+TASK_SECONDS = 0.001
+"""Time of the scheduler of a cluster per task."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Workers to estimate for."""
+
+    counts: Sequence[int] = (1, 2, 4, 8, 16)
+    """One estimate for each number of workers."""
+    memory: int | str = "8GiB"
+    """Of each worker."""
+    threads: int = 1
+    """Of each worker."""
+    network: float = 1e9
+    """Bytes per second into or out of a worker: 10 Gbit/s is little more."""
+
+    def __post_init__(self) -> None:
+        if not self.counts or min(self.counts) < 1 or self.threads < 1:
+            raise InputError(f"give at least one worker with one thread, not {self.counts} with {self.threads}")
+        if limits.memory_limit(self.memory, "a worker's memory") < 1:
+            raise InputError(f"a worker's memory is such as 8GiB, not {shown(self.memory)}")
+        if not self.network > 0:
+            raise InputError(f"the network carries more than 0 bytes a second, not {self.network:g}")
+
+
+@dataclass(frozen=True)
+class OnWorkers:
+    """The estimate for one number of workers."""
+
+    workers: int
+    threads: int
+    """Of each."""
+    fits: bool
+    trouble: str | None
+    """Why it does not fit."""
+    bundles: int
+    worker_memory: int
+    """Bytes that a worker needs for its tasks, without pinned tiles."""
+    held: float
+    """Share of the tiles that stay pinned in the workers' memory from the first scan on."""
+    memory_for_all: int
+    """Bytes that each worker must have for all tiles to be pinned."""
+    travel_bytes: int
+    """Most bytes sent between machines in a scan: columns to the workers, sums between them and back."""
+    first_scan_seconds: float | None
+    scan_seconds: float | None
+    total_seconds: Range | None
+    """None where it does not fit."""
+
+
+@dataclass(frozen=True)
+class ClusteringPlan:
+    """The estimated cost of a clustering. Made by `plan_clustering`."""
+
+    store: str | None
+    n_objects: int
+    kind: str
+    dtype: str
+    tile: int
+    tiles: int
+    tasks: int
+    """Per scan."""
+    bytes_per_scan: int
+    runs: int
+    n_settings: int
+    columns: int
+    """Of the widest bundle."""
+    bundles: int
+    scans: Range
+    n_iter: Range
+    first_scans: Range
+    """Before the first iteration: for entropy_weight="auto" and for a sample."""
+    judging_scans: Range
+    """After iterations: for the validity indices by which values of "auto" and settings are chosen."""
+    euclideanize_scans: Range
+    start_reads: int
+    """Most bytes read for init "rows" and "k-means++", in multiples of a scan; they are not counted as scans."""
+    memory: int
+    """Bytes at the peak on this machine."""
+    memory_limit: int
+    task_memory: int
+    """Bytes of one task, here or on a worker."""
+    speed: Speed
+    stays_in_memory: bool
+    """Whether later scans find the tiles in this machine's memory."""
+    first_scan_seconds: float
+    scan_seconds: float
+    total_seconds: Range
+    fleet: Fleet
+    workers: tuple[OnWorkers, ...]
+
+    def __repr__(self) -> str:
+        work = f"{count_text(self.n_objects, 'object')}, {count_text(self.runs, 'run')}"
+        scans, seconds = self.scans.typical, time_text(self.total_seconds.typical)
+        return f"<ClusteringPlan: {work}, about {count_text(round(scans), 'scan')} in {seconds}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+
+def plan_clustering(
+    matrix: Any,
+    runs: Run | Sequence[Run],
+    *,
+    euclideanize: Any = None,
+    memory: int | str | None = None,
+    workers: Mapping[str, Any] | None = None,
+    probe_seconds: float = 2.0,
+    judge: bool = False,
+    kind: str | None = None,
+) -> ClusteringPlan:
+    """Estimate the cost of `cluster` with the same arguments, here and on a cluster; raise what it would raise.
+
+    Parameters
+    ----------
+    matrix, runs, memory, judge, kind
+        As for `cluster`.
+    euclideanize
+        A method, which costs scans, or a file or `Euclideanized`, which costs none.
+    workers
+        The workers to estimate for, a dict with any of: `counts`, one estimate for each, by default (1, 2, 4, 8, 16);
+        `memory` of each worker, by default "8GiB"; `threads` of each worker, by default 1; `network`, bytes per second
+        into or out of a worker, by default 1e9.
+    probe_seconds
+        How long to measure.
+
+    Cost: a few tiles are read, about `probe_seconds`; nothing is written.
+    """
+    fleet = _fleet(workers or {})
+    relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)
+    source = relation.matrix
+    listed = [runs] if isinstance(runs, Run) else list(runs)
+    requested = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
+    listed = planned_runs(requested)
+
+    limit = limits.memory_limit(memory)
+    if any(map(needs_threshold, requested)):
+        check_eigenvalue_memory(relation, memory=limit)
+    bundles, scan_memory = split_by_memory(relation, listed, memory=limit, has_terms=has_terms)
+    columns = _columns(bundles)
+    here, task = _memory_here(relation, requested, max(columns), limit - scan_memory, limit)
+
+    iterations = _iterations(bundles)
+    first = Range(0, 0, 0)
+    if any(map(needs_threshold, requested)):
+        first += Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS)
+    if any(isinstance(run.init, str) and run.init == "sample" for run in requested):
+        first += Range(1, 2, 2)
+    judging = Range(0, 0, 0)
+    if any(automatic_parameter(run) for run in requested):
+        judging = Range(1, 1, 2)
+    elif judge:
+        judging = Range(1, 1, 1)
+    besides = first + judging + changing
+    scans = iterations + besides
+    starts = _start_reads(requested)
+
+    speed = measure(relation, listed, max(columns), seconds=probe_seconds)
+    cache = tile_cache(source)
+    cached, buffers = cache.kept_share, cache.buffer_bytes(int(CPU_COUNT))
+    here += buffers if here + buffers <= limit else 0
+    total = source.layout.total_bytes
+    product = total / speed.product + speed.update
+    reading = max(total / speed.read + speed.update, product)
+    later = max((1 - cached) * total / speed.read + speed.update, product)
+
+    def on_workers(count: int) -> OnWorkers:
+        each = limits.room_of(limits.memory_limit(fleet.memory)), fleet.threads
+        there = {f"worker {k + 1}": each for k in range(count)}
+        try:
+            split, _ = split_by_memory(relation, listed, memory=limit, workers=there, has_terms=has_terms)
+        except MemoryLimitError as error:
+            return OnWorkers(count, fleet.threads, False, str(error), 0, 0, 0.0, 0, 0, None, None, None)
+        return _on_workers(relation, split, besides, speed, there, fleet.network)
+
+    return ClusteringPlan(
+        store=location(source.store) if isinstance(source, Matrix) else None,
+        n_objects=relation.n_objects, kind=source.kind, dtype=str(source.dtype), tile=source.layout.tile,
+        tiles=len(source.layout.tiles()), tasks=len(Plan(source.layout).groups()), bytes_per_scan=total,
+        runs=len(requested), n_settings=len({run.setting for run in requested}), columns=max(columns),
+        bundles=len(bundles),
+        scans=scans, n_iter=iterations, first_scans=first, judging_scans=judging, euclideanize_scans=changing,
+        start_reads=starts, memory=here, memory_limit=limit, task_memory=task, speed=speed, stays_in_memory=cached == 1,
+        first_scan_seconds=reading,
+        scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
+        workers=tuple(map(on_workers, fleet.counts)),
+    )  # fmt: skip
+
+
+def _fleet(workers: Mapping[str, Any]) -> Fleet:
+    known = [f.name for f in fields(Fleet)]
+    unknown = [name for name in workers if name not in known]
+    if unknown:
+        raise InputError(f"workers has no {shown(unknown[0])!r}; there are {', '.join(known)}")
+    return Fleet(**workers)
+
+
+def _relation_to_cluster(matrix: Any, euclideanize: Any, kind: str | None) -> tuple[Relation, bool, Range]:
+    """Return the relation that would be clustered, whether it has terms, and the scans that make it.
+
+    Of a method only the shape of its relation is known before its scans: values of its parameters are arbitrary here.
+    """
+    plain = as_dissimilarity(matrix, kind)
+    if euclideanize is None:
+        return plain, bool(plain.terms), Range(0, 0, 0)
+    from dasrel.geometry.euclidean import as_euclidean, euclidean_scans  # half of the geometry room
+
+    if isinstance(euclideanize, str) and euclideanize in METHODS:
+        seen = plain.plus_fit(euclideanize, 1.0, 0.5) if euclideanize in FITS else plain
+        return seen, bool(plain.terms) or euclideanize == "ultrametric", euclidean_scans(euclideanize)
+    changed = as_euclidean(plain.matrix, euclideanize)
+    assert changed is not None
+    return changed.relation, bool(changed.relation.terms), Range(0, 0, 0)
+
+
+def _columns(bundles: list[IndexedRuns]) -> list[int]:
+    """Return the columns of each bundle's first scan."""
+    return [
+        sum(run.n_clusters for _, run in bundle) + int(any(run.eta == "overall" for _, run in bundle))
+        for bundle in bundles
+    ]
+
+
+def _memory_here(relation: Relation, runs: Sequence[Run], columns: int, held: int, limit: int) -> tuple[int, int]:
+    """Return the bytes at the peak, and those of one task: the runs' arrays, the scan, a task on every thread."""
+    source: Any = relation.matrix
+    fixed, task = needed_memory(source, [product_shape(source, [(relation.view, columns)])])
+    peak = held + _with_tasks(fixed, task, limit - held)
+    if any(map(needs_threshold, runs)):
+        basis = eigenvalue_memory(relation.n_objects)
+        first = needed_memory(source, [product_shape(source, [(relation.view, LANCZOS_BLOCK)])])
+        peak = max(peak, basis + _with_tasks(*first, limit - basis))
+    sampled = [run.n_clusters for run in runs if isinstance(run.init, str) and run.init == "sample"]
+    if sampled:
+        peak = max(peak, sample_memory(sample_size(relation.n_objects, max(sampled)), limit))
+    return peak, task
+
+
+def _with_tasks(fixed: int, task: int, limit: int) -> int:
+    if parallel.active_client() is not None:
+        return fixed
+    threads = min(limits.thread_count(), max(1, (limit - fixed) // task)) if task else 0
+    return int(fixed + threads * task)
+
+
+def _iterations(bundles: list[IndexedRuns]) -> Range:
+    """Return the iterations of all bundles: each takes as many as its slowest run."""
+    total = Range(0, 0, 0)
+    for bundle in bundles:
+        each = []
+        for _, run in bundle:
+            most = run.most_iterations
+            twice = most // run.max_iter  # fcm2 comes first
+            typical = most if run.tol == 0 else min(most, TYPICAL[run.rule][run.accelerate])
+            each.append(Range(most if run.tol == 0 else twice, typical, most))
+        total += Range(*(max(getattr(one, name) for one in each) for name in ("least", "typical", "most")))
+    return total
+
+
+def _start_reads(runs: Sequence[Run]) -> int:
+    named = [(run.init, run.n_clusters) for run in runs if isinstance(run.init, str)]
+    far = [c for init, c in named if init == "k-means++"]
+    return int(any(init == "rows" for init, _ in named)) + (max(far) - 1 if far else 0)
+
+
+def _seconds(scans: Range, starts: int, first: float, later: float) -> Range:
+    values = [first + (count - 1) * later for count in (scans.least, scans.typical, scans.most)]
+    return Range(values[0], values[1] + starts * later, values[2] + starts * later)
+
+
+def _on_workers(
+    relation: Relation, bundles: list[IndexedRuns], before: Range, speed: Speed, workers: WorkerMemory, network: float
+) -> OnWorkers:
+    """Estimate with these workers: memory and pinned tiles by the code of a real scan, times by the rates of one core.
+
+    The store is assumed to give no more bytes per second to many workers than it gave to this machine.
+    """
+    source: Any = relation.matrix
+    plan, total, tile_bytes = Plan(source.layout), source.layout.total_bytes, source.layout.tile_bytes
+    count, (_, threads) = len(workers), next(iter(workers.values()))
+    columns = max(_columns(bundles))
+    consumer = product_shape(source, [(relation.view, columns)])
+    task, besides = needed_on_worker(source, [consumer])
+    need = task * threads + besides
+    groups = {group: plan.tiles(group) for group in plan.groups()}
+    sizes = {group: len(tiles) * tile_bytes for group, tiles in groups.items()}
+    homes = placement(sizes, (), task, workers)
+    held = sum(sizes[group] for group in homes)
+    pinned = total / count + (max(sizes.values()) if count > 1 else 0)
+    for_all = math.ceil((pinned + threads * task) / PINNED_SHARE) + 1
+    result = OnWorkers(
+        count, threads, False, None, len(bundles), worker_memory=limits.limit_for(need), held=held / total,
+        memory_for_all=limits.limit_for(max(for_all, need)), travel_bytes=0, first_scan_seconds=None, scan_seconds=None,
+        total_seconds=None,
+    )  # fmt: skip
+    try:
+        limits.check_workers(workers, task, "a scan", kept=besides)
+    except MemoryLimitError as error:
+        return replace(result, trouble=str(error))
+
+    tasks = batches(list(groups), homes, workers, most=None)
+    columns_out = min(count, plan.strips) * consumer.share_bytes
+    sums = plan.traffic_fraction(columns) * total if count > 1 else 0.0
+    back = 8 * columns * relation.n_objects
+    core = speed.product * speed.columns / columns / speed.cores
+    compute = total / (core * count * threads)
+    sending = (columns_out + back) / network + sums / (network * count)
+    overhead = sending + TASK_SECONDS * (len(tasks) + 2 * plan.strips) + speed.update
+    first = max(compute, total / speed.read) + overhead
+    later = max(compute, (total - held) / speed.read) + overhead
+    scans = _iterations(bundles) + before
+    return replace(
+        result, fits=True, travel_bytes=int(columns_out + sums + back), first_scan_seconds=first, scan_seconds=later,
+        total_seconds=_seconds(scans, 0, first, later),
+    )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------- the speed of this machine
+
+Tile = tuple[int, int]
+MOST_COLUMNS = 256
+"""Most columns multiplied in a probe. Beyond them products are bound by arithmetic, and time is proportional to their
+number: with all columns of a very wide bundle, one large tile would take many seconds."""
+SHARE_BYTES = 256 << 20
+"""Most bytes of columns that a probe holds; tiles are taken from as many strips as that allows."""
+MOST_MAPS = 64
+UPDATE_OBJECTS = 32_768
+CHUNK = 4 << 20
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Measured speeds."""
+
+    read: float
+    """Bytes of tiles read per second from the store, all threads together."""
+    cold: bool | None
+    """Whether these reads came from the disk and not from the page cache; None if unknown."""
+    product: float
+    """Bytes of tiles in memory multiplied per second, all threads together."""
+    columns: int
+    """Columns of these products."""
+    update: float
+    """Seconds of one update of the memberships of all runs."""
+    threads: int
+    cores: int
+    seconds: float
+    """Duration of the measurement."""
+
+
+def measure(relation: Relation, runs: Sequence[Run], columns: int, *, seconds: float = 2.0) -> Speed:
+    """Measure the speed of this machine with this store, for products of so many columns.
+
+    Cost: some tiles, as many as can be read in half of `seconds`, at least one for each thread.
+    """
+    began = time.perf_counter()
+    tiles = relation.matrix.layout.tiles()
+    order = np.random.default_rng(0).permutation(len(tiles))
+    spread = [tiles[k] for k in order]
+    threads = max(1, min(limits.thread_count(), len(tiles)))
+    read, cold, held = _read(relation.matrix, spread, threads, seconds / 2)
+    wide = min(columns, MOST_COLUMNS)
+    product = _multiply(relation, held, threads, wide, seconds / 2) * wide / columns
+    update = update_seconds(runs, relation.n_objects)
+    took = time.perf_counter() - began
+    return Speed(read, cold, product, columns, update, threads, min(threads, int(CPU_COUNT)), took)
+
+
+def _read(matrix: Any, tiles: Sequence[Tile], threads: int, seconds: float) -> tuple[float, bool | None, list[Any]]:
+    """Return bytes per second, whether they were cold, and some tiles: maps, or one in memory per thread."""
+    files, size = matrix.files, int(matrix.layout.tile_bytes)
+    on_disk = isinstance(matrix, Matrix) and local_path(matrix.store) is not None
+    first = {at: _drop(files.file(*at)) for at in tiles[: 2 * threads]} if on_disk else {}
+    cold = None if not first or None in first.values() else any(first.values())
+    mapped = bool(files.mapped)
+    done: list[tuple[Tile, Array]] = []
+    lock = threading.Lock()
+    buffers = threading.local()
+
+    def work(at: Tile) -> int:
+        if cold and (first[at] if at in first else _drop(files.file(*at))) is False:
+            return 0  # still in the page cache: not a cold read
+        if mapped:
+            if not hasattr(buffers, "one"):
+                buffers.one = bytearray(CHUNK)
+            with contextlib.suppress(OSError), open(files.file(*at), "rb", buffering=0) as file:
+                while file.readinto(buffers.one):
+                    pass
+        tile = files.read(*at) if mapped else files.read_checked(*at)  # raises if the tile is missing or damaged
+        with lock:
+            if len(done) < (MOST_MAPS if mapped else threads):
+                done.append((at, tile))
+        return size
+
+    return _rate(work, iter(tiles), threads, seconds), cold, done
+
+
+def _drop(path: str) -> bool | None:
+    """Ask the system to drop a file from its page cache; return whether it did, None if unknown."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None  # the read that follows raises
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        middle = os.fstat(descriptor).st_size // 2
+        with contextlib.suppress(BlockingIOError):
+            os.preadv(descriptor, [bytearray(1)], middle, os.RWF_NOWAIT)  # fails if it would have to wait for the disk
+            return False
+        return True
+    except (OSError, AttributeError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _multiply(relation: Relation, held: list[tuple[Tile, Array]], threads: int, columns: int, seconds: float) -> float:
+    """Return bytes of tiles multiplied per second, by the code of a scan."""
+    source: Any = relation.matrix
+    plan = Plan(source.layout)
+    weights = np.random.default_rng(0).random((columns, 1)).astype(source.layout.dtype)
+    consumer = product_consumer(source, [(relation.view, np.broadcast_to(weights, (columns, source.n_objects)))])
+    most = max(2, SHARE_BYTES // (plan.group_side * source.layout.tile * columns * source.layout.dtype.itemsize))
+    shares: dict[int, Any] = {}
+    near = []
+    for (i, j), tile in held:
+        new = {i // plan.group_side, j // plan.group_side} - set(shares)
+        if len(shares) + len(new) <= most:
+            shares |= {strip: consumer.share(plan.span(strip)) for strip in new}
+            near.append(((i, j), tile))
+
+    def work(item: tuple[Tile, Array]) -> int:
+        (i, j), tile = item
+        group = i // plan.group_side, j // plan.group_side
+        partial = consumer.kernel.begin(plan, group, (shares[group[0]], shares[group[1]]))
+        consumer.kernel.parts(consumer.kernel.add(partial, tile, i, j))
+        return int(source.layout.tile_bytes)
+
+    with parallel.single_threaded_blas():
+        return _rate(work, cycle(near), threads, seconds)
+
+
+def _rate(work: Callable[[Any], int], items: Iterator[Any], threads: int, seconds: float) -> float:
+    """Return bytes per second of all threads together: each takes items until time is up, at least one."""
+    lock, total = threading.Lock(), [0]
+    began = time.perf_counter()
+
+    def run(_: int) -> None:
+        first = True
+        while first or time.perf_counter() - began < seconds:
+            first = False
+            with lock:
+                item = next(items, None)
+            if item is None:
+                return
+            done = work(item)
+            with lock:
+                total[0] += done
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, range(threads)))
+    return total[0] / max(time.perf_counter() - began, 1e-9)
+
+
+def update_seconds(runs: Sequence[Run], n_objects: int) -> float:
+    """Return the seconds of one update of the memberships of all runs, between two scans; no tile is read."""
+    rng = np.random.default_rng(0)
+    n = min(n_objects, UPDATE_OBJECTS)
+    counts = Counter((run.rule, run.n_clusters) for run in runs)
+    total = 0.0
+    for (name, c), count in counts.items():
+        values: dict[str, Any] = {"m": 2.0, "lam": 1.0, "eta": np.ones(c)}
+        rule = Rule(name, **{key: values[key] for key in rules.TAKES[name]})
+        U = rng.dirichlet(np.ones(c), size=n).T[None]
+        W = rules.weights(U, rule.theta)
+        took = []
+        for _again in range(2):
+            Y = rng.uniform(1, 2, (1, c, n))  # distances stay above zero
+            began = time.perf_counter()
+            d, _ = rules.distances(Y, W, out=Y)
+            rules.clip_negative(d, tol=0.0)
+            rules.change(update(rule, d).U, U)
+            took.append(time.perf_counter() - began)
+        total += min(took) * n_objects / n * count
+    return total / max(1, min(int(CPU_COUNT), len(runs)))

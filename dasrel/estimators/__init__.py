@@ -1,0 +1,1 @@
+"""Classes as scikit-learn has them."""

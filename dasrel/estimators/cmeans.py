@@ -1,0 +1,360 @@
+"""scikit-learn estimators of the c-means family: one class per rule, all with the same parameters.
+
+>>> import numpy as np
+>>> D = np.abs(np.subtract.outer([0.0, 1.0, 2.0, 20.0, 21.0, 22.0], [0.0, 1.0, 2.0, 20.0, 21.0, 22.0]))
+>>> found = FuzzyCMeans(n_clusters=2, kind="distance", random_state=0).fit(D)
+>>> sorted(found.medoids_.tolist())
+[1, 4]
+>>> found.predict([[1.5, 0.5, 0.5, 18.5, 19.5, 20.5]]) == found.labels_[0]
+array([ True])
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils import check_random_state
+
+from dasrel.cmeans.fit import cluster
+from dasrel.cmeans.job import euclideanized, numbered_as
+from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.errors import DasrelWarning, InputError
+from dasrel.estimators.base import new_rows, opened, set_features
+from dasrel.names import INITS, KINDS, is_similarity
+from dasrel.partition.model import Model
+from dasrel.partition.run import Partition, grid
+from dasrel.util import Float
+from dasrel.util.text import count_text, shown
+
+_PARAMETERS = f"""
+    These parameters are the same in all classes of this family.
+
+    Parameters
+    ----------
+    n_clusters
+        Number of clusters, at most the number of objects.
+    n_init
+        Number of runs with different random initialisations. They share all scans, and the one with the lowest
+        objective is kept. From given memberships or a model there is one run.
+    init
+        Initialisation: "sample", the best of all runs on some of the objects (k-means++), "k-means++" on all objects,
+        "random" memberships, "rows" of the matrix, an (n, c) array of memberships, or a model (`Model`, or the path of
+        its .npz file), possibly of fewer objects of this matrix, identified by their ids; clusters then keep the
+        model's numbers.
+    max_iter
+        Most iterations of a run. An iteration is one scan for all runs together.
+    tol
+        A run has converged when no membership changes by as much as this.
+    random_state
+        An integer gives the same result every time; None or a RandomState as in scikit-learn.
+    on_negative
+        What to do when a distance to a centre is negative, because the dissimilarities are not Euclidean: "error", or
+        "heal" them by the smallest spread that suffices (NERFCM).
+    spread
+        A number added to all squared dissimilarities off the diagonal, known in advance.
+    euclideanize
+        Make the matrix Euclidean first: "spread", "ultrametric" (iRFCM), "power", "exponential" or "log", a
+        `Euclideanized`, or the path of its file; None leaves it as it is. See `dasrel.euclideanize`.
+    accelerate
+        Extrapolate (SQUAREM): fewer iterations, other intermediate values; False reproduces the papers step by step.
+    stop
+        What `tol` is compared with: the change of the "memberships", or of the "weights" of the centres (K14).
+    norm
+        The p-norm of this change, at least 1; the largest change by default.
+    history
+        Keep the objective and the largest change of a membership of every iteration in `history_`.
+    race
+        Stop runs early that cannot win any more; see `dasrel.Run` for when this is safe.
+    kind
+        What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
+    memory
+        Memory that may be used, such as "2GiB"; half of the machine's by default.
+    checkpoint
+        A `dasrel.Checkpoint`: the state between scans is saved, and `fit` can resume from it.
+
+    Attributes
+    ----------
+    labels_
+        The cluster of largest membership of each object, (n,).
+    memberships_
+        (n, c).
+    objective_
+        Of the best run, at these memberships.
+    medoids_
+        Position of the object nearest to each centre, (c,).
+    n_iter_
+        Iterations of the best run.
+    n_scans_
+        How often the matrix was read, for all runs together.
+    euclideanized_
+        The result of `euclideanize`, with gamma and its scans; None without it.
+    runs_
+        One dict for each run, in order: a table.
+    history_
+        With `history`, one dict for each iteration of every run: a table. Else an empty list.
+    model_
+        The centres: `model_.save(path)` saves them, `init=path` continues from them.
+    n_features_in_
+        Number of objects, which is the number of columns that `predict` needs.
+    feature_names_in_
+        The objects' names, an array of n strings, where `fit` was given an array with names, such as a data frame.
+"""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Base class of all rules. The fields are the constructor's parameters, as scikit-learn requires them."""
+
+    n_clusters: int = field(default=8, kw_only=False)
+    n_init: int = 10
+    init: Any = "sample"
+    max_iter: int = 300
+    tol: float = 1e-5
+    random_state: Any = None
+    on_negative: Literal["error", "heal"] = "error"
+    spread: float = 0.0
+    euclideanize: Any = None
+    accelerate: bool = True
+    stop: Literal["memberships", "weights"] = "memberships"
+    norm: float = np.inf
+    history: bool = False
+    race: bool = False
+    kind: str | None = None
+    memory: int | str | None = None
+    checkpoint: Checkpoint | None = None
+
+    _rule: ClassVar[str]
+    _own: ClassVar[tuple[str, ...]]
+    """Parameters that only some rules have."""
+    _notes: ClassVar[str] = ""
+    """What the docstrings of several rules say about them."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n{cls._notes}{_PARAMETERS}"
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Cluster the objects of a pairwise matrix.
+
+        Parameters
+        ----------
+        X
+            An open `Matrix`, the path or URL of a store, or of the `kind` given: a NumPy, Zarr or dask array (n, n), a
+            condensed vector, a data frame with the same names in index and columns, an xarray array, or a
+            DistanceMatrix of scikit-bio.
+        y
+            Not used.
+
+        Cost: as many scans as the slowest run has iterations, and some before and after them where a parameter is
+        "auto" or init="sample"; see `dasrel.cluster`. Before that, an array is read once to check it, and
+        `euclideanize` takes scans of its own.
+        """
+        self._fitted(X)
+        return self
+
+    def _fitted(self, X: Any) -> Partition:
+        """Cluster, set the attributes, and return the best partition."""
+        init, n_init = self._initial()
+        own = {name: getattr(self, name) for name in self._own}
+        runs = grid(
+            self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=init, max_iter=self.max_iter,
+            tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, stop=self.stop,
+            norm=self.norm, history=self.history, race=self.race, **own,
+        )  # fmt: skip
+        source, names = opened(self, X, self._check_count)
+        kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
+        with watched(self.checkpoint, "euclideanize", "cluster"):
+            changed = euclideanized(source, self.euclideanize, **kept)
+            found = cluster(source if changed is None else changed.relation, runs, **kept)
+
+        best = numbered_as(found.best, init) if isinstance(init, Model) else found.best
+        set_features(self, source, names)
+        self.labels_ = best.labels
+        self.memberships_ = best.memberships
+        self.objective_ = best.objective
+        self.medoids_ = best.medoids
+        self.n_iter_ = best.result.n_iter
+        self.n_scans_ = found.scans
+        self.euclideanized_ = changed
+        self.runs_ = found.table()
+        self.history_ = found.history()
+        self.model_ = best.model
+        return best
+
+    def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
+        """Return the cluster of largest membership of each new object, (k,); see `predict_memberships`."""
+        memberships = self.predict_memberships(X, self_similarity=self_similarity)
+        return self.model_.labels(memberships)
+
+    def predict_memberships(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the memberships (k, c) of k new objects in the clusters found.
+
+        Parameters
+        ----------
+        X
+            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, a data frame, or the
+            path of a .npy file or a Zarr array. Columns that have names may be in any order; each object of `fit` must
+            have one, and there must be no others.
+        self_similarity
+            For kinds similarity and kernel: the similarity of each new object with itself, one number or (k,).
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        rows = new_rows(self, X)
+        return self.model_.predict_memberships(rows, self_similarity=self_similarity)
+
+    def predict_proba(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the memberships (k, c) of k new objects, as `predict_memberships`, by the name scikit-learn uses.
+
+        Those of `PossibilisticCMeans` and `EntropyPossibilisticCMeans` need not have sum 1.
+        """
+        return self.predict_memberships(X, self_similarity=self_similarity)
+
+    def transform(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the distances (k, c) of k new objects to the centres, as `KMeans.transform`; X as in `predict`.
+
+        They are the square roots of `model_.distances(X)`. A negative number there, possible when the dissimilarities
+        are not Euclidean, is taken as zero and counted in a warning.
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        rows = new_rows(self, X)
+        return _roots(self.model_.distances(rows, self_similarity=self_similarity))
+
+    def fit_transform(self, X: Any, y: Any = None) -> Float:
+        """Cluster, and return the distances (n, c) of the objects to the centres.
+
+        As `fit` and then `transform` of the same rows, except that under a spread an object is nearer to centres in
+        which it has a weight itself.
+
+        Cost: as `fit`; nothing is read again.
+        """
+        return _roots(self._fitted(X).distances)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of `transform`, for `get_feature_names_out`."""
+        return self.model_.n_clusters
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
+        return tags
+
+    def _check_count(self, n: int) -> None:
+        if n < max(2, self.n_clusters):
+            raise InputError(
+                f"n_samples={count_text(n, 'object')} cannot make"
+                f" n_clusters={count_text(self.n_clusters, 'cluster')};"
+                " give at least 2 objects, and no more clusters than objects"
+            )
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _initial(self) -> tuple[Any, int]:
+        """Return `init` for `Run`, and the number of runs: given memberships twice would be the same run twice."""
+        init = self.init
+        if isinstance(init, str) and init in INITS:
+            return init, self.n_init
+        if isinstance(init, str) and not init.endswith(".npz"):
+            raise InputError(
+                f"init is {shown(init)!r}: use one of {', '.join(INITS)}, memberships (n, {self.n_clusters}), or a"
+                " model (its .npz file)"
+            )
+        if isinstance(init, (str, os.PathLike)):
+            return Model.load(init), 1
+        return init if isinstance(init, Model) else np.asarray(init), 1
+
+
+def _roots(squared: Float) -> Float:
+    negative = int((squared < 0).sum())
+    if negative:
+        warnings.warn(
+            f"{negative} squared distances to centres are negative and were taken as zero: the dissimilarities are not"
+            " Euclidean; train with a spread",
+            DasrelWarning, stacklevel=4,
+        )  # fmt: skip
+    roots: Float = np.sqrt(np.maximum(squared, 0.0))
+    return roots
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FuzzyCMeans(_CMeans):
+    """Relational fuzzy c-means (fcm1, RFCM): memberships u = 1 / sum_j (d_i / d_j)^(1/(m-1)).
+
+    `fuzzifier` is m, a number above 1: near 1 clusters are hard, far above they coincide. "auto" is the largest of some
+    values whose silhouette is within 1 % of the best.
+    """
+
+    fuzzifier: float | Literal["auto"] = "auto"
+    _rule = "fcm1"
+    _own = ("fuzzifier",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EntropyFuzzyCMeans(_CMeans):
+    """Fuzzy c-means with an entropy term (fcm2): memberships are the softmax of -d / lambda.
+
+    `entropy_weight` is lambda, a number above 0 on the scale of squared dissimilarities; "auto" is the largest of some
+    values whose silhouette is within 1 % of the best.
+    """
+
+    entropy_weight: float | Literal["auto"] = "auto"
+    _rule = "fcm2"
+    _own = ("entropy_weight",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Possibilistic(_CMeans):
+    """Base class of the two possibilistic rules."""
+
+    entropy_weight: float | Literal["auto"] = "auto"
+    spread_scale: float | Literal["auto"] = "auto"
+    eta: Literal["mean", "cut", "overall"] = "mean"
+    eta_cut: float | None = None
+    eta_refit: bool = False
+    _own: ClassVar[tuple[str, ...]] = ("entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+    _notes = """
+    The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
+    `spread_scale`; "auto" is the largest of some values at which clusters do not coincide. `eta` says how they are
+    estimated: as the "mean" of the squared distances weighted by memberships; as their mean over the objects with a
+    membership above `eta_cut`, 0.5 by default, with "cut"; or from the "overall" variance. With `eta_refit` they are
+    estimated again at every iteration.
+"""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PossibilisticCMeans(_Possibilistic):
+    """Possibilistic c-means (pcm1): memberships u = 1 / (1 + (d / eta)^(1/(m-1))), which need not have sum 1.
+
+    `fuzzifier` is m, above 1.
+    """
+
+    fuzzifier: float = 2.0
+    _rule = "pcm1"
+    _own = ("fuzzifier", *_Possibilistic._own)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EntropyPossibilisticCMeans(_Possibilistic):
+    """Possibilistic c-means with an entropy term (pcm2): memberships u = exp(-d / eta), which need not have sum 1."""
+
+    _rule = "pcm2"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HardCMeans(_CMeans):
+    """Hard c-means: every object belongs to its nearest centre. On squared Euclidean distances this is k-means."""
+
+    _rule = "hard"
+    _own = ()

@@ -1,0 +1,196 @@
+"""The scikit-learn estimator of outliers: one possibilistic cluster in kernel space (F10).
+
+>>> import numpy as np
+>>> x = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 20.0])
+>>> found = OneClusterPCM(width=2.0, contamination=0.1, kind="distance").fit(np.abs(np.subtract.outer(x, x)))
+>>> found.labels_
+array([ 0,  0,  0,  0,  0, -1])
+>>> found.predict([np.abs(2.5 - x), np.abs(-30 - x)])
+array([ 1, -1])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+
+from dasrel.cmeans.job import euclideanized
+from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.errors import InputError
+from dasrel.estimators.base import new_rows, opened, set_features
+from dasrel.names import KINDS, is_similarity
+from dasrel.oneclass.fit import one_class
+from dasrel.oneclass.run import OneClassRun, rejected_count
+from dasrel.oneclass.segments import COMMANDS, SavedSegments, segment_clusters, segments_writer
+from dasrel.util import Float, progress
+from dasrel.util.text import shown
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    __doc__ = f"""Find outliers, and clusters of any shape, by the typicality of objects in one cluster in kernel space.
+
+    Memberships u = exp(-d / eta), d the squared distance to the centre in the space of a Gaussian kernel (1-PCM of
+    Filippone, Masulli and Rovetta 2010).
+
+    Parameters
+    ----------
+    width
+        sigma of the kernel exp(-D / (2 sigma^2)), on the scale of the dissimilarities. "auto" is the 0.9-quantile of
+        the distances to the nearest neighbour; `ladder_` has the results around it. None uses the matrix itself as the
+        kernel, which "auto" does for kinds similarity and kernel.
+    spread_scale
+        gamma: eta is this times the mean of d. Large values give kernel density estimates.
+    contamination
+        Share of objects to reject, above 0 and at most 0.5: exactly that many of lowest typicality. "auto" rejects
+        those whose density is far below that of the others, perhaps none.
+    clusters
+        Whether to look for clusters of the other objects, joined by segments that are above the cut; the matrix must
+        be Euclidean.
+    tol
+        Converged when memberships change by less than this on average.
+    max_iter
+        Most iterations, one scan each.
+    euclideanize
+        Make the matrix Euclidean first: see `dasrel.euclideanize`.
+    kind
+        What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
+    memory
+        Memory that may be used, such as "2GiB"; half of the machine's by default.
+    checkpoint
+        A `dasrel.Checkpoint`: the state between scans is saved, and `fit` can resume from it.
+
+    Attributes
+    ----------
+    typicality_
+        Memberships of the objects, (n,), from 0 to 1.
+    labels_
+        -1 for outliers; 0 for all others, or their cluster with `clusters`, the largest first.
+    offset_
+        log alpha, the threshold of `score_samples`: midway between the last rejected object and the first other.
+    width_, eta_
+        The kernel's width and eta that were used.
+    ladder_
+        For an automatic width, a dict for each width that was tried.
+    segments_
+        Which pairs were tested to find clusters; None without `clusters`.
+    n_iter_
+        Iterations.
+    n_scans_
+        How often the matrix was read.
+    model_
+        What predicts new objects: `model_.save(path)` saves it, for `dasrel predict`.
+    n_features_in_
+        Number of objects, which is the number of columns that `predict` needs.
+    feature_names_in_
+        The objects' names, where `fit` was given an array with names, such as a data frame.
+    """
+
+    width: float | Literal["auto"] | None = "auto"
+    spread_scale: float = 1.0
+    contamination: float | Literal["auto"] = "auto"
+    clusters: bool = False
+    tol: float = 1e-5
+    max_iter: int = 300
+    euclideanize: Any = None
+    kind: str | None = None
+    memory: int | str | None = None
+    checkpoint: Checkpoint | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the outliers of a pairwise matrix.
+
+        Parameters
+        ----------
+        X
+            An open `Matrix`, the path or URL of a store, or of the `kind` given a NumPy, Zarr or dask array (n, n), a
+            condensed vector, or a data frame with the same names in index and columns.
+        y
+            Not used.
+
+        Cost: one scan per iteration, typically 5 to 30, one before them for an automatic width; with `clusters` at
+        most 22 scans after them and some reads, see `dasrel.oneclass.segments`.
+        """
+        run = OneClassRun(self.width, self.spread_scale, tol=self.tol, max_iter=self.max_iter)
+        self._check_contamination()
+        source, names = opened(self, X, _check_count)
+        kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
+        with progress.watch() as counted, watched(self.checkpoint, *COMMANDS):
+            changed = euclideanized(source, self.euclideanize, **kept)
+            result = one_class(source if changed is None else changed.relation, run, **kept)
+            found = result.best
+            cut = found.outliers(self.contamination)
+            segments = None
+            if self.clusters:
+                with segments_writer(self.checkpoint, result.relation, [run], self.contamination) as keeper:
+                    segments = segment_clusters(
+                        result.relation, found, cut, check=changed is None, memory=self.memory,
+                        saved=SavedSegments(keeper, "segments"),
+                    )  # fmt: skip
+
+        set_features(self, source, names)
+        self.typicality_ = found.typicality
+        self.labels_ = np.where(cut.rejected, -1, 0) if segments is None else segments.labels
+        self.offset_ = cut.threshold
+        self.width_, self.eta_ = found.run.width, found.eta
+        self.ladder_ = [one.row() for one in result.ladders[0]]
+        self.segments_ = segments
+        self.n_iter_ = found.n_iter
+        self.n_scans_ = counted.scans
+        self.euclideanized_ = changed
+        self.model_ = found.model(result.relation, cut.threshold)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.intp]:
+        """Fit, and return 1 for inliers and -1 for outliers, (n,). Cost: that of `fit`."""
+        self.fit(X)
+        return np.where(self.labels_ < 0, -1, 1)
+
+    def score_samples(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return the log typicality (k,) of new objects, at most 0: the higher, the more typical (F10 28).
+
+        Parameters
+        ----------
+        X
+            Their rows of values to the n objects of `fit`, (k, n), of the same kind: an array, a data frame with named
+            columns in any order, or the path of a .npy file or a Zarr array.
+        self_similarity
+            For kinds similarity and kernel: the similarity of each new object with itself, one number or (k,).
+
+        Cost: no scan; one read of the rows, 32 MiB at a time.
+        """
+        rows = new_rows(self, X)
+        return self.model_.score_samples(rows, self_similarity=self_similarity)
+
+    def decision_function(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
+        """Return `score_samples` minus `offset_`, (k,): negative for outliers."""
+        shifted: Float = self.score_samples(X, self_similarity=self_similarity) - self.offset_
+        return shifted
+
+    def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
+        """Return 1 for inliers and -1 for outliers among new objects, (k,); see `score_samples`."""
+        return np.where(self.decision_function(X, self_similarity=self_similarity) < 0, -1, 1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
+        return tags
+
+    def _check_contamination(self) -> None:
+        if isinstance(self.contamination, str):
+            if self.contamination != "auto":
+                raise InputError(
+                    f"contamination is auto, or above 0 and at most 0.5, not {shown(self.contamination)!r}"
+                )
+            return
+        rejected_count(self.contamination, 2)
+
+
+def _check_count(n: int) -> None:
+    if n < 2:
+        raise InputError(f"n_samples={n}: one object can be compared with no other; give at least 2 objects")

@@ -1,0 +1,1 @@
+"""Agglomerative clustering."""

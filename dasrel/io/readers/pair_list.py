@@ -1,0 +1,472 @@
+"""Pair lists, as search tools write them: first object, second object, value; in text or Parquet.
+
+A list is read once, some hundred thousand rows at a time. Names are numbered, and the pairs are spooled as records that
+`triplets` sorts by block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv, parquet
+
+from dasrel.errors import InputError
+from dasrel.io.readers import stream as streams, text as text_stream
+from dasrel.io.readers.source import SequentialSource, Source, provenance_of
+from dasrel.io.readers.sparse import Records, RecordWriter, TripletSource, has_both_directions, triplet_memory
+from dasrel.io.readers.text import fields, find_delimiter
+from dasrel.names import is_similarity
+from dasrel.options import Policy, Reading
+from dasrel.util import Array, limits
+from dasrel.util.text import count_text, path_text, shown, some
+
+CHUNK = 4 << 20
+KNOWN = {
+    5: ("reference", "query", "distance", "p-value", "shared-hashes"),  # mash dist
+    12: ("query", "target", "fident", "alnlen", "mismatch", "gapopen", "qstart", "qend", "tstart", "tend", "evalue",
+         "bits"),  # BLAST, MMseqs2 and Foldseek m8
+}  # fmt: skip
+"""Names of the columns of well-known lists that have no header, by their number."""
+MISSING = "".join(f"{word}\n" for word in text_stream.MISSING).encode()
+
+
+Coded = tuple[list[bytes | str], Array]
+"""The distinct names of a column (it may be of both), and for each row which one it has."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a list."""
+
+    first: Coded
+    second: Coded
+    values: Array
+    where: Callable[[int], str]
+    """Returns where in the file a row is, such as "line 7"; valid until the next part is read."""
+    memory: Array | None = None
+    """The buffer of codes and values, where it can be reused."""
+
+
+@dataclass(frozen=True)
+class ListLayout:
+    """How the lines of a list are laid out."""
+
+    path: Path
+    delimiter: bytes | None
+    names: list[str] | None
+    width: int
+    chosen: tuple[int, int, int]
+    """The columns of the two objects and of the value, from 0."""
+
+    def label(self, column: int) -> str:
+        """Return a column's name for messages."""
+        return f"column {column + 1}" + (f" ({shown(self.names[column])})" if self.names else "")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Some lines of a text."""
+
+    number: int
+    raw: Array
+    """Their bytes, the last of them a newline."""
+    count: int
+    """How many they are, at most."""
+
+    @property
+    def text(self) -> bytes:
+        """The text with plain newlines."""
+        return streams.plain(self.raw.tobytes())
+
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that hold a pair, with their numbers."""
+        for number, line in enumerate(self.text[:-1].split(b"\n"), self.number):
+            if line.strip() and not line.startswith(b"#"):
+                yield number, line
+
+    def where(self, row: int) -> str:
+        """Return where the pair `row` is."""
+        return f"line {next(islice(self.rows(), row, None))[0]}"
+
+
+def parts(path: Path, stream: streams.Stream | None, reading: Reading, spare: streams.BufferPool) -> Iterator[Part]:
+    """Yield the rows of a list: of a text if there is a stream, else of a Parquet file.
+
+    The memory of a part comes from the pool `spare`, and may be given back to it.
+    """
+    if stream is None:
+        return _parquet_parts(path, reading)
+    return _text_parts(path, stream, reading, spare)
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether the first bytes are those of a Parquet file."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _text_parts(path: Path, stream: streams.Stream, reading: Reading, spare: streams.BufferPool) -> Iterator[Part]:
+    texts = streams.BufferPool()
+    # A large list is read in larger parts: each becomes a run, and a block is gathered from all runs.
+    blocks = stream.blocks(min(max(CHUNK, path.stat().st_size // 1024), 4 * CHUNK), texts)
+    comment = None
+    start: list[tuple[int, bytes]] = []
+    for lines in (Lines(*block) for block in blocks):
+        for here, line in _lines(lines.number, lines.raw.tobytes()):
+            if line.startswith(b"#") and not start:
+                comment = line  # the last one above the pairs may name the columns
+            elif line.strip() and not line.startswith(b"#"):
+                start.append((here, line))
+            if len(start) == 2:
+                break
+        if start:
+            break
+    else:
+        raise InputError(f"{path_text(path)}: there are no pairs in it (n = 0)")
+    layout, has_header = _layout(path, start, comment, reading)
+    if has_header:
+        begin = start[0][0] + 1
+        left = lines.raw.tobytes().split(b"\n", begin - lines.number)[-1]
+        lines = replace(lines, number=begin, raw=lines.raw[lines.raw.size - len(left) :])
+
+    def work(some: Lines) -> tuple[Lines, Part | None]:
+        return some, _parse(layout, some, spare)
+
+    for done, part in text_stream.in_order(work, chain([lines], (Lines(*block) for block in blocks))):
+        if part is not None:
+            yield part
+        if done.raw.base is not None:
+            texts.give(done.raw.base)
+
+
+def _lines(number: int, text: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a text and their numbers one at a time; only the first few may be needed."""
+    begin = 0
+    while (end := text.find(b"\n", begin)) >= 0:
+        yield number, text[begin:end].removesuffix(b"\r")
+        number, begin = number + 1, end + 1
+
+
+def _layout(
+    path: Path, start: list[tuple[int, bytes]], comment: bytes | None, reading: Reading
+) -> tuple[ListLayout, bool]:
+    """Return how the list is laid out, and whether its first line is a header."""
+    first, second = start[0][1], start[1][1] if len(start) > 1 else None
+    delimiter = find_delimiter(first, second)
+    row = [text_stream.decoded(field, path, start[0][0]) for field in fields(first, delimiter)]
+    width = len(row)
+    names: list[str] | None = row
+    wanted = reading.columns or (1, 2, 3)
+    by_name = [name for name in wanted if _as_number(name) is None]
+    has_header = any(name in row for name in by_name)
+    if not by_name:
+        value = _as_number(wanted[2]) or 0
+        found = row[value - 1].encode() if 1 <= value <= width else b"0"
+        has_header = not text_stream.is_number(found) and not text_stream.has_decimal_comma(found)
+    if not has_header:
+        described = [] if comment is None else [field.decode("utf-8", "replace").strip() for field in
+                                           fields(comment.lstrip(b"#"), delimiter)]  # fmt: skip
+        names = described if len(described) == width else list(KNOWN[width]) if width in KNOWN else None
+    chosen = choose(path, wanted, names, width)
+    return ListLayout(path, delimiter, names, width, chosen), has_header
+
+
+def choose(
+    path: Path, wanted: tuple[str | int, str | int, str | int], names: list[str] | None, width: int
+) -> tuple[int, int, int]:
+    """Return the three columns by their number from 0."""
+    there = f"columns 1 to {width}" + (f": {some([shown(name) for name in names], show=20)}" if names else ", no names")
+    found = []
+    for column in wanted:
+        number = _as_number(column)
+        if names is not None and str(column) in names:
+            number = names.index(str(column)) + 1
+        if number is None or not 1 <= number <= width:
+            raise InputError(
+                f"{path_text(path)}: no column {shown(column)}; there are {there}",
+                remedy="a list of pairs needs two objects and a value, chosen by {Reading.columns}",
+            )
+        found.append(number - 1)
+    if len(set(found)) < 3:
+        raise InputError(f"{path_text(path)}: {some(wanted)} are not three different columns; there are {there}")
+    return found[0], found[1], found[2]
+
+
+def _as_number(column: str | int) -> int | None:
+    return column if isinstance(column, int) else int(column) if column.isdecimal() else None
+
+
+def _parse(layout: ListLayout, lines: Lines, spare: streams.BufferPool) -> Part | None:
+    plain = _parse_plain(layout, lines, spare)
+    if plain is not None:
+        return plain
+    text = lines.text
+    if layout.delimiter is None or (b"#" in text and (text.startswith(b"#") or b"\n#" in text)):
+        rows = (line for _, line in lines.rows())
+        if layout.delimiter is None:
+            rows = (b"\t".join(fields(line, None)) or line for line in rows)  # a line of empty quotes is not blank
+        text = b"".join(line + b"\n" for line in rows)
+    if not text or text.isspace():
+        return None
+    quoted = b'"' in text and any(line.count(b'"') % 2 for line in text.split(b"\n"))
+    if quoted or text.startswith(streams.BOM):  # Arrow closes quotes by itself, and leaves out the mark of a file
+        return _parse_slowly(layout, lines)
+    first, second, value = (str(column) for column in layout.chosen)
+    coded = pa.dictionary(pa.int32(), pa.binary())
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=arrow_csv.ReadOptions(
+                column_names=[str(k) for k in range(layout.width)], use_threads=False, block_size=len(text) + 1
+            ),
+            parse_options=arrow_csv.ParseOptions(delimiter=(layout.delimiter or b"\t").decode()),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={first: coded, second: coded, value: pa.float64()},
+                include_columns=[first, second, value],
+                null_values=text_stream.MISSING,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return _parse_slowly(layout, lines)
+    names = [table.column(k).combine_chunks() for k in (0, 1)]
+    a, b = ((each.dictionary.to_pylist(), each.indices.to_numpy()) for each in names)
+    if not all(raw.strip() for raw in chain(a[0], b[0])):  # of a line that is blank, which is none, or of a wrong one
+        return _parse_slowly(layout, lines)
+    return Part(a, b, table.column(2).to_numpy(), lines.where)
+
+
+def _parse_plain(layout: ListLayout, lines: Lines, spare: streams.BufferPool) -> Part | None:
+    """Parse ordinary lines with the compiled reader, to the same result; None if one is not, or there is no reader.
+
+    Measured on one core for lines of 34 bytes: two to four times as fast as Arrow.
+    """
+    library, raw = streams.library(), lines.raw
+    if library is None or layout.delimiter is None or not raw.size:
+        return None
+    room = lines.count
+    memory = spare.take(32 * room)
+    values, first, second = memory[: 8 * room], memory[8 * room : 12 * room], memory[12 * room : 16 * room]
+    spans, found = memory[16 * room : 32 * room].view(np.int32), np.empty(2, np.int64)
+    columns = np.array([layout.delimiter[0], layout.width, *layout.chosen], np.int64)
+    done = library.dasrel_read_pairs(
+        raw.ctypes.data, raw.size, columns.ctypes.data, MISSING, room, first.ctypes.data, second.ctypes.data,
+        values.ctypes.data, spans.ctypes.data, found.ctypes.data,
+    )  # fmt: skip
+    if not done:
+        spare.give(memory)
+        return None
+    rows, count = found.tolist()
+    begins, ends = spans[: 2 * count : 2], spans[1 : 2 * count : 2]
+    text = raw[: ends.max(initial=0)].tobytes()
+    names: list[bytes | str] = [text[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    one, other = (names, first.view(np.int32)[:rows]), (names, second.view(np.int32)[:rows])
+    return Part(one, other, values.view(np.float64)[:rows], lines.where, memory)
+
+
+def _parse_slowly(layout: ListLayout, lines: Lines) -> Part:
+    """Parse field by field, to name the line of one that is wrong."""
+    path = path_text(layout.path)
+    columns: tuple[list[bytes], list[bytes], list[float]] = ([], [], [])
+    first, second, value = layout.chosen
+    for number, line in lines.rows():
+        row = fields(line, layout.delimiter)
+        if len(row) != layout.width:
+            raise InputError(
+                f"{path}: line {number} has {count_text(len(row), 'field')} where {layout.width} are expected, as in"
+                " the first line; fix or drop it"
+            )
+        if not text_stream.is_number(row[value]):
+            raise InputError(
+                f"{path}: line {number}, {layout.label(value)}: {text_stream.not_a_number(row[value])}",
+                remedy="fix it, or choose another column by {Reading.columns}",
+            )
+        columns[0].append(row[first])
+        columns[1].append(row[second])
+        columns[2].append(text_stream.as_number(row[value]))
+    return Part(_coded(columns[0]), _coded(columns[1]), np.array(columns[2], dtype=np.float64), lines.where)
+
+
+def _coded(names: list[bytes]) -> Coded:
+    codes: dict[bytes, int] = {}
+    found = np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
+    return list(codes), found
+
+
+def _parquet_parts(path: Path, reading: Reading) -> Iterator[Part]:
+    name = path_text(path)
+    try:
+        file = parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        described = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: cannot be read as Parquet ({shown(described)}); write it again") from error
+    with file:
+        schema = file.schema_arrow
+        repeated = [shown(column) for column, count in Counter(schema.names).items() if count > 1]
+        if repeated:
+            raise InputError(f"{name} has several columns named {some(repeated)}; rename or drop the repeats")
+        chosen = [schema.names[k] for k in choose(path, reading.columns or (1, 2, 3), schema.names, len(schema.names))]
+        for column in chosen[:2]:
+            if not _is_id(schema.field(column).type):
+                raise InputError(
+                    f"{name}: column {shown(column)} is of type {schema.field(column).type}",
+                    remedy="ids must be text or whole numbers, chosen by {Reading.columns}",
+                )
+        kind = schema.field(chosen[2]).type
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+            raise InputError(
+                f"{name}: column {shown(chosen[2])} is of type {kind}",
+                remedy="values must be numbers, chosen by {Reading.columns}",
+            )
+        row = 0
+        for batch in _batches(file, chosen, name):
+            yield _part(batch, chosen, row)
+            row += batch.num_rows
+
+
+def _batches(file: parquet.ParquetFile, chosen: list[str], name: str) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(batch_size=1 << 18, columns=chosen)
+    except (pa.ArrowException, OSError) as error:
+        described = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: damaged Parquet ({shown(described)}); write it again") from error
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
+    return any(test(kind) for test in texts)
+
+
+def _part(batch: pa.RecordBatch, chosen: list[str], row: int) -> Part:
+    coded = []
+    for column in chosen[:2]:
+        names = batch.column(column).cast(pa.string()).fill_null("").dictionary_encode()
+        coded.append((names.dictionary.to_pylist(), names.indices.to_numpy()))
+    values = batch.column(chosen[2]).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return Part(coded[0], coded[1], values, lambda k: f"row {row + k + 1}")
+
+
+@dataclass
+class Objects:
+    """The objects found so far, numbered in the order in which they appear, or as the user gave them."""
+
+    path: Path
+    given: bool
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    _known: dict[bytes | str, int] = field(default_factory=dict)
+    """The number of each name as the list spells it."""
+
+    def numbered(self, part: Part) -> tuple[Array, Array]:
+        """Return the objects' numbers by the codes of the part's first and second column."""
+        try:
+            return self._numbers(part)
+        except KeyError:
+            self._meet(part)
+            return self._numbers(part)
+
+    def _numbers(self, part: Part) -> tuple[Array, Array]:
+        (names, _), (others, _) = part.first, part.second
+        first = np.array([self._known[raw] for raw in names], np.int32)
+        return first, first if others is names else np.array([self._known[raw] for raw in others], np.int32)
+
+    def _meet(self, part: Part) -> None:
+        """Number the names that are new, in the order in which they appear in the list."""
+        new: list[tuple[int, bytes | str]] = []
+        for which, (names, codes) in enumerate((part.first, part.second)):
+            place = np.full(len(names), -1)
+            place[codes[::-1]] = np.arange(codes.size - 1, -1, -1)  # the last to be written is the first row
+            met_here = zip(names, place.tolist(), strict=True)
+            new.extend((2 * k + which, raw) for raw, k in met_here if k >= 0 and raw not in self._known)
+        for met, raw in sorted(new):
+            name = self._decoded(raw, part, met)
+            if self.given and name not in self.numbers:
+                raise InputError(
+                    f"{path_text(self.path)}: {part.where(met // 2)}: {shown(name)} is not among the given ids;"
+                    " add it there, or drop it here"
+                )
+            self._known[raw] = self.numbers.setdefault(name, len(self.numbers))
+
+    def _decoded(self, raw: bytes | str, part: Part, met: int) -> str:
+        wrong = "is empty; give every object a name"
+        try:
+            name = raw.strip() if isinstance(raw, str) else raw.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            name, wrong = "", "is not UTF-8 text; convert the file, for instance with iconv"
+        if not name:
+            which = ("first", "second")[met % 2]
+            raise InputError(f"{path_text(self.path)}: {part.where(met // 2)}: the id of the {which} object {wrong}")
+        return name
+
+
+def open_pairs(path: str | Path, reading: Reading, kind: str, policy: Policy) -> SequentialSource:
+    """Open a list of pairs in text (gzipped or not) or Parquet.
+
+    Pairs may be absent, listed in one direction or both, and repeated (`policy.duplicates`). Objects are in the
+    order in which they first appear, or as given by `reading.ids`.
+
+    Cost: nothing is read; `spool` reads the list once, writes 16 bytes a pair, and takes at most some 400 MB of memory.
+    """
+    path = Path(path)
+
+    def spool(folder: Path) -> Source:
+        key = text_stream.spool_key(path, reading, kind)
+        facts = text_stream.finished(folder, key)
+        if facts is None:
+            text_stream.unmark(folder)
+            facts = _spool(path, reading, folder, kind)
+            text_stream.mark_finished(folder, key, facts)
+        ids, zero = facts["ids"], not is_similarity(kind)
+        return TripletSource(
+            Records(folder, facts["bounds"]), len(ids), provenance_of(path), facts["mirrored"], np.nan, zero,
+            duplicates=policy.duplicates, ids=ids, local=True, checksum=facts["checksum"],
+        )  # fmt: skip
+
+    reason = f"is a list of pairs ({reading.format})"
+    return SequentialSource(None, False, provenance_of(path), reason, spool, None, triplet_memory)
+
+
+def _spool(path: Path, reading: Reading, scratch: Path, kind: str) -> dict[str, Any]:
+    name = path_text(path)
+    given = text_stream.given_ids(reading)
+    objects = Objects(path, given is not None)
+    if given is not None:
+        objects.numbers = {found: k for k, found in enumerate(given)}
+        if len(objects.numbers) < len(given) or "" in objects.numbers:
+            raise InputError("the given ids have an empty or a repeated name; give each object its own")
+    stream = None if is_parquet(path) else streams.Stream(path)
+    spare = streams.BufferPool()
+    writer = RecordWriter(scratch)
+    try:
+        for part in parts(path, stream, reading, spare):
+            limits.check()
+            release = None if part.memory is None else partial(spare.give, part.memory)
+            writer.add((part.first[1], part.second[1]), part.values, objects.numbered(part), release)
+        records = writer.finish()
+        checksum = None if stream is None else stream.checksum()
+    finally:
+        writer.close()
+        if stream is not None:
+            stream.close()
+    n = len(objects.numbers)
+    if n == 0:
+        raise InputError(f"{name}: there are no pairs in it (n = 0)")
+    if is_similarity(kind) and len(writer.has_self) < n:
+        without = [shown(found) for found, k in objects.numbers.items() if k not in writer.has_self]
+        raise InputError(
+            f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none;"
+            " add a pair of each object with itself"
+        )
+    facts = {"ids": list(objects.numbers), "bounds": records.bounds, "checksum": checksum, "mirrored": False}
+    if writer.above and writer.below:
+        facts["mirrored"] = has_both_directions(records, n)
+    return facts

@@ -1,0 +1,612 @@
+"""(row, column, value) records, sorted on disk once; sparse matrices and MatrixMarket files, which consist of them.
+
+Records arrive in any order. They are written in runs, each sorted by the block of the matrix that a record belongs to,
+with an index of the blocks of each run; a block of the matrix is then gathered from one stretch of each run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import math
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dasrel.errors import InputError
+from dasrel.io.readers import stream as streams
+from dasrel.io.readers.errors import check_claimed, whole_number
+from dasrel.io.readers.npy import FlatFile
+from dasrel.io.readers.source import (
+    MappedSource,
+    SequentialSource,
+    Source,
+    TriangleSource,
+    mapped_memory,
+    provenance_of,
+    triangle_memory,
+)
+from dasrel.kernels import LONG, POINTER
+from dasrel.kernels.condensed import square_side
+from dasrel.names import is_similarity
+from dasrel.options import Reading
+from dasrel.util import Array, Names, limits, parallel
+from dasrel.util.text import count_text, path_text, shown, some
+
+SIDE = 1024
+"""Rows and columns of the blocks that records are sorted by."""
+RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f8")])
+RECORDS, INDEX = "pairs.bin", "index.bin"
+COPY = 8 << 20
+"""Bytes of a MatrixMarket file that are parsed at a time, at least."""
+
+
+class _Coded(ctypes.Structure):
+    """Records as `pair_list.c` takes them: codes and values, numbers and blocks of the objects."""
+
+    _fields_ = (
+        ("first", POINTER), ("second", POINTER), ("values", POINTER), ("rows", LONG),
+        ("numbers", POINTER * 2), ("blocks", POINTER * 2), ("n_blocks", LONG),
+    )  # fmt: skip
+
+
+_Sorted = tuple[Array, Array, Array, int]
+"""Records by block; codes (row * blocks per side + column) and counts of the blocks that have some; blocks per side."""
+
+
+class RecordWriter:
+    """Writes records to disk: each call of `add` is a run, sorted by block and indexed by another thread."""
+
+    def __init__(self, folder: Path, *, keep_missing: bool = False) -> None:
+        self._folder = folder
+        self._keep_missing = keep_missing  # whether a NaN is a record, or as good as none
+        self._buffer = np.empty(0, np.uint8)  # for sorted records, reused for each run
+        self._records = (folder / RECORDS).open("wb", buffering=0)
+        self._index = (folder / INDEX).open("wb")
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
+        self._written = 0
+        self._bounds = [0]
+        self.has_self: set[int] = set()
+        """Objects that have a value with themselves; valid after `finish`, as are the next two."""
+        self.above = False
+        """Whether there is a record whose column is larger than its row."""
+        self.below = False
+
+    def add(
+        self,
+        codes: tuple[Array, Array],
+        values: Array,
+        numbers: tuple[Array, Array],
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        """Add a run of records whose rows and columns are `numbers[0][codes[0]]` and `numbers[1][codes[1]]`.
+
+        `release` is called when codes and values are no longer needed.
+        """
+        self._waiting.append(self._pool.submit(self._write, codes, values, numbers, release))
+        if len(self._waiting) > 2:
+            self._waiting.popleft().result()
+
+    def finish(self) -> Records:
+        """Write what is left, and return the records."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        self._index.flush()
+        return Records(self._folder, self._bounds)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pool.shutdown()
+        self._records.close()
+        self._index.close()
+
+    def _write(
+        self,
+        codes: tuple[Array, Array],
+        values: Array,
+        numbers: tuple[Array, Array],
+        release: Callable[[], None] | None,
+    ) -> None:
+        found = self._sorted_compiled(codes, values, numbers) or self._sorted(codes, values, numbers)
+        records, blocks, counts, per_side = found
+        if release is not None:
+            release()
+        ends = np.cumsum(counts)
+        index = np.empty((blocks.size, 3), np.int64)
+        index[:, 0] = _block_key(blocks // per_side, blocks % per_side)
+        index[:, 1] = self._written + ends - counts
+        index[:, 2] = self._written + ends
+        left = records.view(np.uint8).data
+        while left:
+            left = left[self._records.write(left) or 0 :]
+        self._index.write(index.tobytes())
+        self._written += records.size
+        if blocks.size:
+            self._bounds.append(self._bounds[-1] + blocks.size)
+
+    def _sorted_compiled(
+        self, codes: tuple[Array, Array], values: Array, numbers: tuple[Array, Array]
+    ) -> _Sorted | None:
+        """Sort by the compiled count of blocks; None if it is absent, or not made for these records."""
+        library = streams.library()
+        n = max(int(known.max(initial=0)) for known in numbers) + 1
+        per_side = (n - 1) // SIDE + 1
+        if library is None or per_side > 256 or (self._keep_missing and np.isnan(values).any()):
+            return None
+        values = np.ascontiguousarray(values, np.float64)
+        first, second = (np.ascontiguousarray(column, np.int32) for column in codes)
+        blocks = [known // SIDE for known in numbers]
+        columns = first.ctypes.data, second.ctypes.data, values.ctypes.data
+        coded = _Coded(*columns, values.size, _two(numbers), _two(blocks), per_side)
+        counts, own, ways = np.zeros(per_side * per_side, np.int64), np.zeros(n, bool), np.zeros(2, bool)
+        library.dasrel_count_pairs_by_block(ctypes.byref(coded), counts.ctypes.data, own.ctypes.data, ways.ctypes.data)
+        self.has_self.update(np.flatnonzero(own).tolist())
+        self.above, self.below = self.above or bool(ways[0]), self.below or bool(ways[1])
+        size = RECORD.itemsize * int(counts.sum())
+        if self._buffer.size < size:
+            self._buffer = np.empty(size + size // 4, np.uint8)
+        records, places = self._buffer[:size], np.cumsum(counts) - counts
+        library.dasrel_sort_pairs_by_block(ctypes.byref(coded), places.ctypes.data, records.ctypes.data)
+        found = np.flatnonzero(counts)
+        return records.view(RECORD), found, counts[found], per_side
+
+    def _sorted(self, codes: tuple[Array, Array], values: Array, numbers: tuple[Array, Array]) -> _Sorted:
+        first, second = (known.take(column) for known, column in zip(numbers, codes, strict=True))
+        records = np.empty(first.size, RECORD)
+        records["row"], records["column"], records["value"] = first, second, values
+        absent = np.isnan(values)
+        if not self._keep_missing and absent.any():
+            records = records[~absent]
+            first, second = records["row"], records["column"]
+        self.has_self.update(first[first == second].tolist())
+        self.above = self.above or bool((first < second).any())
+        self.below = self.below or bool((first > second).any())
+        rows, columns = first // SIDE, second // SIDE
+        per_side = int(max(rows.max(initial=0), columns.max(initial=0))) + 1
+        # Stable, so that the records of a block stay in the order of the list; NumPy is quickest with 16 bits.
+        code: Array = rows.astype(np.uint16 if per_side <= 256 else np.int64)
+        code *= code.dtype.type(per_side)
+        code += columns.astype(code.dtype)
+        order = np.argsort(code, kind="stable")
+        moved: Array = records.view(np.complex128).take(order)  # 16 bytes each, which NumPy moves faster than fields
+        blocks, counts = np.unique(code.astype(np.int64), return_counts=True)
+        return moved, blocks, counts, per_side
+
+
+def _two(arrays: Sequence[Array]) -> Any:
+    return (POINTER * 2)(*(array.ctypes.data for array in arrays))
+
+
+def _block_key(row: Any, column: Any) -> Any:
+    return row * (1 << 32) + column
+
+
+class Records:
+    """The records on disk, by block. Pickled as the names of the files."""
+
+    def __init__(self, folder: Path, bounds: list[int]) -> None:
+        self.bounds = bounds
+        """Where in the index each run begins, and the end of the last."""
+        size = (folder / RECORDS).stat().st_size if bounds[-1] else 0
+        self._records = FlatFile(str(folder / RECORDS), RECORD, 0, size // RECORD.itemsize)
+        self._index = FlatFile(str(folder / INDEX), np.dtype(np.int64), 0, 3 * bounds[-1])
+
+    def cells(self, row: int, column: int, *, gathered: bool = True) -> Iterator[tuple[Array, Array]]:
+        """Yield positions within a block, and values, in the order of the list; some million at once if `gathered`."""
+        held: list[tuple[Array, Array]] = []
+        size = 0
+        for piece in self._pieces(row, column):
+            places = (piece["row"].astype(np.int64) - row * SIDE) * SIDE + (piece["column"] - column * SIDE)
+            held.append((places, piece["value"]))
+            size += places.size
+            if size >= SIDE * SIDE or not gathered:
+                yield _joined(held)
+                held, size = [], 0
+        if held:
+            yield _joined(held)
+
+    def release(self) -> None:
+        """On a worker, drop the mapped pages, which would count as its memory."""
+        for file in (self._records, self._index):
+            parallel.release_pages(file.values())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._records.close()
+        self._index.close()
+
+    def _pieces(self, row: int, column: int) -> Iterator[Array]:
+        """Yield the records of a block, at most a million at a time."""
+        key, index, records = _block_key(row, column), self._index.values().reshape(-1, 3), self._records.values()
+        for first, last in zip(self.bounds, self.bounds[1:], strict=False):
+            keys = index[first:last, 0]
+            k = int(np.searchsorted(keys, key))
+            if k < keys.size and keys[k] == key:
+                start, stop = (int(x) for x in index[first + k, 1:])
+                for here in range(start, stop, SIDE * SIDE):
+                    limits.check()
+                    yield records[here : min(stop, here + SIDE * SIDE)]
+
+
+def _joined(held: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    if len(held) == 1:
+        return held[0]
+    return np.concatenate([places for places, _ in held]), np.concatenate([values for _, values in held])
+
+
+@dataclass
+class TripletSource:
+    """The matrix of sorted records."""
+
+    records: Records
+    n_objects: int
+    provenance: dict[str, Any]
+    mirrored: bool
+    absent: float
+    """Value of an entry without a record."""
+    zero_diagonal: bool
+    """Whether an object without a value with itself has the value 0."""
+    duplicates: str = "error"
+    """What to do about entries with several records: as in `Policy.duplicates`."""
+    ids: Names | None = None
+    local: bool = False
+    checksum: str | None = None
+    closed: bool = False
+
+    def block(self, rows: slice, columns: slice) -> Array:
+        """Return these rows and columns as a dense array."""
+        if self.closed:
+            raise InputError("the source is closed")
+        r0, r1, _ = rows.indices(self.n_objects)
+        c0, c1, _ = columns.indices(self.n_objects)
+        result = np.full((max(0, r1 - r0), max(0, c1 - c0)), self.absent)
+        for row in range(r0 // SIDE, -(-r1 // SIDE)):
+            for column in range(c0 // SIDE, -(-c1 // SIDE)):
+                # The part of this block of records that lies within the result.
+                top, bottom = max(r0, row * SIDE), min(r1, (row + 1) * SIDE)
+                left, right = max(c0, column * SIDE), min(c1, (column + 1) * SIDE)
+                here = result[top - r0 : bottom - r0, left - c0 : right - c0]
+                own = self._dense(row, column, (top, bottom), (left, right))
+                if own is not None:
+                    np.copyto(here, own[0], where=own[1])
+                other = None if self.mirrored else self._dense(column, row, (left, right), (top, bottom))
+                if other is not None:
+                    values, present = (array.T for array in other)
+                    np.copyto(here, values, where=present if own is None else present & ~own[1])
+                self.records.release()
+        if self.zero_diagonal:
+            k = np.arange(max(r0, c0), min(r1, c1))
+            own_values = result[k - r0, k - c0]
+            result[k - r0, k - c0] = np.where(np.isnan(own_values), 0, own_values)
+        return result
+
+    def _dense(
+        self, row: int, column: int, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> tuple[Array, Array] | None:
+        """Return the values of these rows and columns of a block of records and where there are any; None if nowhere.
+
+        A tile may be much smaller than a block: arrays are of the size of what is asked for.
+        """
+        values: Array | None = None
+        counts = np.empty(0, np.int64)
+        height, width = rows[1] - rows[0], columns[1] - columns[0]
+        top, left = rows[0] - row * SIDE, columns[0] - column * SIDE
+        size = height * width
+        for cells, found in self.records.cells(row, column):
+            if size < SIDE * SIDE:
+                i, j = cells // SIDE - top, cells % SIDE - left
+                wanted = (i >= 0) & (i < height) & (j >= 0) & (j < width)
+                cells, found = (i * width + j)[wanted], found[wanted]
+                if not cells.size:
+                    continue
+            if values is None:
+                start = {"mean": 0.0, "min": np.inf, "max": -np.inf}.get(self.duplicates, np.nan)
+                values, counts = np.full(size, start), np.zeros(size, np.int64)
+            added = np.bincount(cells, minlength=size)
+            if self.duplicates == "error" and int((counts + added).max()) > 1:
+                self._refuse_repeats((rows[0], columns[0], width), cells, found, (counts, counts + added), values)
+            counts += added
+            if self.duplicates == "mean":
+                values += np.bincount(cells, weights=found, minlength=size)
+            elif self.duplicates == "min":
+                np.minimum.at(values, cells, found)
+            elif self.duplicates == "max":
+                np.maximum.at(values, cells, found)
+            else:
+                values[cells] = found  # of repeated entries the last stays
+        if values is None:
+            return None
+        if self.duplicates == "mean":
+            values /= np.maximum(counts, 1)
+        return values.reshape(height, width), (counts > 0).reshape(height, width)
+
+    def _refuse_repeats(
+        self, place: tuple[int, int, int], cells: Array, found: Array, counts: tuple[Array, Array], values: Array
+    ) -> None:
+        (row, column, width), (before, after) = place, counts
+        which = np.flatnonzero(after > 1)
+        cell = int(which[0])
+        i, j = row + cell // width, column + cell % width
+        where = path_text(self.provenance["source"])
+        if self.ids is None:
+            raise InputError(
+                f"{where} lists entry ({i}, {j}) twice; add up or drop the repeats"
+                " (a symmetric file lists one triangle only)"
+            )
+        detail = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
+        raise InputError(
+            f"{where}: {count_text(which.size, 'pair')} of this block listed more than once",
+            where=f"such as {shown(self.ids[i])} and {shown(self.ids[j])} ({some([f'{value:g}' for value in detail])})",
+            remedy="say {Policy.duplicates=mean}, or min, max or last",
+        )
+
+    def block_memory(self, rows: int, columns: int) -> int:
+        """Return the size of the block and of one block of records with two chunks of its records."""
+        return triplet_memory(rows, columns)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.closed = True
+        self.records.close()
+
+
+def triplet_memory(rows: int, columns: int) -> int:
+    """Return the memory that a block of a `TripletSource` takes."""
+    return rows * columns * 9 + 14 * 8 * SIDE * SIDE
+
+
+def has_both_directions(records: Records, n: int) -> bool:
+    """Return whether any pair is listed in both directions."""
+    per_side = -(-n // SIDE)
+    for row in range(per_side):
+        for column in range(row, per_side):
+            present = np.zeros(SIDE * SIDE, bool)
+            if row != column:
+                for cells, _ in records.cells(row, column, gathered=False):
+                    present[cells] = True
+                if not present.any():
+                    continue
+            for cells, _ in records.cells(column, row, gathered=False):
+                here, there = cells // SIDE, cells % SIDE
+                if row == column:  # the later one of the two finds the other
+                    present[cells] = True
+                    here, there = here[here != there], there[here != there]
+                if present[there * SIDE + here].any():
+                    return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------ sparse matrices
+
+
+def absent_value(kind: str) -> float:
+    """Return the value of an entry that a sparse matrix does not list.
+
+    For similarities and kernels it is 0: not similar at all. A distance of 0 would mean equal, which is the opposite of
+    what people mean by leaving a pair out: for distances it is a missing pair (NaN), and a policy must name its value.
+    """
+    return 0.0 if is_similarity(kind) else math.nan
+
+
+@dataclass
+class SparseArraySource:
+    """A SciPy sparse array in memory, in CSR form without duplicates."""
+
+    array: Any
+    n_objects: int
+    provenance: dict[str, Any]
+    absent: float
+    ids: Names | None = None
+    mirrored: bool = True
+    local: bool = True
+    checksum: str | None = None
+
+    def block(self, rows: slice, columns: slice) -> Array:
+        """Return the block as a dense array."""
+        part = self.array[rows, columns].tocoo()
+        result = np.full(part.shape, self.absent, dtype=np.float32 if part.dtype == np.float32 else np.float64)
+        result[part.row, part.col] = part.data
+        if rows == columns and math.isnan(self.absent):  # an object is at distance 0 from itself
+            own = np.diagonal(result)
+            np.fill_diagonal(result, np.where(np.isnan(own), 0, own))
+        return result
+
+    def block_memory(self, rows: int, columns: int) -> int:
+        """Return the size of the dense block and of its entries, at most."""
+        return rows * columns * (8 + 16)
+
+    def close(self) -> None:
+        """Do nothing: there is no file to close."""
+
+
+def spool_entries(
+    pieces: Iterator[tuple[Array, Array, Array]],
+    n: int,
+    provenance: dict[str, Any],
+    kind: str,
+    folder: Path,
+    *,
+    upper: bool,
+) -> TripletSource:
+    """Sort entries (row, column, value) that come in any order; with `upper` each is moved to the upper triangle.
+
+    Cost: 16 bytes of disk for each entry; memory for a few pieces.
+    """
+    absent, objects = absent_value(kind), np.arange(n, dtype=np.int32)
+    writer = RecordWriter(folder, keep_missing=absent == 0)
+    try:
+        for rows, columns, values in pieces:
+            limits.check()
+            for name, index in (("row", rows), ("column", columns)):
+                if index.size and not 0 <= int(index.min()) <= int(index.max()) < n:
+                    where = path_text(provenance["source"])
+                    raise InputError(f"{where} names a {name} beyond its {count_text(n, 'object')}; it is damaged")
+            if upper:
+                rows, columns = np.minimum(rows, columns), np.maximum(rows, columns)
+            codes = rows.astype(np.int32), columns.astype(np.int32)
+            writer.add(codes, values.astype(np.float64), (objects, objects))
+        records = writer.finish()
+    finally:
+        writer.close()
+    return TripletSource(records, n, provenance, not upper, absent, zero_diagonal=math.isnan(absent))
+
+
+@dataclass(frozen=True)
+class _MtxHeader:
+    """The first lines of a MatrixMarket file."""
+
+    form: str
+    """`coordinate` or `array`."""
+    symmetric: bool
+    n: int
+    total: int
+    """Number of entries that follow."""
+    width: int
+    """Numbers per line."""
+    line: int
+    """Number of the line with the size."""
+
+
+def open_mtx(path: Path, reading: Reading, kind: str) -> SequentialSource:
+    """Open a MatrixMarket file, plain or gzipped, coordinate or array; it is parsed once, into files on disk."""
+    provenance = provenance_of(path)
+    with _mtx_text(path) as file:
+        header = _mtx_header(file, path)
+
+    def spool(folder: Path) -> Source:
+        with _mtx_text(path) as file:
+            _mtx_header(file, path)
+            numbers = _numbers(file, path, header)
+            if header.form == "coordinate":
+                entries = (_entries(piece, path) for piece in numbers)
+                return spool_entries(entries, header.n, provenance, kind, folder, upper=header.symmetric)
+            dense = folder / "dense"
+            with open(dense, "wb") as out:
+                for piece in numbers:
+                    out.write(np.ascontiguousarray(piece).data)
+        values = FlatFile(str(dense), np.dtype(np.float64), 0, header.total)
+        if header.symmetric:
+            return TriangleSource(values, header.n, provenance, diagonal=True)
+        return MappedSource(values, header.n, provenance, fortran=True)
+
+    dense_memory = partial(triangle_memory, dtype=np.dtype(np.float64)) if header.symmetric else mapped_memory
+    coordinate = header.form == "coordinate"
+    return SequentialSource(
+        header.n, not header.symmetric, provenance, "is text (mtx)", spool,
+        header.total * (RECORD.itemsize if coordinate else 8), triplet_memory if coordinate else dense_memory,
+    )  # fmt: skip
+
+
+@contextmanager
+def _mtx_text(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else open(path, "rb") as file:
+            yield file  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path_text(path)} is truncated or no gzip file ({shown(error)}); copy it again") from None
+
+
+def _mtx_header(file: BinaryIO, path: Path) -> _MtxHeader:
+    words = file.readline(1000).decode("ascii", "replace").lower().split()
+    if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
+        raise InputError(f"{path_text(path)}, line 1: no MatrixMarket header (%%MatrixMarket matrix ...)")
+    form, field_name, symmetry = words[2:]
+    if form not in ("coordinate", "array") or field_name not in ("real", "double", "integer", "pattern"):
+        raise InputError(
+            f"{path_text(path)}, line 1: {shown(form)} {shown(field_name)} cannot be used; real numbers are needed"
+        )
+    if symmetry not in ("general", "symmetric"):
+        raise InputError(
+            f"{path_text(path)}, line 1: a {shown(symmetry)} matrix cannot be used; general or symmetric can"
+        )
+    line = 1
+    while True:
+        text = file.readline(1 << 16)
+        line += 1
+        if text.strip() and not text.startswith(b"%"):
+            break
+        if not text:
+            raise InputError(f"{path_text(path)} is truncated: there is no line with the size")
+    sizes = text.split()
+    counts = [count for size in sizes if (count := whole_number(size)) is not None]
+    if len(sizes) != (3 if form == "coordinate" else 2) or len(counts) != len(sizes):
+        raise InputError(f"{path_text(path)}, line {line}: {shown(text.decode(errors='replace').strip())} is no size")
+    n = square_side((counts[0], counts[1]), path_text(path))
+    width = {"pattern": 2}.get(field_name, 3) if form == "coordinate" else 1
+    total = counts[2] if form == "coordinate" else n * n if symmetry == "general" else n * (n + 1) // 2
+    check_claimed(2 * width * total, path, count_text(total, "entry", "entries"))
+    return _MtxHeader(form, symmetry == "symmetric", n, total, width, line)
+
+
+def _entries(lines: Array, path: Path) -> tuple[Array, Array, Array]:
+    """Return rows, columns (from 0) and values of coordinate lines; without a third number the value is 1."""
+    values = lines[:, 2] if lines.shape[1] == 3 else np.ones(len(lines))
+    with np.errstate(invalid="ignore"):
+        places = lines[:, :2].astype(np.int64)
+    wrong = (places != lines[:, :2]).any(axis=1)
+    if wrong.any():
+        row, column = lines[np.argmax(wrong), :2]
+        raise InputError(f"{path_text(path)}: an entry has the place ({row:g}, {column:g}); whole numbers are needed")
+    return places[:, 0] - 1, places[:, 1] - 1, values
+
+
+def _numbers(file: BinaryIO, path: Path, header: _MtxHeader) -> Iterator[Array]:
+    """Yield the lines after the size, `width` numbers each, some MB at a time."""
+    line, width, seen = header.line, header.width, 0
+    rest = b""
+    # A large file is read in larger pieces: each becomes a run, and a block is gathered from all runs.
+    size = min(max(COPY, path.stat().st_size // 1024), 4 * COPY)
+    while piece := file.read(size):
+        limits.check()
+        complete, _, rest = (rest + piece).rpartition(b"\n")
+        if len(rest) > COPY or seen > header.total:
+            break
+        if complete:
+            rows = _parsed(complete, path, line, width)
+            line += complete.count(b"\n") + 1
+            seen += len(rows)
+            yield rows
+    if rest.strip() and len(rest) <= COPY:
+        rows = _parsed(rest, path, line, width)
+        seen += len(rows)
+        yield rows
+    if len(rest) > COPY:
+        raise InputError(f"{path_text(path)}, line {line + 1} is longer than {COPY >> 20} MiB: this is no MatrixMarket")
+    if seen != header.total:
+        state = "is truncated" if seen < header.total else "is too long"
+        raise InputError(
+            f"{path_text(path)} {state}: {count_text(seen, 'entry', 'entries')}, and its size line says"
+            f" {header.total:,}; copy it again"
+        )
+
+
+def _parsed(text: bytes, path: Path, line: int, width: int) -> Array:
+    try:
+        values = np.fromstring(text.decode("ascii"), sep=" ")
+        lines = text.count(b"\n") + 1
+        if values.size == lines * width:  # else there are blank lines, or a line is too long or too short
+            return values.reshape(-1, width)
+    except (ValueError, DeprecationWarning):  # NumPy warns of what it cannot parse, or raises, by its version
+        pass
+    rows = []
+    for k, words in enumerate(row.split() for row in text.split(b"\n")):
+        if words:
+            try:
+                rows.append([float(word) for word in words])
+            except ValueError:
+                detail = shown(b" ".join(words).decode(errors="replace"))
+                raise InputError(f"{path_text(path)}, line {line + 1 + k}: {detail} is not {width} numbers") from None
+            if len(words) != width:
+                raise InputError(f"{path_text(path)}, line {line + 1 + k}: {len(words)} numbers instead of {width}")
+    return np.array(rows, dtype=np.float64).reshape(-1, width)

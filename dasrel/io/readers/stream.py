@@ -1,0 +1,253 @@
+"""Text files, plain or compressed, as streams of complete lines; every error of a reader becomes an `InputError`."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import zipfile
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from dasrel import kernels
+from dasrel.errors import InputError
+from dasrel.io.readers.errors import check_unpacked
+from dasrel.kernels import LONG, POINTER
+from dasrel.util import Array, limits
+from dasrel.util.files import crc32c
+from dasrel.util.text import path_text
+
+CHUNK = 1 << 20
+BOM = b"\xef\xbb\xbf"
+LONGEST_LINE = 256 << 20
+
+
+class _Summed:
+    """A file's bytes, read in order, with their checksum so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self.sum = self.count = 0
+
+    def read(self, size: int = CHUNK) -> bytes:
+        block = self._file.read(size) or b""
+        self.sum = crc32c(block, self.sum)
+        self.count += len(block)
+        return block
+
+    def readinto(self, room: Array) -> int:
+        count = self._file.readinto(room.data) or 0
+        self.sum = crc32c(room[:count], self.sum)
+        self.count += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class BufferPool:
+    """Buffers for reuse: large blocks go back to the system when freed, and fresh memory costs more than reading a text
+    into it."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Array] = []
+
+    def take(self, size: int) -> Array:
+        """Return a buffer of at least so many bytes."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = np.empty(0, np.uint8)
+        return block if block.size >= size else np.empty(size + size // 4, np.uint8)
+
+    def give(self, block: Array) -> None:
+        """Give back a buffer that is no longer needed."""
+        self._blocks.append(block)
+
+
+class Stream:
+    """The text of a file, decompressed if it is gzip or the member of a zip; every error becomes an `InputError`."""
+
+    def __init__(self, path: Path, *, member: str | None = None) -> None:
+        self.path = path
+        self._closed = False
+        self._summed: _Summed | None = None
+        self._zip: zipfile.ZipFile | None = None
+        self._text: Any
+        self._size = 0
+        """Bytes that were returned so far."""
+        with self._errors():
+            if member is not None:
+                self._zip = zipfile.ZipFile(path)
+                info = self._zip.getinfo(member)
+                check_unpacked(info.file_size, info.compress_size, path)
+                self._text = self._zip.open(info)
+                return
+            with path.open("rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+            self._summed = _Summed(path)
+            self._text = gzip.GzipFile(fileobj=cast(Any, self._summed), mode="rb") if packed else self._summed
+
+    def _errors(self) -> _ReadErrors:
+        return _ReadErrors(self.path)
+
+    def read(self, size: int) -> bytes:
+        """Return at most this many bytes; none at the end."""
+        limits.check()
+        with self._errors():
+            return bytes(self._counted(self._text.read(size)))
+
+    def _counted(self, found: Any) -> Any:
+        """Count what was read; raise if a small compressed file has become too large."""
+        self._size += len(found) if isinstance(found, bytes) else found
+        if self._summed is not None and self._summed is not self._text:
+            check_unpacked(self._size, self._summed.count, self.path)
+        return found
+
+    def chunks(self, size: int = CHUNK) -> Iterator[tuple[int, bytes]]:
+        """Yield complete lines, about `size` bytes at a time, with the number of the first line (from 1).
+
+        Lines end in a plain newline, the last one too, and a byte order mark is left out.
+        """
+        number, pieces, length = 1, [b""], 0
+        while block := self.read(size):
+            cut = block.rfind(b"\n") + 1
+            if not cut:
+                pieces.append(block)
+                length += len(block)
+                self._check_length(length, number)
+                continue
+            text = b"".join([*pieces, memoryview(block)[:cut]])
+            pieces, length = [block[cut:]], len(block) - cut
+            count = line_count(text)
+            yield number, plain(text, number)
+            number += count
+        if rest := b"".join(pieces):
+            yield number, plain(rest + b"\n", number)
+
+    def blocks(self, size: int, spare: BufferPool) -> Iterator[tuple[int, Array, int]]:
+        """Yield the same as arrays of bytes, with the number of lines in each; the lines end as they do in the file.
+
+        Memory comes from the pool `spare`. The caller gives the `base` of an array back when it is done with it.
+        """
+        number, rest, more = 1, np.empty(0, np.uint8), True
+        while more:
+            room = spare.take(max(size, 2 * rest.size, 16))
+            filled, cut = rest.size, 0
+            room[:filled] = rest
+            while more and not cut:
+                limits.check()
+                with self._errors():
+                    # One place is kept for a newline at the very end.
+                    count = self._counted(self._text.readinto(room[filled:-1]))
+                filled, more = filled + count, count > 0
+                if filled + 1 == room.size:
+                    cut = _after_last_line(room[:filled])
+                    if not cut:
+                        self._check_length(filled, number)
+                        room = np.concatenate([room, np.empty_like(room)])
+            if not more:
+                if filled and room[filled - 1] != ord("\n"):
+                    room[filled] = ord("\n")
+                    filled += 1
+                cut = filled
+            rest = room[cut:filled].copy()
+            text = room[3:cut] if number == 1 and room[:3].tobytes() == BOM else room[:cut]
+            if text.size:
+                count = line_count(text)
+                yield number, text, count
+                number += count
+
+    def _check_length(self, length: int, number: int) -> None:
+        if length > LONGEST_LINE:
+            raise InputError(
+                f"{path_text(self.path)}: line {number} is longer than {LONGEST_LINE >> 20} MiB: this is not a"
+                " matrix in text",
+                remedy="name its format: {Reading.format=NAME}",
+            )
+
+    def checksum(self) -> str | None:
+        """Return the checksum of the file's bytes as stored; None for a member of a zip, which is not read in order."""
+        if self._summed is None:
+            return None
+        while self._summed.read():  # what may follow the end of a gzip
+            pass
+        return f"crc32c: {self._summed.sum:08x}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; Arrow asks."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close the file."""
+        self._closed = True
+        self._text.close()
+        if self._summed is not None:
+            self._summed.close()
+        if self._zip is not None:
+            self._zip.close()
+
+
+class _ReadErrors:
+    """Turns errors of the decompression libraries into one line that names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        name = path_text(self.path)
+        if isinstance(error, EOFError):
+            raise InputError(f"{name}: the compressed file ends too early; copy or download it again") from error
+        if isinstance(error, (gzip.BadGzipFile, zlib.error, zipfile.BadZipFile)):
+            raise InputError(f"{name}: damaged compressed file ({error}); copy or download it again") from error
+        if isinstance(error, (NotImplementedError, RuntimeError)):
+            raise InputError(f"{name}: cannot be unpacked ({error}); unpack it first") from error
+        if isinstance(error, ValueError) and "\0" in str(self.path):
+            raise InputError(f"{name} is no path: it has a NUL character; give another name") from error
+        if isinstance(error, OSError):
+            raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
+
+
+def _after_last_line(text: Array) -> int:
+    """Return the position after the last newline; 0 if there is none."""
+    step = 1 << 12
+    while (cut := text[-step:].tobytes().rfind(b"\n") + 1) == 0 and step < text.size:
+        step *= 16
+    return cut and max(0, text.size - step) + cut
+
+
+def plain(text: bytes, number: int = 0) -> bytes:
+    """Return the lines of a text with plain newlines; from line 1 on, without a byte order mark."""
+    if number == 1 and text.startswith(BOM):
+        text = text[3:]
+    return text.replace(b"\r\n", b"\n") if b"\r" in text else text
+
+
+@cache
+def library() -> Any | None:
+    """Return the compiled reader of pairs (`pair_list.c`), or None where it was not built or cannot run."""
+    found = kernels.library()
+    if found is None or not kernels.typed(found, "dasrel_prepare_pair_list", ctypes.c_int)():
+        return None
+    text, some = (POINTER, LONG), (POINTER,) * 3
+    kernels.typed(found, "dasrel_count_lines", LONG, *text)
+    kernels.typed(found, "dasrel_read_pairs", ctypes.c_int, *text, POINTER, POINTER, LONG, *some, *some[:2])
+    kernels.typed(found, "dasrel_count_pairs_by_block", None, POINTER, *some)
+    kernels.typed(found, "dasrel_sort_pairs_by_block", None, *some)
+    return found
+
+
+def line_count(text: bytes | Array) -> int:
+    """Return the number of newlines."""
+    found = library()
+    if found is None:
+        return bytes(text).count(b"\n")
+    return int(found.dasrel_count_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))

@@ -1,0 +1,281 @@
+"""The alignment of kernels with proximity matrices (Q09): all pairs of a width and a partition in one scan.
+
+    A(K, P) = <K, P> / sqrt(<K, K> <P, P>),  p_kl = sum_i min(u_ik, u_il)
+
+Tiles are read once and seen through every width; P of every partition is made tile by tile and never stored. Matrices
+whose values are all of one sign align to some extent without any common structure. The centred alignment takes the
+means of rows and columns away first, K -> H K H and P -> H P H with H = I - 11'/n (Cristianini and others, 2002;
+Cortes, Mohri and Rostamizadeh, 2012). It follows from the same products and the sums k = K 1 and p = P 1:
+
+    <H K H, H P H> = <K, P> - 2 k'p / n + (1'k) (1'p) / n^2
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dasrel.engine.relation import Relation
+from dasrel.engine.scan import Consumer, Plan, needed_memory, scan, scan_memory
+from dasrel.kernels import proximity
+from dasrel.kernels.products import View, panel_rows, panels
+from dasrel.kernels.proximity import Gaussians, InnerProducts, proximity_sums
+from dasrel.names import is_similarity
+from dasrel.store.layout import TileSource
+from dasrel.util import Array, Float, limits
+
+Width = float | None
+"""A width of the Gaussian kernel; None for the stored values as they are."""
+FLAT = 1e-5
+"""The share of <P, P> that centring must leave: below it a matrix is constant up to rounding, and aligned with none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Alignments of W kernels and p partitions."""
+
+    alignment: Float
+    """A(K, P), (p, W)."""
+    centred: Float
+    """A(H K H, H P H), (p, W); 0 for a constant matrix."""
+    densities: Float
+    """The mean of each row of K, smallest and largest, (2, W)."""
+
+    @staticmethod
+    def joined(parts: Sequence[Surface]) -> Surface:
+        """Return the surface of all their kernels."""
+        return Surface(
+            *(np.hstack([getattr(one, name) for one in parts]) for name in ("alignment", "centred", "densities"))
+        )
+
+
+def surface(
+    relation: Relation, memberships: Sequence[Float], widths: Sequence[Width], *, memory: int | str | None = None
+) -> Surface:
+    """Return the alignments of the kernels of all widths with all partitions.
+
+    Parameters
+    ----------
+    memberships
+        Of each partition, (c, n).
+
+    Cost: one scan; several if memory does not allow all widths at once. For all clusters C of all partitions 2 n C
+    numbers of the tiles' type, and 40 n bytes for each width.
+    """
+    source: Any = relation.matrix
+    stacked = np.concatenate(memberships, dtype=source.layout.dtype, casting="same_kind")
+    first = np.concatenate([[0], np.cumsum([len(U) for U in memberships])]).tolist()
+    sums = np.array([proximity_sums(stacked[a:b]) for a, b in pairwise(first)])
+    found = []
+    for some in batches(relation, first, widths, memory=memory):
+        consumer = alignment_consumer(relation, stacked, first, some)
+        inner, k = scan(source, [consumer], memory=memory)[0]
+        found.append(_aligned(inner, k, sums))
+    return Surface.joined(found)
+
+
+def batches(
+    relation: Relation, first: Sequence[int], widths: Sequence[Width], *, memory: int | str | None = None
+) -> list[list[Width]]:
+    """Return the widths of each scan, as many as fit into memory together; one where not even that fits."""
+    source: Any = relation.matrix
+    limit, left, found = limits.memory_limit(memory), list(widths), []
+    while left:
+        count = len(left)
+        while count > 1 and sum(needed_memory(source, [_shape(relation, first, left[:count])])) > limit:
+            count = (count + 1) // 2
+        found.append(left[:count])
+        left = left[count:]
+    return found
+
+
+def surface_memory(
+    relation: Relation, first: Sequence[int], widths: Sequence[Width], *, memory: int | str | None = None
+) -> int:
+    """Return the bytes that `surface` takes at its peak; raise `MemoryLimitError` if it cannot fit. Cost: no scan."""
+    limit = limits.memory_limit(memory)
+    largest = max(batches(relation, first, widths, memory=memory), key=len)
+    return scan_memory(relation.matrix, [_shape(relation, first, largest)], limit)
+
+
+def _aligned(inner: InnerProducts, k: Float, p: Float) -> Surface:
+    """Return the alignments, given the products, the row sums of each K (W, n) and those of each P (p, n)."""
+    n = k.shape[1]
+    alignment = _ratio(inner.products, inner.squares, inner.own)
+    centred = _ratio(
+        inner.products - 2 / n * (k @ p.T) + np.outer(k.sum(axis=1), p.sum(axis=1)) / n**2,
+        _centred(inner.squares, k),
+        _centred(inner.own, p),
+    )
+    return Surface(alignment.T, centred.T, np.array([k.min(axis=1), k.max(axis=1)]) / n)
+
+
+def _centred(squares: Float, sums: Float) -> Float:
+    """Return <H K H, H K H> of each matrix, given <K, K> and K 1."""
+    n = sums.shape[1]
+    left = squares - 2 / n * np.einsum("wk,wk->w", sums, sums) + sums.sum(axis=1) ** 2 / n**2
+    result: Float = np.where(left > FLAT * squares, left, 0.0)
+    return result
+
+
+def _ratio(products: Float, squares: Float, own: Float) -> Float:
+    """Return products / sqrt(squares own), at most 1, and 0 where a matrix is 0."""
+    norms = np.sqrt(np.outer(squares, own))
+    found: Float = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return np.clip(found, -1.0, 1.0)
+
+
+# ----------------------------------------------------------------------------------------------------------- the scan
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Makes the kernels of all widths from the stored values of a band of a tile."""
+
+    views: tuple[View | None, ...]
+    """None for the stored values as they are."""
+    gaussians: Gaussians | None
+    """The same as one, where all are Gaussian kernels of stored distances."""
+
+    @staticmethod
+    def of(relation: Relation, widths: Sequence[Width]) -> _Kernels:
+        views = tuple(None if w is None else relation.gaussian(w).view for w in widths)
+        plain = not (relation.view.steps or relation.beta or is_similarity(relation.matrix.kind))
+        given = tuple(float(w) for w in widths if w is not None)
+        gaussians = (
+            Gaussians(given, relation.matrix.kind == "distance") if plain and len(given) == len(widths) else None
+        )
+        return _Kernels(views, gaussians)
+
+    def height(self, side: int, itemsize: int) -> int:
+        """Return the rows of a band: few enough that the kernels of all widths stay in the cache."""
+        columns = side * (1 if self.in_place else len(self.views))
+        return panel_rows((side, columns), itemsize)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether kernels are made of the tile itself, without scratch memory here."""
+        return self.gaussians is not None or self.views == (None,)
+
+    def panel(self, values: Array, offset: int | None, row_self: Array | None, column_self: Array | None) -> Array:
+        """Return the kernels of a band, or the band where `in_place`."""
+        if self.in_place:
+            return values[None]
+        found = np.empty((len(self.views), *values.shape), dtype=values.dtype)
+        for view, out in zip(self.views, found, strict=True):
+            seen = values
+            if view is not None:
+                seen = view.apply(values, out, offset=offset, row_self=row_self, column_self=column_self)
+            if seen is not out:
+                out[:] = seen
+        return found
+
+
+def alignment_consumer(
+    relation: Relation, memberships: Array, first: Sequence[int], widths: Sequence[Width]
+) -> Consumer:
+    """Make the consumer of the inner products; its result is an `InnerProducts` and the row sums of K, (W, n).
+
+    Parameters
+    ----------
+    memberships
+        (clusters of all partitions, n), in the type of the tiles; those of partition p are from first[p] to below
+        first[p + 1].
+    """
+    itself = relation.matrix.diagonal
+
+    def share(span: slice) -> _Share:
+        return _Share(np.ascontiguousarray(memberships[:, span]), None if itself is None else itself[span])
+
+    return _shape(relation, first, widths, share)
+
+
+def _shape(relation: Relation, first: Sequence[int], widths: Sequence[Width], share: Any = None) -> Consumer:
+    """Return the consumer for partitions of so many clusters; without a share its memory can be estimated."""
+    source: TileSource = relation.matrix
+    layout, plan, kernels = source.layout, Plan(source.layout), _Kernels.of(relation, widths)
+    n, side, item = layout.n_objects, layout.tile, layout.dtype.itemsize
+    strip, W, clusters = plan.group_side * side, len(widths), first[-1]
+    high = kernels.height(side, item)
+    scratch = proximity.scratch_memory(
+        W, len(first) - 1, clusters, (high, side), layout.dtype, gaussians=kernels.gaussians is not None
+    )
+    made = 0 if kernels.in_place else (W + max(v.panels for v in kernels.views if v is not None)) * high * side * item
+
+    def finish(parts: dict[int, Any]) -> tuple[InnerProducts, Float]:
+        total, sums = InnerProducts.zeros(W, len(first) - 1), np.empty((W, n))
+        for one in sorted(parts):
+            inner, k = parts.pop(one)
+            total.add(inner)
+            sums[:, plan.span(one)] = k
+        return total, sums
+
+    return Consumer(
+        _AlignmentKernel(kernels, tuple(first)), finish, share or (lambda span: None), in_strips=True,
+        part_bytes=2 * strip * W * 8 + 16 * W * len(first),
+        # Sums of the rows and the columns, one more while they are added, memberships of both, kernels of a band.
+        task_memory=3 * strip * W * 8 + made + scratch,
+        fixed_memory=n * (3 * 8 * W + 2 * clusters * item) + 8 * n * len(first),
+        share_bytes=n * clusters * item,
+    )  # fmt: skip
+
+
+@dataclass
+class _Share:
+    """Memberships of the objects of one strip, and their self-similarities."""
+
+    memberships: Array
+    itself: Array | None
+
+    def __dask_tokenize__(self) -> str:
+        return uuid.uuid4().hex  # used once: hashing the numbers would be a waste
+
+    def __sizeof__(self) -> int:
+        return self.memberships.nbytes
+
+
+@dataclass(frozen=True)
+class _AlignmentKernel:
+    kernels: _Kernels
+    first: tuple[int, ...]
+
+    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Share, _Share]) -> Any:
+        W = len(self.kernels.views)
+        sums = {strip: np.zeros((W, share.memberships.shape[1])) for strip, share in zip(group, shares, strict=True)}
+        return plan, group, shares, sums, InnerProducts.zeros(W, len(self.first) - 1)
+
+    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
+        plan, (a, b), (rows, columns), sums, total = partial
+        r, c = plan.inside(i), plan.inside(j)
+        here = InnerProducts.zeros(*total.products.shape)
+        across = None if i == j else sums[b][:, c]
+        of_columns = columns.memberships[:, c]
+        for band in panels(tile.shape, self.kernels.height(max(tile.shape), tile.itemsize)):
+            inside = slice(r.start + band.start, r.start + band.stop)
+            made = self.kernels.panel(
+                tile[band], band.start if i == j else None,
+                None if rows.itself is None else rows.itself[inside],
+                None if columns.itself is None else columns.itself[c],
+            )  # fmt: skip
+            proximity.add_inner_products(
+                made, rows.memberships[:, inside], of_columns, self.first, here, sums[a][:, inside], across,
+                self.kernels.gaussians,
+            )  # fmt: skip
+        total.add(here, 1.0 if i == j else 2.0)  # a tile beside the diagonal stands for its transpose, too
+        return partial
+
+    def parts(self, partial: Any) -> dict[int, Any]:
+        _, (a, b), _, sums, total = partial
+        none = InnerProducts.zeros(*total.products.shape)
+        return {b: (none, sums[b]), a: (total, sums[a])}
+
+    def combine(self, first: Any, second: Any) -> Any:
+        total = InnerProducts.zeros(*first[0].products.shape)
+        total.add(first[0])
+        total.add(second[0])
+        return total, first[1] + second[1]

@@ -1,0 +1,1 @@
+"""One-cluster possibilistic c-means: typicalities, outliers, clusters of any shape."""
