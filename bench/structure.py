@@ -125,7 +125,7 @@ def run_side(side: str, part: str, path: str, times: int) -> None:
     dasrel.spectrum(store, max_scans=2, tol=0.5)  # the first read verifies the checksums
 
     def our_axes() -> dict[str, Any]:
-        found = dasrel.embed(store, n_axes=AXES)
+        found = dasrel.embed(store, n_components=AXES)
         return {"values": found.eigenvalues.tolist(), "scans": found.scans, "negative_share": found.negative_share}
 
     def our_test() -> dict[str, Any]:

@@ -19,8 +19,8 @@ KINDS = {
 PARAMETERS: dict[str, dict[str, Any]] = {
     "fcm1": {"fuzzifier": "auto"},
     "fcm2": {"entropy_weight": "auto"},
-    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "spread_scale": "auto", "eta": "mean", "eta_refit": False},
-    "pcm2": {"entropy_weight": "auto", "spread_scale": "auto", "eta": "mean", "eta_refit": False},
+    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "eta_scale": "auto", "eta": "mean", "eta_refit": False},
+    "pcm2": {"entropy_weight": "auto", "eta_scale": "auto", "eta": "mean", "eta_refit": False},
     "hard": {},
 }
 """The rules, with the parameters of each and their defaults."""
@@ -32,7 +32,7 @@ OTHER_RULES = {
 """What other programs and the papers call the rules, and what to say here."""
 TAKES = {
     name: tuple(rule for rule in RULES if name in PARAMETERS[rule])
-    for name in ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_refit")
+    for name in ("fuzzifier", "entropy_weight", "eta_scale", "eta", "eta_refit")
 }
 TAKES["eta_cut"] = TAKES["eta"]
 """The parameters that commands and workflow files give to rules, with the rules that take each."""

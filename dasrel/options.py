@@ -47,7 +47,7 @@ from dasrel.util.option_fields import (
     Option as Option,
     OptionField as OptionField,
     Selection as Selection,
-    made as made,
+    build_group as build_group,
     option as option,
     option_fields as option_fields,
 )
@@ -265,7 +265,7 @@ class RunOptions:
     entropy_weight: list[Literal["auto"] | float] | None = _run(
         None, "lambda of fcm2, and of the fcm2 runs that initialise pcm; auto if not given.", metavar="LAMBDA", above=0
     )
-    spread_scale: list[Literal["auto"] | float] | None = _run(
+    eta_scale: list[Literal["auto"] | float] | None = _run(
         None, "Factor on the cluster widths of pcm; auto if not given.", above=0, rare=True
     )
     eta: Literal["mean", "cut", "overall"] | None = _run(
@@ -351,7 +351,7 @@ class OutlierOptions:
     width: list[Literal["auto", "none"] | float] = _run(
         ["auto"], "Widths of the Gaussian kernel; none takes the matrix itself as a kernel.", metavar="W", above=0
     )
-    spread_scale: list[float] = _run([1.0], "gamma: large values give kernel densities.", metavar="G", above=0)
+    eta_scale: list[float] = _run([1.0], "gamma: large values give kernel densities.", metavar="G", above=0)
     reject: Literal["auto"] | float = _run(
         "auto", "Share of objects to reject, such as 0.05.", metavar="P", parse=parse_reject, above=0, most=0.5
     )
@@ -439,7 +439,7 @@ class SpectrumOptions:
 class EmbedOptions:
     """How to compute principal coordinates."""
 
-    n_axes: int = _search(10, "Number of axes.", name="axes", metavar="K", least=1)
+    n_components: int = _search(10, "Number of axes.", name="components", metavar="K", least=1)
     correction: Literal["spread"] | None = _search(
         None, "Add a constant to all pairs first (Lingoes), so that no eigenvalue is negative."
     )
@@ -457,8 +457,8 @@ class EmbedOptions:
     def __post_init__(self) -> None:
         if self.result is not None and self.labels is not None:
             raise InputError("a picture has the colours of a result or of labels, not both: give one of them")
-        if self.n_axes < 1:
-            raise InputError(f"n_axes is at least 1, not {self.n_axes}")
+        if self.n_components < 1:
+            raise InputError(f"n_components is at least 1, not {self.n_components}")
         if self.correction not in (None, "spread"):
             raise InputError(f"correction is {shown(self.correction)!r}: use spread, or none")
 

@@ -96,7 +96,7 @@ def result_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     unsound = [one for one in settings if one["flat"] or one["coincident_clusters"] or one["empty"]]
     lines = [("results", shown(result["out"], limit=400))]
     if len(unsound) == len(settings):
-        advice = "try fewer clusters, or smaller values of --entropy-weight, --fuzzifier or --spread-scale"
+        advice = "try fewer clusters, or smaller values of --entropy-weight, --fuzzifier or --eta-scale"
         lines.append(("caution", f"clusters coincide or are empty: {advice}"))
     lines += [
         ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),

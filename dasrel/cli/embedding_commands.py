@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dasrel.geometry.embedding import Colours, Embedding
 
 
-@command("dasrel embed distances.zarr out --axes 3")
+@command("dasrel embed distances.zarr out --components 3")
 def embed_command(
     console: Console,
     *,

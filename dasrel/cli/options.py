@@ -28,7 +28,7 @@ from dasrel.options import (
     WRITING,
     OptionField,
     Selection,
-    made,
+    build_group,
     option_fields,
     whole_numbers,
 )
@@ -277,7 +277,7 @@ def _made(group: Any, values: dict[str, Any]) -> Any:
         except ValueError as error:
             problem = error.text(as_option) if isinstance(error, InputError) else f"{text!r} {error}"
             raise typer.BadParameter(problem, param_hint=_flag(one)) from None
-    found = made(group, values)
+    found = build_group(group, values)
     if found is None:  # an optional group whose first option, which it needs, was not given
         needed, *others = option_fields(group)
         for one in others:

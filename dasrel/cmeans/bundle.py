@@ -276,9 +276,9 @@ class RunState:
                 return _cached_rule(name, m=m, eta=tuple(eta.tolist()))
 
     def _spreads(self, U: Float | None, V: Float, d: Float, mean_distance: float | None) -> Float:
-        """Return eta of each cluster, (c,), times spread_scale."""
+        """Return eta of each cluster, (c,), times eta_scale."""
         run = self.run
-        scale = float(run.spread_scale or 1.0)
+        scale = float(run.eta_scale or 1.0)
         if run.eta == "overall":
             assert mean_distance is not None
             n, c = V.shape[2], run.n_clusters

@@ -41,7 +41,7 @@ from dasrel.cmeans.sample import centres_on_all, run_on_sample, sample_size
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning
-from dasrel.judging.validity import Grouping, Validity, joined, judged
+from dasrel.judging.validity import Grouping, Validity, compute_indices, joined
 from dasrel.partition.model import Model
 from dasrel.partition.run import Ladder, Partition, Run, RunResult, Start, checked_runs, stored_run
 from dasrel.util import Float, progress
@@ -231,7 +231,7 @@ class _Stages:
             return joined([one for one in known if one is not None])
         if not required:
             return None
-        return judged(self.relation, [_grouping(winner.finished) for winner in winners], memory=self.memory)
+        return compute_indices(self.relation, [_grouping(winner.finished) for winner in winners], memory=self.memory)
 
     def _known(self, U: Float) -> Validity | None:
         found = self._judged.get(id(U))
@@ -281,7 +281,7 @@ class _Stages:
         if not several:
             return {}
         progress.current().say("silhouettes")
-        found = judged(self.relation, [_grouping(one) for one in several.values()], memory=self.memory)
+        found = compute_indices(self.relation, [_grouping(one) for one in several.values()], memory=self.memory)
         for k, one in enumerate(several.values()):
             self._judged[id(one.U)] = weakref.ref(one.U), found.take([k])
         values = np.nan_to_num(found["silhouette"], nan=-1.0).tolist()  # a single cluster has none
@@ -372,7 +372,7 @@ def _check_results(
     fuzzy = bad(lambda r: r.flat and not r.run.is_possibilistic)
     tell(fuzzy, "ended with U = 1/c, which says nothing", "lower {fuzzifier} or {entropy_weight}")
     pairs = bad(lambda r: r.coincident_clusters and r.run.is_possibilistic)
-    tell(pairs, "ended with coincident clusters", "lower {spread_scale} or {n_clusters}")
+    tell(pairs, "ended with coincident clusters", "lower {eta_scale} or {n_clusters}")
     pairs = bad(lambda r: r.coincident_clusters and not r.flat and not r.run.is_possibilistic)
     tell(pairs, "ended with coincident clusters", "lower {fuzzifier}, {entropy_weight} or {n_clusters}")
     healed = those(lambda r: r.negative_distances and r.run.on_negative == "heal" and r.run.rule != "hard")

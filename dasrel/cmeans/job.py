@@ -229,7 +229,7 @@ def _warm_run(options: dict[str, Any], previous: Previous) -> Run:
     model = previous.model
     parameters = {"fuzzifier": model.fuzzifier, "entropy_weight": model.entropy_weight}
     kept = {name: [value] for name, value in parameters.items() if value is not None}
-    idle = [name for name in ("entropy_weight", "spread_scale") if model.eta is not None and name in options]
+    idle = [name for name in ("entropy_weight", "eta_scale") if model.eta is not None and name in options]
     if idle:
         raise InputError(f"{idle[0]} is of no use here: a warm start keeps the widths of the clusters of {model.rule}")
     runs = make_runs({**kept, **options, "n_init": 1})

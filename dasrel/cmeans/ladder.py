@@ -5,7 +5,7 @@
     entropy_weight   2 lambda_max(K) / n times 1/2, 1/4 .. 1/512, for fcm2 and for the fcm2 run before pcm1 and pcm2;
                      above 2 lambda_max(K) / n all clusters of fcm2 coincide
     fuzzifier        2, 1.7, 1.5, 1.3, 1.2, 1.1, for fcm1
-    spread_scale     1, 1/2 .. 1/64, for pcm1 and pcm2, which begin at the fcm2 run that was chosen
+    eta_scale     1, 1/2 .. 1/64, for pcm1 and pcm2, which begin at the fcm2 run that was chosen
 
 The best run of every value is found as among restarts of any setting. Values whose best run has coincident or empty
 clusters are left out while there are others. Of the rest the fuzziest is taken whose mean silhouette is within 1 % of
@@ -23,8 +23,8 @@ from dasrel.partition.run import Ladder, Run, RunResult
 
 ENTROPY_FRACTIONS = tuple(0.5**k for k in range(1, 10))
 FUZZIFIERS = (2.0, 1.7, 1.5, 1.3, 1.2, 1.1)
-SPREAD_SCALES = tuple(0.5**k for k in range(7))
-LADDERS = ("fuzzifier", "entropy_weight", "spread_scale")
+ETA_SCALES = tuple(0.5**k for k in range(7))
+LADDERS = ("fuzzifier", "entropy_weight", "eta_scale")
 """The parameters that may be "auto"."""
 WITHIN = 0.01
 """How much worse than the best silhouette a fuzzier value may be, as a share."""
@@ -41,7 +41,7 @@ def fuzziness(run: Run) -> float:
 
 def begins_with_fcm2(run: Run) -> bool:
     """Return whether pcm1 or pcm2 begins with a choice among fcm2 runs, which are then made first."""
-    return run.is_possibilistic and isinstance(run.init, str) and "auto" in (run.entropy_weight, run.spread_scale)
+    return run.is_possibilistic and isinstance(run.init, str) and "auto" in (run.entropy_weight, run.eta_scale)
 
 
 def first_run(run: Run) -> Run:
@@ -51,14 +51,14 @@ def first_run(run: Run) -> Run:
 
 def as_fcm2(run: Run) -> Run:
     """Return the fcm2 run that a run of pcm1 or pcm2 begins with."""
-    none: dict[str, Any] = dict.fromkeys(("fuzzifier", "spread_scale", "eta", "eta_cut", "eta_refit"))
+    none: dict[str, Any] = dict.fromkeys(("fuzzifier", "eta_scale", "eta", "eta_cut", "eta_refit"))
     return replace(run, rule="fcm2", **none)
 
 
 def automatic_parameter(run: Run) -> str | None:
     """Return the parameter whose ladder is run first, if one is "auto" and used."""
     run, named = as_model(run), isinstance(run.init, str)
-    used = {"entropy_weight": named or not run.is_possibilistic, "fuzzifier": True, "spread_scale": True}
+    used = {"entropy_weight": named or not run.is_possibilistic, "fuzzifier": True, "eta_scale": True}
     return next((name for name, is_used in used.items() if is_used and getattr(run, name) == "auto"), None)
 
 
@@ -69,7 +69,7 @@ def as_model(run: Run) -> Run:
     """
     if not isinstance(run.init, Model):
         return run
-    model = {"fuzzifier": run.init.fuzzifier, "entropy_weight": run.init.entropy_weight, "spread_scale": 1.0}
+    model = {"fuzzifier": run.init.fuzzifier, "entropy_weight": run.init.entropy_weight, "eta_scale": 1.0}
     known = {name: value for name, value in model.items() if value is not None and getattr(run, name) == "auto"}
     changes: dict[str, Any] = known
     return replace(run, **changes) if known else run
@@ -93,7 +93,7 @@ def rungs(run: Run, threshold: float) -> list[Run]:
     if parameter is None:
         return [run]
     weights = tuple(fraction * threshold for fraction in ENTROPY_FRACTIONS) if threshold > 0 else (1.0,)
-    values = {"entropy_weight": weights, "fuzzifier": FUZZIFIERS, "spread_scale": SPREAD_SCALES}[parameter]
+    values = {"entropy_weight": weights, "fuzzifier": FUZZIFIERS, "eta_scale": ETA_SCALES}[parameter]
     changes: list[dict[str, Any]] = [{parameter: value} for value in values]
     return [replace(run, **change) for change in changes]
 

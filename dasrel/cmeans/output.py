@@ -41,7 +41,7 @@ from dasrel.util.text import count_text, redacted, shown
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 Draw = Callable[[Clustering, Path, str], None]
-_NAMED = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
+_NAMED = ("fuzzifier", "entropy_weight", "eta_scale", "eta", "eta_cut", "eta_refit", "spread", "on_negative")
 """Parameters that are part of a folder's name where settings differ in them, besides rule and number of clusters."""
 
 

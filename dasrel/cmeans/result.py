@@ -12,7 +12,7 @@ import numpy as np
 
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.judging.validity import Grouping, Validity, judged
+from dasrel.judging.validity import Grouping, Validity, compute_indices
 from dasrel.partition.run import Ladder, Partition, Run, RunResult
 from dasrel.util import PathLike, html
 from dasrel.util.text import count_text, time_text
@@ -140,7 +140,7 @@ class Clustering:
             )
             for one in partitions
         ]
-        return judged(self.relation, groupings, indices=indices, samples=samples, memory=memory)
+        return compute_indices(self.relation, groupings, indices=indices, samples=samples, memory=memory)
 
     def report(self, path: PathLike = "report.html", *, force: bool = False) -> Path:
         """Write one HTML page about this result, which needs no network and no other file, and return its path.

@@ -88,7 +88,7 @@ def planned_runs(runs: Sequence[Run]) -> list[Run]:
         sampled = isinstance(run.init, str) and run.init == "sample"
         restarts = min(len(family), MOST_DISTINCT) if sampled else len(family)
         width = restarts * (min(len(first), MOST_VALUES + 1) if sampled else len(first))
-        if begins_with_fcm2(run):  # the values of spread_scale come after the fcm2 runs
+        if begins_with_fcm2(run):  # the values of eta_scale come after the fcm2 runs
             width = max(width, len(values))
         planned += [values[k % len(values)] for k in range(width)]
     return planned

@@ -294,7 +294,7 @@ def checkpoint_writer(
             yield CheckpointWriter(None, command, {}, count)
             return
         checkpoint.check(command)
-        with _alone(checkpoint, command), limits.limited(checkpoint.time_limit), limits.kept():
+        with _alone(checkpoint, command), limits.limited(checkpoint.time_limit), limits.defer_stop():
             keeper = CheckpointWriter(checkpoint, command, about(), count)
             yield keeper
             took = keeper._writing
@@ -314,7 +314,7 @@ def watched(checkpoint: Checkpoint | None, *commands: str) -> Iterator[None]:
         yield
         return
     checkpoint.check(*commands)
-    with limits.limited(checkpoint.time_limit), limits.kept():
+    with limits.limited(checkpoint.time_limit), limits.defer_stop():
         yield
 
 

@@ -319,14 +319,14 @@ class _Possibilistic(_CMeans):
     """Base class of the two possibilistic rules."""
 
     entropy_weight: float | Literal["auto"] = "auto"
-    spread_scale: float | Literal["auto"] = "auto"
+    eta_scale: float | Literal["auto"] = "auto"
     eta: Literal["mean", "cut", "overall"] = "mean"
     eta_cut: float | None = None
     eta_refit: bool = False
-    _own: ClassVar[tuple[str, ...]] = ("entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+    _own: ClassVar[tuple[str, ...]] = ("entropy_weight", "eta_scale", "eta", "eta_cut", "eta_refit")
     _notes = """
     The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
-    `spread_scale`; "auto" is the largest of some values at which clusters do not coincide. `eta` says how they are
+    `eta_scale`; "auto" is the largest of some values at which clusters do not coincide. `eta` says how they are
     estimated: as the "mean" of the squared distances weighted by memberships; as their mean over the objects with a
     membership above `eta_cut`, 0.5 by default, with "cut"; or from the "overall" variance. With `eta_refit` they are
     estimated again at every iteration.

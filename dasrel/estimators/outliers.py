@@ -43,7 +43,7 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         sigma of the kernel exp(-D / (2 sigma^2)), on the scale of the dissimilarities. "auto" is the 0.9-quantile of
         the distances to the nearest neighbour; `ladder_` has the results around it. None uses the matrix itself as the
         kernel, which "auto" does for kinds similarity and kernel.
-    spread_scale
+    eta_scale
         gamma: eta is this times the mean of d. Large values give kernel density estimates.
     contamination
         Share of objects to reject, above 0 and at most 0.5: exactly that many of lowest typicality. "auto" rejects
@@ -91,7 +91,7 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     """
 
     width: float | Literal["auto"] | None = "auto"
-    spread_scale: float = 1.0
+    eta_scale: float = 1.0
     contamination: float | Literal["auto"] = "auto"
     clusters: bool = False
     tol: float = 1e-5
@@ -115,7 +115,7 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         Cost: one scan per iteration, typically 5 to 30, one before them for an automatic width; with `clusters` at
         most 22 scans after them and some reads, see `dasrel.oneclass.segments`.
         """
-        run = OneClassRun(self.width, self.spread_scale, tol=self.tol, max_iter=self.max_iter)
+        run = OneClassRun(self.width, self.eta_scale, tol=self.tol, max_iter=self.max_iter)
         self._check_contamination()
         source, names = opened(self, X, _check_count)
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}

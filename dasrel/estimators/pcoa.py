@@ -2,7 +2,7 @@
 
 >>> import numpy as np
 >>> x = np.array([0.0, 1.0, 2.0, 4.0, 8.0])
->>> found = PCoA(n_axes=1, kind="distance").fit(np.abs(x[:, None] - x))
+>>> found = PCoA(n_components=1, kind="distance").fit(np.abs(x[:, None] - x))
 >>> found.embedding_[:, 0].round(6).tolist()
 [-3.0, -2.0, -1.0, 1.0, 5.0]
 >>> found.transform([np.abs(5 - x)]).round(6).tolist()
@@ -33,7 +33,7 @@ class PCoA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
 
     Parameters
     ----------
-    n_axes
+    n_components
         Number of axes. Where fewer eigenvalues are positive, there are fewer axes, and a warning.
     correction
         "spread": add a constant to all squared dissimilarities first (Lingoes), so that no eigenvalue is negative.
@@ -64,7 +64,7 @@ class PCoA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         The objects' names, where `fit` was given an array with names, such as a data frame.
     """
 
-    n_axes: int = field(default=10, kw_only=False)
+    n_components: int = field(default=10, kw_only=False)
     correction: Literal["spread"] | None = None
     tol: float = 1e-3
     max_scans: int = 100
@@ -87,7 +87,7 @@ class PCoA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         """
         source, names = opened(self, X, _check_count)
         self.result_ = embed(
-            source, n_axes=self.n_axes, correction=self.correction, tol=self.tol, max_scans=self.max_scans,
+            source, n_components=self.n_components, correction=self.correction, tol=self.tol, max_scans=self.max_scans,
             memory=self.memory, checkpoint=self.checkpoint,
         )  # fmt: skip
         set_features(self, source, names)
@@ -116,7 +116,7 @@ class PCoA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         values, order = sliced_rows(new_rows(self, X), self._ids)
         count = values.shape[0]
         none = None if self._diagonal is None else np.zeros(count)  # a number added to a row changes nothing
-        found = np.empty((count, self.result_.n_axes))
+        found = np.empty((count, self.result_.n_components))
         for span, D in squared_blocks(values, order, View(self._kind), row_self=none, column_self=self._diagonal):
             found[span] = self.result_.project(D)
         return found
@@ -124,7 +124,7 @@ class PCoA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
     @property
     def _n_features_out(self) -> int:
         """Columns of `transform`, for `get_feature_names_out`."""
-        return self.result_.n_axes
+        return self.result_.n_components
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

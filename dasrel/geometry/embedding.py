@@ -88,12 +88,12 @@ class Embedding:
         return len(self.coordinates)
 
     @property
-    def n_axes(self) -> int:
+    def n_components(self) -> int:
         """Number of axes, which may be fewer than were requested."""
         return len(self.eigenvalues)
 
     def __repr__(self) -> str:
-        axes, shown = count_text(self.n_axes, "axis", "axes"), self.shares.sum()
+        axes, shown = count_text(self.n_components, "axis", "axes"), self.shares.sum()
         return f"<Embedding of {count_text(self.n_objects, 'object')}: {axes}, {shown:.1%} of the positive eigenvalues>"
 
     def _repr_html_(self) -> str:
@@ -105,7 +105,7 @@ class Embedding:
         ]
         facts = [
             ("objects", f"{self.n_objects:,}"),
-            ("axes", f"{self.n_axes}, {self.shares.sum():.1%} of the positive eigenvalues"),
+            ("axes", f"{self.n_components}, {self.shares.sum():.1%} of the positive eigenvalues"),
             ("negative", f"{self.negative_share:.1%} of the eigenvalues by size, estimated"),
             *([("spread", f"{self.spread:.6g} added to all pairs")] if self.spread else []),
             ("scans", f"{self.scans}, {self.stopped}"),
@@ -134,7 +134,12 @@ class Embedding:
         names = ("positive_sum", "negative_sum", "negative_share", "negative_share_least", "n_negative", "lowest",
                  "spread", "scans", "converged", "stopped")  # fmt: skip
         arrays = {name: getattr(self, name).tolist() for name in ("eigenvalues", "residuals", "shares")}
-        return {"n_objects": self.n_objects, "n_axes": self.n_axes, **arrays, **{k: getattr(self, k) for k in names}}
+        return {
+            "n_objects": self.n_objects,
+            "n_components": self.n_components,
+            **arrays,
+            **{k: getattr(self, k) for k in names},
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +156,7 @@ class Colours:
 def embed(
     matrix: Any,
     *,
-    n_axes: int = 10,
+    n_components: int = 10,
     correction: Literal["spread"] | None = None,
     tol: float = 1e-3,
     max_scans: int = 100,
@@ -165,7 +170,7 @@ def embed(
     ----------
     matrix
         An open matrix, a store's path or URL, an array with its `kind`, or a relation.
-    n_axes
+    n_components
         Number of axes. Where fewer eigenvalues are positive, there are fewer axes, and a warning.
     correction
         "spread": add the constant -2 lambda_1 to all squared dissimilarities (Lingoes), so that no eigenvalue is
@@ -183,7 +188,9 @@ def embed(
     Cost: one scan per step, row sums included; ten axes take 4 to 8 for matrices with structure, 30 for noise, and a
     few more with the correction. Memory: 8 n (axes + 6) bytes per step, at least 8 and at most 32 columns.
     """
-    options = EmbedOptions(n_axes=n_axes, correction=correction, tol=tol, max_scans=max_scans, memory=memory)
+    options = EmbedOptions(
+        n_components=n_components, correction=correction, tol=tol, max_scans=max_scans, memory=memory
+    )
     return prepare_embed(matrix, options, kind=kind).run(checkpoint)
 
 
@@ -195,9 +202,9 @@ def prepare_embed(matrix: Any, options: EmbedOptions | None = None, *, kind: str
         raise InputError("the relation has a diagonal that is not zero, as kernels do: it is no dissimilarity")
     limit = memory_limit(options.memory) // 2
     search = Search(
-        lowest=1 if options.correction else 0, highest=min(options.n_axes, given.n_objects - 1), tol=options.tol,
-        floor=n_eps(given) * given.largest(), block=min(max(options.n_axes + 6, 8), 32), max_scans=options.max_scans,
-        vectors=True, memory=limit,
+        lowest=1 if options.correction else 0, highest=min(options.n_components, given.n_objects - 1), tol=options.tol,
+        floor=n_eps(given) * given.largest(), block=min(max(options.n_components + 6, 8), 32),
+        max_scans=options.max_scans, vectors=True, memory=limit,
     )  # fmt: skip
     return EmbedJob(given, options, search, limit)
 
@@ -241,12 +248,12 @@ class EmbedJob:
     def _identity(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with."""
         options = self.options
-        named = {"n_axes": options.n_axes, "correction": options.correction or "none", "tol": options.tol}
+        named = {"n_components": options.n_components, "correction": options.correction or "none", "tol": options.tol}
         return {"relation": self.given.identity(), **named, "max_scans": options.max_scans}
 
     def _described(self, result: LanczosResult, row_sums: Float) -> Embedding:
         """Return the axes of positive eigenvalues, and what follows from the others."""
-        n, rounding, wanted = self.given.n_objects, self.search.floor, self.options.n_axes
+        n, rounding, wanted = self.given.n_objects, self.search.floor, self.options.n_components
         lowest = float(result.ritz[0])
         spread = 0.0
         if self.options.correction and not (lowest >= -rounding and result.converged):

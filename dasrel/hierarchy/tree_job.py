@@ -25,7 +25,7 @@ from dasrel.engine.relation import relation
 from dasrel.errors import InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.hierarchy.linkage import COMMAND, LinkageJob, prepare_linkage
-from dasrel.judging.validity import Grouping, judged
+from dasrel.judging.validity import Grouping, compute_indices
 from dasrel.options import TreeOptions
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import Index, PathLike, progress
@@ -138,7 +138,7 @@ class TreeJob:
         values: dict[int, dict[str, Any]] = {}
         if of:
             groupings = [Grouping(str(k), one.astype(np.int32), k) for k, one in of.items()]
-            quality = judged(
+            quality = compute_indices(
                 relation(self.matrix), groupings, indices=INDICES, samples=False, memory=self.options.memory
             )
             values = dict(zip(of, quality.table(), strict=True))

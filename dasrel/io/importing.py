@@ -30,7 +30,7 @@ from dasrel.names import FORMATS
 from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
-from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids, default_tile, lasting, local_path
+from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, checked_ids, default_tile, local_path
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
@@ -450,7 +450,8 @@ def _scratch(
     Where nothing is to be spooled, one that is there is removed.
     """
     target = local_path(store)
-    folder_path = None if target is None else Path(lasting(target)).with_name(f".{Path(lasting(target)).name}.scratch")
+    place = None if target is None else Path(absolute_location(target))
+    folder_path = None if place is None else place.with_name(f".{place.name}.scratch")
     if not isinstance(opened, SequentialSource):
         if folder_path is not None and writing.part is None:
             shutil.rmtree(folder_path, ignore_errors=True)  # of an earlier import of something else

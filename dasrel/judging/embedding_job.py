@@ -150,10 +150,10 @@ class EmbeddingJob:
 
 def _write_tables(found: Embedding, names: list[str], folder: Path) -> None:
     rows = zip(names, found.coordinates.tolist(), strict=True)
-    header = ["id", *(f"axis{k + 1}" for k in range(found.n_axes))]
+    header = ["id", *(f"axis{k + 1}" for k in range(found.n_components))]
     write_csv(folder / "coordinates.csv", header, ([name, *row] for name, row in rows))
     values = zip(
-        range(1, found.n_axes + 1), found.eigenvalues.tolist(), found.residuals.tolist(), found.shares.tolist(),
+        range(1, found.n_components + 1), found.eigenvalues.tolist(), found.residuals.tolist(), found.shares.tolist(),
         found.shares.cumsum().tolist(), strict=True,
     )  # fmt: skip
     write_csv(folder / "eigenvalues.csv", ["axis", "eigenvalue", "residual", "share", "cumulative_share"], values)
@@ -173,7 +173,7 @@ def _write_ordination(found: Embedding, names: list[str], path: Path) -> None:
     def line(values: Iterable[float]) -> str:
         return "\t".join(map(repr, values)) + "\n"
 
-    k = found.n_axes
+    k = found.n_components
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         file.write(f"Eigvals\t{k}\n{line(found.eigenvalues.tolist())}\n")
         file.write(f"Proportion explained\t{k}\n{line(found.shares.tolist())}\n")
@@ -184,12 +184,12 @@ def _write_ordination(found: Embedding, names: list[str], path: Path) -> None:
 
 def embedding_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that print a result."""
-    shares, n_axes = result["shares"], result["n_axes"]
-    listed = " ".join(f"{share:.1%}" for share in shares[:10]) + (" ..." if n_axes > 10 else "")
+    shares, n_components = result["shares"], result["n_components"]
+    listed = " ".join(f"{share:.1%}" for share in shares[:10]) + (" ..." if n_components > 10 else "")
     lines = [
         ("results", shown(result["out"], limit=400)),
         ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
-        ("axes", f"{n_axes}, {sum(shares):.1%} of the positive eigenvalues"),
+        ("axes", f"{n_components}, {sum(shares):.1%} of the positive eigenvalues"),
         ("shares", listed),
     ]
     if result["spread"]:

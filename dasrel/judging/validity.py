@@ -191,7 +191,7 @@ def validity(
     """
     relation = as_dissimilarity(matrix, kind)
     found = given_groupings(partitions, relation.matrix.ids, fuzzifier)
-    return judged(relation, found, indices=indices, samples=samples, memory=memory)
+    return compute_indices(relation, found, indices=indices, samples=samples, memory=memory)
 
 
 def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, memory: int | str | None = None) -> Float:
@@ -289,7 +289,7 @@ def _of_given_memberships(name: str, U: Array, fuzzifier: float) -> Grouping:
 # ------------------------------------------------------------------------------------------------------------ the scan
 
 
-def judged(
+def compute_indices(
     relation: Relation,
     partitions: Sequence[Grouping],
     *,

@@ -16,9 +16,9 @@ from dasrel.judging.validity import (
     OF_MEMBERSHIPS,
     Grouping,
     Validity,
+    compute_indices,
     division,
     given_groupings,
-    judged,
     wanted_indices,
 )
 from dasrel.names import INDICES
@@ -67,7 +67,7 @@ class ValidityJob:
 
     def run(self) -> dict[str, Any]:
         """Compute the indices, write them as a CSV file if one is wanted, and return them as plain values."""
-        found = judged(self.relation, self.partitions, indices=self.indices, samples=False, memory=self.memory)
+        found = compute_indices(self.relation, self.partitions, indices=self.indices, samples=False, memory=self.memory)
         rows, scans = found.table(), found.scans
         if self.permanova is not None:
             tests = self.permanova.run()

@@ -58,7 +58,7 @@ class OneClass:
 
     def _repr_html_(self) -> str:
         rows = [
-            ("none" if one["width"] is None else f"{one['width']:.4g}", f"{one['spread_scale']:g}",
+            ("none" if one["width"] is None else f"{one['width']:.4g}", f"{one['eta_scale']:g}",
              f"{one['typicality_min']:.4g} to {one['typicality_max']:.4g}", "yes" if one["converged"] else "no")
             for one in (found.row() for found in self.typicalities[:20])
         ]  # fmt: skip
@@ -224,18 +224,18 @@ class PreparedOneClass:
     def _check(self, found: Sequence[Typicality]) -> None:
         gone = [one.run for one in found if not one.typicality.max() > 0]
         if gone:
-            scales = some(dict.fromkeys(f"{run.spread_scale:g}" for run in gone))
+            scales = some(dict.fromkeys(f"{run.eta_scale:g}" for run in gone))
             raise InputError(
-                f"every typicality underflows at spread_scale {scales}",
-                remedy="say a larger {spread_scale=NUMBER}; 1 is usual",
+                f"every typicality underflows at eta_scale {scales}",
+                remedy="say a larger {eta_scale=NUMBER}; 1 is usual",
             )
         shrunk = [one for one in found if one.eta < 1e-12 and one.log_typicality.min() < -1e6]
         if shrunk:
             warnings.warn(
                 DasrelWarning(
                     f"the cluster has shrunk to {count_text(int((shrunk[0].typicality > 0.5).sum()), 'object')} at"
-                    f" spread_scale {shrunk[0].run.spread_scale:g}",
-                    remedy="say a larger {spread_scale=NUMBER}, or estimate the width once, without eta_refit",
+                    f" eta_scale {shrunk[0].run.eta_scale:g}",
+                    remedy="say a larger {eta_scale=NUMBER}, or estimate the width once, without eta_refit",
                 ),
                 stacklevel=5,
             )
@@ -316,7 +316,7 @@ class Column:
         self.negative = int((d < -rounding).sum())
         np.maximum(d, 0.0, out=d)
         if self.eta is None or self.run.eta_refit:
-            self.eta = self.run.spread_scale * float(v @ d)
+            self.eta = self.run.eta_scale * float(v @ d)
         self.used = v
         self.log_u = np.where(d > 0, -np.inf, 0.0) if self.eta == 0 else np.negative(d, out=d) / self.eta
         own = self.log_u if self.members is None else np.where(self.members, self.log_u, -np.inf)

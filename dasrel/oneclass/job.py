@@ -83,10 +83,10 @@ def prepare_outliers(
             max_iter=options.max_iter,
         )
         for width in options.width
-        for scale in options.spread_scale
+        for scale in options.eta_scale
     ]  # fmt: skip
     if len(set(runs)) < len(runs):
-        raise InputError("a width and a spread_scale are given twice; leave one out")
+        raise InputError("a width and a eta_scale are given twice; leave one out")
     matrix = open_matrix(store)
     prepared = prepare_one_class(matrix, runs, memory=options.memory)
     if options.clusters and any(run.width is None for run in prepared.runs):
@@ -247,11 +247,11 @@ def _folders(runs: list[OneClassRun]) -> list[str]:
     """Return a folder for each setting: "." for a single one, else the width, and the scale where scales differ."""
     if len(runs) == 1:
         return ["."]
-    scales = len({run.spread_scale for run in runs}) > 1
+    scales = len({run.eta_scale for run in runs}) > 1
     names = []
     for run in runs:
         width = run.width if isinstance(run.width, str) else "-none" if run.width is None else f"{run.width:.12g}"
-        names.append(f"width{width}" + (f"-scale{run.spread_scale:.12g}" if scales else ""))
+        names.append(f"width{width}" + (f"-scale{run.eta_scale:.12g}" if scales else ""))
     return names
 
 

@@ -29,7 +29,7 @@ class OneClassRun:
     width: float | Literal["auto"] | None = "auto"
     """sigma, on the scale of the dissimilarities; "auto" is estimated from the nearest neighbours (see `Scale`), and
     for kinds similarity and kernel is None: the matrix itself is the kernel."""
-    spread_scale: float = 1.0
+    eta_scale: float = 1.0
     """gamma: small values follow the densest part of the data, large ones give kernel density estimates."""
     eta_refit: bool = False
     """Estimate eta (27) at every iteration instead of once."""
@@ -43,8 +43,8 @@ class OneClassRun:
     def __post_init__(self) -> None:
         if self.width is not None and self.width != "auto" and not _is_positive(self.width):
             raise InputError(f"a width is a number above 0, auto, or none, not {shown(self.width)}")
-        if not _is_positive(self.spread_scale):
-            raise InputError(f"spread_scale is a number above 0, not {shown(self.spread_scale)}")
+        if not _is_positive(self.eta_scale):
+            raise InputError(f"eta_scale is a number above 0, not {shown(self.eta_scale)}")
         if self.stop not in ("mean", "sum"):
             raise InputError(f"stop is mean or sum, not {shown(self.stop)!r}")
         tol, most = as_number(self.tol), as_number(self.max_iter)
@@ -170,7 +170,7 @@ class Typicality:
         """Return plain values for a table."""
         u = self.typicality
         return {
-            "width": self.run.width, "spread_scale": self.run.spread_scale, "eta": self.eta,
+            "width": self.run.width, "eta_scale": self.run.eta_scale, "eta": self.eta,
             "converged": self.converged, "n_iter": self.n_iter, "typicality_min": float(u.min()),
             "typicality_median": float(np.median(u)), "typicality_max": float(u.max()),
             "negative_distances": self.negative_distances,

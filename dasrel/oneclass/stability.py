@@ -48,7 +48,7 @@ class Stability:
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
             rows.append(
                 {
-                    "detector": method, "width": width, "spread_scale": scale, "reject": share, "repeats": len(values),
+                    "detector": method, "width": width, "eta_scale": scale, "reject": share, "repeats": len(values),
                     "lower_quartile": low, "median": middle, "upper_quartile": high,
                 }
             )  # fmt: skip
@@ -178,7 +178,7 @@ def _score_pcm(
         for method, (of_first, of_second) in measured.items():
             width: Any = run.width
             for share in shares:
-                key = (method, width, run.spread_scale if method == "pcm" else 0.0, share)
+                key = (method, width, run.eta_scale if method == "pcm" else 0.0, share)
                 usual = rejected_count(share, int(first.sum()))
                 rejected = counts[width, share][at % len(halves)] if (width, share) in counts else (usual, usual)
                 scores.setdefault(key, []).append(_agreement(of_first, of_second, first, second, rejected))

@@ -28,7 +28,7 @@ LARGEST_EXPONENT = 700.0
 """exp(-700) is still a normal number in float64."""
 LATER = ("history", "race")
 """Fields of a run that earlier versions did not have; False means what they did."""
-_PARAMETERS = ("fuzzifier", "entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit")
+_PARAMETERS = ("fuzzifier", "entropy_weight", "eta_scale", "eta", "eta_cut", "eta_refit")
 _ROWS = 20
 """Clusters that a notebook lists."""
 SETTING = ("rule", "n_clusters", *_PARAMETERS, "spread", "on_negative")
@@ -57,7 +57,7 @@ class Run:
     entropy_weight: float | Literal["auto"] | None = None
     """lambda of fcm2 and of the fcm2 run that pcm1 and pcm2 start from; "auto", the default, is the largest of a ladder
     that costs nothing."""
-    spread_scale: float | Literal["auto"] | None = None
+    eta_scale: float | Literal["auto"] | None = None
     """gamma of pcm1 and pcm2: the clusters' spreads eta are multiplied by it; "auto", the default, is the largest of a
     ladder at which clusters do not coincide."""
     eta: Literal["mean", "cut", "overall"] | None = None
@@ -123,7 +123,7 @@ class Run:
         _check_integer("restart", self.restart, 0)
         if self.fuzzifier == "auto" and self.rule == "pcm1":
             raise InputError('fuzzifier is "auto", which pcm1 does not have: give a number above 1')
-        for name, limit in (("fuzzifier", 1.0), ("entropy_weight", 0.0), ("spread_scale", 0.0)):
+        for name, limit in (("fuzzifier", 1.0), ("entropy_weight", 0.0), ("eta_scale", 0.0)):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value == "auto"):
                 _check_above(name, value, limit, "" if self.rule == "pcm1" and limit else '; or "auto"')
@@ -382,7 +382,7 @@ class RunResult:
     def described(self) -> str:
         """Return the parameters that the rule has, with their values, as text for people."""
         used = {"fuzzifier": self.run.fuzzifier, "entropy weight": self.entropy_weight, "spread": self.beta or None}
-        used["spread scale"] = self.run.spread_scale
+        used["eta scale"] = self.run.eta_scale
         return ", ".join(f"{name} {value:.4g}" for name, value in used.items() if isinstance(value, (int, float)))
 
     def row(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dasrel.util.text import count_text, path_text, shown, size_text, time_text
 LISTED = 100
 """Objects on a border, and runs, that a page lists."""
 RUN_COLUMNS = (
-    *("run", "rule", "n_clusters", "fuzzifier", "entropy_weight", "spread_scale", "spread", "init", "restart"),
+    *("run", "rule", "n_clusters", "fuzzifier", "entropy_weight", "eta_scale", "spread", "init", "restart"),
     *("converged", "n_iter", "objective", "entropy", "coincident_clusters", "empty", "negative_distances", "best"),
 )
 """Columns of runs.csv that a page shows, where they have a value."""

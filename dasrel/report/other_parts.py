@@ -86,7 +86,7 @@ def outlier_part(source: Source) -> ResultPart:
     sections: list[Section] = []
     if len(settings) > 1:
         header = ["setting", "width", "gamma", "outliers", "cut", "converged", "iterations"]
-        rows = [[one["folder"], one["width"], one["spread_scale"], one["outliers"], one["threshold"], one["converged"],
+        rows = [[one["folder"], one["width"], one["eta_scale"], one["outliers"], one["threshold"], one["converged"],
                  one["n_iter"]] for one in settings]  # fmt: skip
         sections.append(Section("Settings", [table("settings", header, rows, "Details of each setting are below.")]))
     verdict: list[Statement] = []
@@ -276,8 +276,10 @@ def embedding_part(source: Source) -> ResultPart:
         Section("Axes", [table("axes", header, rows, text)]),
         *_store_sections(source),
     ]  # fmt: skip
-    headline = f"Principal coordinates of {count_text(n, 'object')}, {count_text(result['n_axes'], 'axis', 'axes')}"
-    share = f"{result['n_axes']}, {sum(shares):.1%} of the positive eigenvalues"
+    headline = (
+        f"Principal coordinates of {count_text(n, 'object')}, {count_text(result['n_components'], 'axis', 'axes')}"
+    )
+    share = f"{result['n_components']}, {sum(shares):.1%} of the positive eigenvalues"
     facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), ("axes", share), _scans(result)]
     part = ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
                       result.get("matrix"), n)  # fmt: skip

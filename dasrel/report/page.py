@@ -398,7 +398,7 @@ def _embedding(axes: Source, folder: Any, n: int) -> Picture:
     from dasrel.geometry.embedding import Embedding
     from dasrel.report.figures.embedding import embedding_picture
 
-    result, drawn = axes.values, min(3, axes.values["n_axes"])
+    result, drawn = axes.values, min(3, axes.values["n_components"])
     names = [f"axis{k + 1}" for k in range(drawn)]
     read = read_objects(axes.file("coordinates.csv"), names, n, lambda of: np.full(len(of["axis1"]), np.nan), 0)
     coordinates = np.column_stack([read.columns[name] for name in names])

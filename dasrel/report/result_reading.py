@@ -214,7 +214,7 @@ MARKS: dict[str, set[str]] = {
     "cluster": {"settings", "runs_converged", "bundles"},
     "outliers": {"settings", "scale", "n_objects"},
     "align": {"alignment", "partitions", "centred_best"},
-    "embed": {"eigenvalues", "shares", "n_axes"},
+    "embed": {"eigenvalues", "shares", "n_components"},
     "linkage": {"cuts", "linkage", "n_objects"},
     "tree": {"shortest", "longest", "units"},
     "spectrum": {"lowest_residuals", "highest_residuals"},

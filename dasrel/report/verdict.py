@@ -98,7 +98,7 @@ def _is_near(other: float, value: float, larger: bool) -> bool:
 
 def _restarts(best: dict[str, Any], runs: Sequence[dict[str, Any]]) -> list[Statement]:
     """Return how many runs of the same setting have found the same optimum."""
-    names = ("rule", "n_clusters", "fuzzifier", "entropy_weight", "spread_scale", "spread")
+    names = ("rule", "n_clusters", "fuzzifier", "entropy_weight", "eta_scale", "spread")
     same = [one for one in runs if all(one.get(name) == best.get(name) for name in names)]
     if len(same) < 2 or best.get("objective") is None:
         return []

@@ -34,7 +34,7 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
-from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, lasting, local_path, location
+from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, absolute_location, local_path, location
 from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_records
 from dasrel.util import Array, Names, progress
 from dasrel.util.files import crc32c, disk_errors, process_is_alive, remove_leftovers, temporary_path
@@ -215,7 +215,7 @@ def _clean(store: StoreLike, group: Any, manifest: dict[str, Any]) -> None:
                 del group[name]
     sweep(store)
     if (local := local_path(store)) is not None:
-        remove_leftovers(lasting(local))
+        remove_leftovers(absolute_location(local))
 
 
 _CHECKSUM = list(TileStatistics.__dataclass_fields__).index("source_checksum")
@@ -352,7 +352,7 @@ def _writable(store: StoreLike) -> Iterator[bool]:
     local, where = local_path(store), shown(location(store), limit=400)
     full, retry = f"{where} is as it was before and nothing was lost", "free some space and run the same append again"
     denied = "an append needs a store that is not read-only"
-    place = None if local is None else Path(lasting(local))
+    place = None if local is None else Path(absolute_location(local))
     with disk_errors(place, full=full, retry=retry, denied=denied, name=where), contextlib.ExitStack() as held:
         locked = False
         if place is not None and place.is_dir():

@@ -28,11 +28,11 @@ from dasrel.store.tile_files import (
     StoreLike,
     TileFiles,
     _group,
+    absolute_location,
     check_files,
     checked_ids,
     checksum_text,
     is_mapped,
-    lasting,
     local_path,
     location,
     open_group,
@@ -63,7 +63,7 @@ class Matrix:
         self._checksums: dict[str, Any] = manifest.get("checksums") or {}
         known = self._checksums.get("tiles")
         recorded = RecordedChecksums(self._checksums["array"], known) if known else None
-        self.files = TileFiles(lasting(store), self.layout, is_mapped(group), recorded)
+        self.files = TileFiles(absolute_location(store), self.layout, is_mapped(group), recorded)
         self._ids: Array | None = None
         self._index: dict[str, int] | None = None
         self._diagonal: Array | None = None
@@ -79,7 +79,7 @@ class Matrix:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # With its manifest: where it arrives, the store may have grown, and this matrix has not.
-        return _reopened, (lasting(self.store), self.manifest)
+        return _reopened, (absolute_location(self.store), self.manifest)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -453,7 +453,7 @@ def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def stored_ids(store: StoreLike) -> Array:
     """Read the objects' names of a store, finished or not."""
-    return np.asarray(_group(lasting(store))["ids"][:])
+    return np.asarray(_group(absolute_location(store))["ids"][:])
 
 
 @dataclass(frozen=True)

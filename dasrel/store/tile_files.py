@@ -410,7 +410,7 @@ def zarr_store(store: StoreLike) -> Any:
     return os.fspath(store) if isinstance(store, os.PathLike) else store
 
 
-def lasting(store: StoreLike) -> Any:
+def absolute_location(store: StoreLike) -> Any:
     """Return a name that is valid in any working directory: an absolute path or a URL; store objects as they are."""
     local = local_path(store)
     return str(local.absolute()) if local is not None else store

@@ -35,12 +35,12 @@ from dasrel.store.tile_files import (
     PROGRESS_LENGTH,
     StoreLike,
     TileFiles,
+    absolute_location,
     check_files,
     checked_ids,
     checksum_text,
     default_tile,
     is_mapped,
-    lasting,
     local_path,
     location,
     storing,
@@ -82,7 +82,7 @@ class Writer:
         for name in ("ids", "progress"):
             check_files(store, name)
         length = group["progress"].shape[2] if "progress" in group else PROGRESS_LENGTH
-        self.files = TileFiles(lasting(store), self.layout, is_mapped(group), progress_length=length)
+        self.files = TileFiles(absolute_location(store), self.layout, is_mapped(group), progress_length=length)
         self.ids = np.asarray(group["ids"][:])
         self._group = group
 
@@ -200,7 +200,7 @@ class Writer:
             assert written is not None
             move_into_place(written, target)
         if (target := local_path(self.target)) is not None:
-            remove_leftovers(lasting(target))
+            remove_leftovers(absolute_location(target))
         return open_matrix(self.target)
 
 
@@ -474,7 +474,7 @@ def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
         with storing(store):
             yield
         return
-    place = Path(lasting(local))
+    place = Path(absolute_location(local))
     where = shown(place, limit=400)
     if not place.name:
         raise StoreError(f"{where} cannot be a store: give the name of a folder to be made")

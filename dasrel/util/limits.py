@@ -132,7 +132,7 @@ def limited(limit: float | str | None) -> Iterator[Stop]:
 
 
 @contextmanager
-def kept() -> Iterator[Stop]:
+def defer_stop() -> Iterator[Stop]:
     """Declare that the work inside the block checks for a stop between its steps and keeps its progress."""
     stop = current()
     stop._keep(1)
@@ -142,7 +142,7 @@ def kept() -> Iterator[Stop]:
         stop._keep(-1)
 
 
-closing = kept
+closing = defer_stop
 """For releasing what outlives the process, such as the jobs of a cluster: SIGTERM does not interrupt it."""
 
 

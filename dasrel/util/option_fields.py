@@ -106,7 +106,7 @@ def _without(kind: Any, implied: Any) -> Any:
     return Union[tuple(one for one in kept if one is not None)] if kept else kind  # noqa: UP007
 
 
-def made(group: Any, given: dict[str, Any]) -> Any:
+def build_group(group: Any, given: dict[str, Any]) -> Any:
     """Return the group of the values that were given, by option names; those that are None are left to the defaults.
 
     Without a value for one of its required fields, return None.

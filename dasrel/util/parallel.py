@@ -171,7 +171,7 @@ def run(
             return result
 
         delayed = dask.delayed(work, pure=False, traverse=False)
-        with single_threaded_blas(), limits.kept() if resume_hint else nullcontext():
+        with single_threaded_blas(), limits.defer_stop() if resume_hint else nullcontext():
             try:
                 list_of = [delayed(item) for item in items]
                 results = list(limits.waited(dask.compute, *list_of, scheduler="threads", num_workers=threads))
@@ -196,7 +196,7 @@ def run(
                     pace.stop()
             return list(client.gather(futures))
 
-        with limits.kept() if resume_hint else nullcontext():
+        with limits.defer_stop() if resume_hint else nullcontext():
             return limits.waited(collect)
     finally:
         client.cancel(futures)

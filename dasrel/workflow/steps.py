@@ -232,7 +232,7 @@ def _embed(job: Job) -> Summary:
         about={"out": str(job.out / job.step.name)},
         draw=draw_embedding if table.picture else None,
     )
-    return {name: result[name] for name in ("n_objects", "n_axes", "converged", "negative_share")}
+    return {name: result[name] for name in ("n_objects", "n_components", "converged", "negative_share")}
 
 
 def _outliers(job: Job) -> Summary:

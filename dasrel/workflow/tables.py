@@ -38,7 +38,7 @@ from dasrel.options import (
     SpectrumOptions,
     TreeOptions,
     Writing,
-    made,
+    build_group,
     option_fields,
     whole_numbers,
 )
@@ -92,7 +92,7 @@ class Table(BaseModel):
     def group(self, group: type[Group] | Selection, **instead: Any) -> Group:
         """Return an option group from the keys of this table, with other values for some of them."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        found: Group = made(group, {**values, **instead})
+        found: Group = build_group(group, {**values, **instead})
         return found
 
 

@@ -126,8 +126,7 @@ def test_people_get_lines(folder: Path, here: Callable[..., Any]) -> None:
 
 def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
     line = (
-        "cluster d.zarr {} --rule pcm1,hard,fcm1 --spread-scale 0.3 --clusters 2,3 --n-init 3 --seed {} -q"
-        " --init random"
+        "cluster d.zarr {} --rule pcm1,hard,fcm1 --eta-scale 0.3 --clusters 2,3 --n-init 3 --seed {} -q --init random"
     )
     for out, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert (
@@ -204,7 +203,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     monkeypatch.setattr("dasrel.cmeans.job.cluster", fake)
     line = (
         f"cluster {folder}/d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
-        " --spread-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
+        " --eta-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
         " --spread 0,3 --accelerate --memory 2GiB --eta cut --eta-cut 0.3 --eta-refit --stop weights --norm 2"
     )
     assert app.run(line.split()) == 1
@@ -212,7 +211,7 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert (store, named) == (str(folder / "d.zarr"), {"judge": True, "memory": "2GiB", "checkpoint": None})
     assert len(runs) == 2 * 2 * 2 * 2
     common = {
-        "rule": "pcm1", "n_clusters": 4, "fuzzifier": 1.5, "spread_scale": 2.0, "random_state": 9, "max_iter": 7,
+        "rule": "pcm1", "n_clusters": 4, "fuzzifier": 1.5, "eta_scale": 2.0, "random_state": 9, "max_iter": 7,
         "tol": 0.5, "on_negative": "heal", "accelerate": True, "eta": "cut", "eta_cut": 0.3, "eta_refit": True,
         "stop": "weights", "norm": 2,
     }  # fmt: skip
@@ -281,7 +280,7 @@ def test_bad_values_exit_1(
         ("cluster d.zarr out --rule k-means --clusters 2", "it is called hard here"),
         ("cluster d.zarr out --rule fcm2 --clusters 2 --entropy-weight much", "give numbers or auto"),
         ("cluster d.zarr out --rule hard --clusters 2 --fuzzifier 2", "fuzzifier is for fcm1 and pcm1, not hard"),
-        ("cluster d.zarr out --rule fcm1 --clusters 2 --spread-scale 2", "spread_scale is for pcm1 and pcm2, not fcm1"),
+        ("cluster d.zarr out --rule fcm1 --clusters 2 --eta-scale 2", "eta_scale is for pcm1 and pcm2, not fcm1"),
         ("cluster d.zarr out --rule fcm1 --clusters 2 --on-negative ignore", "--on-negative"),
         ("cluster d.zarr out --rule fcm1 --cluster 2", "No such option: --cluster (Possible options: --clusters)"),
         ("spectrum d.zarr --cluster local:workers=2", "No such option: --cluster"),

@@ -23,7 +23,7 @@ Keys = dict[tuple[str, str], set[str]]
 """The types of values, by output and key."""
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "text", list: "list", dict: "object"}
 
-NUMBERS = "--fuzzifier 2 --entropy-weight auto,9 --spread-scale 1 --eta cut --eta-cut 0.4 --eta-refit --norm 2"
+NUMBERS = "--fuzzifier 2 --entropy-weight auto,9 --eta-scale 1 --eta cut --eta-cut 0.4 --eta-refit --norm 2"
 RUNS = f"--rule fcm2,pcm1 --clusters 2 --n-init 2 {NUMBERS} --on-negative heal --history --race"
 ONE = "--rule fcm1 --clusters 2 --n-init 1 --on-negative heal"
 FOUR = "--rule fcm1 --clusters 4 --n-init 1 --on-negative heal"
@@ -83,8 +83,8 @@ COMMANDS = [
     ("dry-run", "export d.zarr dry.npy --format npy --dry-run"),
     ("spectrum", "spectrum d.zarr"),
     ("dry-run", "embed d.zarr axes --dry-run"),
-    ("embed", "embed d.zarr axes --axes 3 --result warm"),
-    ("embed", "embed d.zarr spread-axes --axes 2 --correction spread --labels warm/labels.csv"),
+    ("embed", "embed d.zarr axes --components 3 --result warm"),
+    ("embed", "embed d.zarr spread-axes --components 2 --correction spread --labels warm/labels.csv"),
     ("euclideanize", "euclideanize d.zarr --method log --floor-zeros 0.001 --out log.npz"),
     ("euclideanize", "euclideanize d.zarr --method spread --out spread.npz"),
     ("export", "export d.zarr d.csv --format lsmat --relation plain"),
@@ -152,7 +152,7 @@ on_negative = "heal"
 clusters = [2, 3]
 n_init = 1
 [embed]
-axes = 2
+components = 2
 result = "cluster/fcm1-clusters2"
 [outliers]
 width = 2

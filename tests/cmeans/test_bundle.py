@@ -188,11 +188,11 @@ def test_synthetic_1_under_shifts():
 
 def test_possibilistic_clusters_coincide_when_their_spreads_are_wide():
     with pytest.warns(DasrelWarning, match="coincident clusters"):
-        wide = cluster(squared(60), Run("pcm2", 3, entropy_weight=1.0, spread_scale=20), kind="squared-distance").best
+        wide = cluster(squared(60), Run("pcm2", 3, entropy_weight=1.0, eta_scale=20), kind="squared-distance").best
     assert wide.result.coincident_clusters == 3
     spans = np.ptp(wide.distances, axis=1)  # of each object, over the three centres
     assert spans.max() < 0.01 * wide.distances.max()
-    narrow = cluster(squared(60), Run("pcm2", 3, entropy_weight=1.0, spread_scale=0.5), kind="squared-distance").best
+    narrow = cluster(squared(60), Run("pcm2", 3, entropy_weight=1.0, eta_scale=0.5), kind="squared-distance").best
     assert sorted(np.bincount(narrow.labels)) == [20, 20, 20]
 
 
@@ -346,7 +346,7 @@ def test_possibilistic_runs_start_from_an_fcm2_run(rule):
     more = {"fuzzifier": m} if m else {}
     for how, eta in {"mean": weighted, "cut": cut, "overall": overall}.items():
         extra = {"eta_cut": 0.6} if how == "cut" else {}
-        run = Run(rule, 3, entropy_weight=1.0, spread_scale=0.7, eta=how, tol=1e-10, **more, **extra)
+        run = Run(rule, 3, entropy_weight=1.0, eta_scale=0.7, eta=how, tol=1e-10, **more, **extra)
         ours = quiet(cluster, D, run, kind="squared-distance").best
         np.testing.assert_allclose(ours.result.eta, 0.7 * eta, rtol=1e-6)
         theirs = oracle.run(D, rule, fuzzy["U"], m=m, eta=0.7 * eta, tol=1e-10, max_iter=500)
@@ -473,7 +473,7 @@ BAD = [
     ({"rule": "fcm2", "entropy_weight": -1.0}, "above 0"),
     ({"rule": "fcm2", "fuzzifier": 2}, "takes no fuzzifier"),
     ({"rule": "fcm3"}, "fcm1, fcm2, pcm1, pcm2, hard"),
-    ({"rule": "pcm1", "spread_scale": 0}, "above 0"),
+    ({"rule": "pcm1", "eta_scale": 0}, "above 0"),
     ({"rule": "pcm1", "eta": "median"}, "mean, cut, overall"),
     ({"rule": "pcm1", "eta": "cut", "eta_cut": 1.0}, "below 1"),
     ({"rule": "pcm1", "eta_cut": 0.5}, "unless eta='cut'"),

@@ -265,7 +265,7 @@ RACES = {
     "fcm1": {"fuzzifier": 1.2},
     "fcm2": {"entropy_weight": 60.0},
     "hard": {},
-    "pcm2": {"entropy_weight": 60.0, "spread_scale": 0.5},
+    "pcm2": {"entropy_weight": 60.0, "eta_scale": 0.5},
 }
 
 
@@ -332,7 +332,7 @@ CENTRES = [[0.0, 0.0], [30.0, 0.0], [0.0, 30.0]]
 def seeking():
     """Five clusters of pcm2 on three far groups, and the points."""
     X = blobs(30, CENTRES)
-    run = Run("pcm2", 5, entropy_weight=0.5, spread_scale=4.0, init="k-means++", random_state=1)
+    run = Run("pcm2", 5, entropy_weight=0.5, eta_scale=4.0, init="k-means++", random_state=1)
     return X, quiet(cluster, distances(X), run, kind="distance").best
 
 
@@ -393,7 +393,7 @@ def test_validity_is_that_of_the_modes(seeking):
 def test_a_result_says_how_many_modes_there_are(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     stored("d.zarr", distances(blobs(30, CENTRES)), dtype="float64", tile=32)
-    numbers = "--entropy-weight 0.5 --spread-scale 4 --seed 1 --init k-means++ --n-init 1"
+    numbers = "--entropy-weight 0.5 --eta-scale 4 --seed 1 --init k-means++ --n-init 1"
     words = ["cluster", "d.zarr", "out", "--rule", "pcm2", "--clusters", "5", *numbers.split(), "--no-picture"]
     assert app.run(words) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
@@ -416,7 +416,7 @@ def test_a_result_says_how_many_modes_there_are(tmp_path, monkeypatch, capsys):
 
 def test_one_mode_has_no_second_label_and_other_rules_have_no_modes(tmp_path, monkeypatch):
     D = squared(60)
-    wide = quiet(cluster, D, Run("pcm2", 3, entropy_weight=1.0, spread_scale=20), kind="squared-distance", judge=True)
+    wide = quiet(cluster, D, Run("pcm2", 3, entropy_weight=1.0, eta_scale=20), kind="squared-distance", judge=True)
     assert (wide.best.result.n_modes, set(wide.best.labels)) == (1, {0})
     quiet(dasrel.save_clustering, wide, tmp_path / "out")
     with open(tmp_path / "out" / "labels.csv", encoding="utf-8", newline="") as file:

@@ -26,8 +26,8 @@ from tests.helpers.runs import Run, grid
 RUNS = {
     "fcm1": Run("fcm1", 3, fuzzifier=1.8),
     "fcm2": Run("fcm2", 3, entropy_weight=0.8),
-    "pcm1": Run("pcm1", 3, entropy_weight=0.8, fuzzifier=1.5, spread_scale=0.7),
-    "pcm2": Run("pcm2", 3, entropy_weight=0.8, spread_scale=0.7),
+    "pcm1": Run("pcm1", 3, entropy_weight=0.8, fuzzifier=1.5, eta_scale=0.7),
+    "pcm2": Run("pcm2", 3, entropy_weight=0.8, eta_scale=0.7),
     "hard": Run("hard", 3, init="k-means++"),
 }
 

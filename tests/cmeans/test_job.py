@@ -311,7 +311,7 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
         ("--rule fcm1 --clusters 4 --warm-start fcm1", "has clusters 3, and 4 was requested"),
         ("--rule fcm1 --clusters 3,4 --warm-start fcm1", "one run, and 2 were requested"),
         ("--rule fcm1 --clusters 3 --warm-start fcm1 --init rows", "leave init out"),
-        ("--rule pcm2 --clusters 3 --warm-start pcm2 --spread-scale 2", "spread_scale is of no use here"),
+        ("--rule pcm2 --clusters 3 --warm-start pcm2 --eta-scale 2", "eta_scale is of no use here"),
         ("--rule fcm1 --clusters 3 --warm-start nothing", "no model at nothing"),
         ("--rule fcm1 --clusters 3 --warm-start torn", "has shape (5, 3), and the model beside it has 90 objects"),
         ("--rule fcm1 --clusters 3 --warm-start other", "90 of its 90 not among the 110 of the matrix"),

@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 import dasrel
 from dasrel import DasrelWarning, InputError
-from dasrel.cmeans.ladder import ENTROPY_FRACTIONS, FUZZIFIERS, SPREAD_SCALES, choose
+from dasrel.cmeans.ladder import ENTROPY_FRACTIONS, ETA_SCALES, FUZZIFIERS, choose
 from dasrel.util import progress
 from tests.helpers.faults import quiet
 
@@ -90,11 +90,11 @@ def test_pcm_begins_at_the_fcm2_run_that_was_chosen_and_keeps_its_clusters_apart
     assert pcm1.result.entropy_weight == pcm2.result.entropy_weight == fcm2.result.entropy_weight
     assert [[ladder.parameter for ladder in one] for one in found.ladders] == [
         ["entropy_weight"],
-        ["entropy_weight", "spread_scale"],
-        ["entropy_weight", "spread_scale"],
+        ["entropy_weight", "eta_scale"],
+        ["entropy_weight", "eta_scale"],
     ]
     for one in (pcm1, pcm2):
-        assert one.result.run.spread_scale in SPREAD_SCALES
+        assert one.result.run.eta_scale in ETA_SCALES
         assert one.result.is_sound
     # the fcm2 runs are made once for the three rules
     assert sum(r.run.rule == "fcm2" for r in found.runs) == sum(

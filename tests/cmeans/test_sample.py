@@ -124,7 +124,7 @@ def test_few_different_objects_make_a_smaller_sample(small_samples):
 @pytest.mark.parametrize("eta", ["mean", "cut", "overall"])
 def test_possibilistic_runs_start_from_the_fcm2_run_of_the_sample(small_samples, eta):
     X, truth = groups()
-    given = {"entropy_weight": 20.0, "spread_scale": 0.25, "eta": eta}
+    given = {"entropy_weight": 20.0, "eta_scale": 0.25, "eta": eta}
     found = quiet(dasrel.cluster, cdist(X, X), dasrel.grid("pcm2", 4, n_init=5, **given), kind="distance")
     assert found.best.result.is_sound
     assert adjusted_rand_score(truth, found.best.labels) > 0.9

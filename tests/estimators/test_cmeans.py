@@ -152,8 +152,8 @@ def test_the_oracle_agrees(squared: Any, memberships: Any, estimator: Any, rule:
 @pytest.mark.parametrize(
     ("estimator", "rule", "more"),
     [
-        (PossibilisticCMeans(3, fuzzifier=1.5, spread_scale=0.8), "pcm1", {"m": 1.5}),
-        (EntropyPossibilisticCMeans(3, spread_scale=0.8), "pcm2", {}),
+        (PossibilisticCMeans(3, fuzzifier=1.5, eta_scale=0.8), "pcm1", {"m": 1.5}),
+        (EntropyPossibilisticCMeans(3, eta_scale=0.8), "pcm2", {}),
     ],
 )
 def test_the_oracle_agrees_on_possibilities(
@@ -188,7 +188,7 @@ def test_blobs(kind: Any) -> None:
     X, y = make_blobs(n_samples=50, random_state=1)
     D = pairwise_distances(X)
     found = kind(3, kind="distance", random_state=1, n_init=5)
-    for name, value in (("entropy_weight", 2.0), ("spread_scale", 0.3)):  # with the defaults some clusters coincide
+    for name, value in (("entropy_weight", 2.0), ("eta_scale", 0.3)):  # with the defaults some clusters coincide
         if name in found.get_params():
             found.set_params(**{name: value})
     found.fit(D)
@@ -401,7 +401,7 @@ def test_the_words_are_the_same_everywhere(kind: Any) -> None:
         *("on_negative", "spread", "euclideanize", "accelerate", "stop", "norm", "history", "race"),
         *("kind", "memory", "checkpoint"),
     }
-    widths = {"entropy_weight", "spread_scale", "eta", "eta_cut", "eta_refit"}
+    widths = {"entropy_weight", "eta_scale", "eta", "eta_cut", "eta_refit"}
     own = {
         FuzzyCMeans: {"fuzzifier"},
         EntropyFuzzyCMeans: {"entropy_weight"},
@@ -487,7 +487,7 @@ def test_how_widths_are_estimated(squared: Any, kind: Any) -> None:
     ways: list[dict[str, Any]] = [
         {"eta": "mean"}, {"eta": "cut"}, {"eta": "cut", "eta_cut": 0.9}, {"eta": "overall"}, {"eta_refit": True},
     ]  # fmt: skip
-    rows = [kind(3, **words, **way, spread_scale=0.5).fit(squared).runs_[0] for way in ways]
+    rows = [kind(3, **words, **way, eta_scale=0.5).fit(squared).runs_[0] for way in ways]
     assert [(row["eta"], row.get("eta_cut"), row["eta_refit"]) for row in rows] == [
         ("mean", None, False), ("cut", 0.5, False), ("cut", 0.9, False), ("overall", None, False), ("mean", None, True),
     ]  # fmt: skip
@@ -538,8 +538,8 @@ def test_refused(squared: Any, words: dict[str, Any], message: str) -> None:
 def test_refused_by_other_rules(squared: Any) -> None:
     with pytest.raises(InputError, match="entropy_weight is -1: give a finite number above 0"):
         EntropyFuzzyCMeans(3, kind="squared-distance", entropy_weight=-1).fit(squared)
-    with pytest.raises(InputError, match="spread_scale is 0"):
-        EntropyPossibilisticCMeans(3, kind="squared-distance", spread_scale=0).fit(squared)
+    with pytest.raises(InputError, match="eta_scale is 0"):
+        EntropyPossibilisticCMeans(3, kind="squared-distance", eta_scale=0).fit(squared)
 
 
 def test_refused_values(tmp_path: Path, squared: Any, store: Path) -> None:

@@ -21,7 +21,7 @@ class Checked(PCoA):
 
 
 @pytest.mark.filterwarnings("ignore:.*requested:dasrel.DasrelWarning")  # few objects have few axes
-@parametrize_with_checks([Checked(kind="distance", n_axes=2)])
+@parametrize_with_checks([Checked(kind="distance", n_components=2)])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 

@@ -18,11 +18,11 @@ from tests.helpers.matrices import distances, gram, grouped_points, mirrored, si
 from tests.helpers.stores import bits, stored
 
 
-def dense(D: Any, n_axes: int) -> tuple[Any, Any, Any]:
+def dense(D: Any, n_components: int) -> tuple[Any, Any, Any]:
     """Eigenvalues of W(D), descending, all of them; coordinates of the first axes; all eigenvectors."""
     values, vectors = np.linalg.eigh(gram(D))
     values, vectors = values[::-1], vectors[:, ::-1]
-    return values, vectors[:, :n_axes] * np.sqrt(values[:n_axes]), vectors
+    return values, vectors[:, :n_components] * np.sqrt(values[:n_components]), vectors
 
 
 def up_to_sign(found: Any, expected: Any) -> Any:
@@ -44,7 +44,7 @@ def test_axes_are_those_of_the_dense_matrix(kind: str, tmp_path: Path) -> None:
     D = squared_of(S, kind)
     matrix = stored(tmp_path / "s.zarr", S, kind, dtype="float64", tile=40)
     with watch() as meter:
-        found = embed(matrix, n_axes=4, tol=1e-8)
+        found = embed(matrix, n_components=4, tol=1e-8)
     assert found.scans == meter.scans
     assert found.converged
     values, coordinates, _ = dense(D, 4)
@@ -56,7 +56,7 @@ def test_axes_are_those_of_the_dense_matrix(kind: str, tmp_path: Path) -> None:
 
 def test_residuals_are_lengths_of_what_is_left() -> None:
     D = communities(300) ** 2
-    found = embed(D, kind="squared-distance", n_axes=6, tol=0.02)
+    found = embed(D, kind="squared-distance", n_components=6, tol=0.02)
     V = found.coordinates / np.sqrt(found.eigenvalues)
     left = np.linalg.norm(gram(D) @ V - V * found.eigenvalues, axis=0)
     assert (left > 1e-6 * found.eigenvalues).any()  # the search has ended before all is exact
@@ -84,8 +84,8 @@ def test_all_eigenvalues_of_a_small_matrix_are_exact() -> None:
     values = dense(D, 1)[0]
     positive, negative = values[values > 1e-9].sum(), -values[values < -1e-9].sum()
     assert found.stopped == "exhausted"
-    assert found.n_axes == (values > 1e-9).sum()
-    np.testing.assert_allclose(found.shares, values[: found.n_axes] / positive, rtol=1e-9)
+    assert found.n_components == (values > 1e-9).sum()
+    np.testing.assert_allclose(found.shares, values[: found.n_components] / positive, rtol=1e-9)
     assert found.negative_share == pytest.approx(negative / (positive + negative), rel=1e-9)
     assert found.negative_share_least == pytest.approx(found.negative_share, rel=1e-9)
 
@@ -96,7 +96,7 @@ def test_points_are_found_again(dtype: str, tmp_path: Path) -> None:
     matrix = stored(tmp_path / "s.zarr", distances(X), dtype=dtype, tile=64)
     with pytest.warns(dasrel.DasrelWarning, match="10 axes were requested and 3 eigenvalues are positive"):
         found = embed(matrix)
-    assert found.n_axes == 3
+    assert found.n_components == 3
     assert found.shares.sum() == pytest.approx(1, rel=1e-5)
     assert found.negative_share < 1e-5
     np.testing.assert_allclose(distances(found.coordinates), distances(X), rtol=1e-4)
@@ -105,7 +105,7 @@ def test_points_are_found_again(dtype: str, tmp_path: Path) -> None:
 
 def test_the_spread_makes_all_eigenvalues_positive() -> None:
     d = communities(150)
-    found = embed(d, kind="distance", n_axes=5, correction="spread", tol=1e-8)
+    found = embed(d, kind="distance", n_components=5, correction="spread", tol=1e-8)
     lowest = np.linalg.eigvalsh(gram(d**2))[0]
     assert found.spread == pytest.approx(-2 * lowest, rel=1e-6)
     spread = d**2 + found.spread * (1 - np.eye(150))
@@ -114,40 +114,40 @@ def test_the_spread_makes_all_eigenvalues_positive() -> None:
     np.testing.assert_allclose(up_to_sign(found.coordinates, coordinates), coordinates, atol=1e-6)
     np.testing.assert_allclose(found.shares, values[:5] / values.sum(), rtol=1e-8)
     assert (found.negative_share, found.negative_sum, found.n_negative) == (0, 0, 0)
-    assert embed(distances(uniform_points(50)), kind="distance", n_axes=2, correction="spread").spread == 0
+    assert embed(distances(uniform_points(50)), kind="distance", n_components=2, correction="spread").spread == 0
 
 
-def gower(D: Any, new: Any, n_axes: int) -> Any:
+def gower(D: Any, new: Any, n_components: int) -> Any:
     """Gower 1968, eq. 10: x* = Lambda^-1 X'(b - d*) / 2, b the squared distances to the centroid."""
-    values, X, _ = dense(D, n_axes)
+    values, X, _ = dense(D, n_components)
     b = np.diag(gram(D))
-    return np.stack([X.T @ (b - row) / (2 * values[:n_axes]) for row in new])
+    return np.stack([X.T @ (b - row) / (2 * values[:n_components]) for row in new])
 
 
 def test_new_objects_by_gowers_formula() -> None:
     X = grouped_points(90)
     old, new = X[:80], X[80:]
-    found = embed(distances(old), kind="distance", n_axes=3, tol=1e-9)
+    found = embed(distances(old), kind="distance", n_components=3, tol=1e-9)
     placed = found.project(cdist(new, old, "sqeuclidean"))
     np.testing.assert_allclose(cdist(placed, found.coordinates), cdist(new, old), rtol=1e-8)
 
     d = communities(120)
     for correction in (None, "spread"):
-        found = embed(d[:100, :100], kind="distance", n_axes=4, tol=1e-9, correction=correction)
+        found = embed(d[:100, :100], kind="distance", n_components=4, tol=1e-9, correction=correction)
         D, rows = d[:100, :100] ** 2 + found.spread * (1 - np.eye(100)), d[100:, :100] ** 2 + found.spread
         expected = gower(D, rows, 4)
         placed = found.project(d[100:, :100] ** 2)
         np.testing.assert_allclose(up_to_sign(placed, expected), expected, atol=1e-6)
-    found = embed(d, kind="distance", n_axes=4, tol=1e-9)
+    found = embed(d, kind="distance", n_components=4, tol=1e-9)
     np.testing.assert_allclose(found.project(d**2), found.coordinates, atol=1e-7)
 
 
 def test_signs_follow_a_rule() -> None:
-    found = embed(communities(100), kind="distance", n_axes=6)
+    found = embed(communities(100), kind="distance", n_components=6)
     farthest = np.abs(found.coordinates).argmax(axis=0)
     assert (found.coordinates[farthest, np.arange(6)] > 0).all()
     x = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # two are equally far: the first one is positive
-    line = embed(np.abs(x[:, None] - x), kind="distance", n_axes=1)
+    line = embed(np.abs(x[:, None] - x), kind="distance", n_components=1)
     np.testing.assert_allclose(line.coordinates[:, 0], -x, atol=1e-12)
 
 
@@ -168,8 +168,8 @@ def test_a_search_that_was_killed_ends_with_the_same_bits(tmp_path: Path) -> Non
             embed(d, kind="distance", checkpoint=checkpoint)
         again = embed(d, kind="distance", checkpoint=dataclasses.replace(checkpoint, resume=True))
         assert bits(again) == bits(whole)
-    with pytest.raises(dasrel.StoreError, match="n_axes is 10 there and 9 here"):
-        embed(d, kind="distance", n_axes=9, checkpoint=dataclasses.replace(checkpoint, resume=True))
+    with pytest.raises(dasrel.StoreError, match="n_components is 10 there and 9 here"):
+        embed(d, kind="distance", n_components=9, checkpoint=dataclasses.replace(checkpoint, resume=True))
 
 
 def test_the_cost_is_an_upper_bound(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_the_cost_is_an_upper_bound(tmp_path: Path) -> None:
 def test_refusals() -> None:
     D = distances(uniform_points(20))
     for given, message in [
-        ({"n_axes": 0}, "n_axes is at least 1, not 0"),
+        ({"n_components": 0}, "n_components is at least 1, not 0"),
         ({"correction": "cailliez"}, "correction is 'cailliez': use spread, or none"),
         ({"tol": 2}, "tol lies between 0 and 1"),
         ({"max_scans": 0}, "max_scans are at least 1"),
@@ -196,7 +196,7 @@ def test_refusals() -> None:
         embed(np.zeros((5, 5)), kind="distance")
     with pytest.raises(dasrel.InputError, match="diagonal that is not zero"):
         embed(relation(D, kind="distance").gaussian(1.0))
-    found = embed(D, kind="distance", n_axes=2)
+    found = embed(D, kind="distance", n_components=2)
     with pytest.raises(dasrel.InputError, match=r"shape \(2, 19\)"):
         found.project(D[:2, :19])
     assert "20 objects: 2 axes" in repr(found)

@@ -10,8 +10,8 @@ import dasrel
 
 PAPERS: dict[str, dict[str, Any]] = {
     "fcm1": {"fuzzifier": 2.0},
-    "pcm1": {"spread_scale": 1.0},
-    "pcm2": {"spread_scale": 1.0},
+    "pcm1": {"eta_scale": 1.0},
+    "pcm2": {"eta_scale": 1.0},
 }
 
 

@@ -116,7 +116,7 @@ def test_partitions_and_clusterings_are_matched_by_name(tmp_path):
     mixed = np.random.default_rng(0).permutation(N)
     stored(tmp_path / "d.zarr", D, ids=IDS, dtype="float64", tile=16)
     stored(tmp_path / "e.zarr", D[np.ix_(mixed, mixed)], ids=[IDS[k] for k in mixed], dtype="float64", tile=16)
-    run = dasrel.Run("pcm2", 3, entropy_weight=2.0, spread_scale=1.0, init="k-means++")
+    run = dasrel.Run("pcm2", 3, entropy_weight=2.0, eta_scale=1.0, init="k-means++")
     first, second = (dasrel.cluster(tmp_path / name, run) for name in ("d.zarr", "e.zarr"))
     with progress.watch() as counted:
         found = dasrel.compare(first, second.best)

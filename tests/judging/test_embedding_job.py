@@ -56,7 +56,7 @@ def read_ordination(path: Path) -> dict[str, Any]:
 
 def test_files_have_the_axes_of_the_dense_matrix(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with progress.watch() as counted:
-        assert app.run(["embed", "d.zarr", "out", "--axes", "3", "--tol", "1e-8", "--json"]) == 0
+        assert app.run(["embed", "d.zarr", "out", "--components", "3", "--tol", "1e-8", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     saved = json.loads(Path("out/result.json").read_text())
     assert printed == saved
@@ -100,16 +100,16 @@ def test_colours_come_from_results_and_labels(place: Path, capsys: pytest.Captur
 
     drawn = {}
     for name, more in {"plain": [], "fuzzy": ["--result", "clusters"], "named": ["--labels", "labels.csv"]}.items():
-        assert app.run(["embed", "d.zarr", name, "--axes", "3", *more]) == 0
+        assert app.run(["embed", "d.zarr", name, "--components", "3", *more]) == 0
         drawn[name] = Path(name, "embedding.png").read_bytes()
     assert len(set(drawn.values())) == 3
     assert "of the positive eigenvalues" in capsys.readouterr().out
-    assert app.run(["embed", "d.zarr", "none", "--axes", "3", "--no-picture", "--quiet"]) == 0
+    assert app.run(["embed", "d.zarr", "none", "--components", "3", "--no-picture", "--quiet"]) == 0
     assert not Path("none/embedding.png").exists()
 
 
 def test_an_interrupted_embedding_is_resumed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = "--checkpoint kept --axes 3 --no-picture"
+    kept = "--checkpoint kept --components 3 --no-picture"
     assert app.run(f"embed d.zarr out {kept}".split()) == 0
     assert not Path("kept").exists()
     assert app.run(f"embed d.zarr later {kept} --time-limit 0.000001s".split()) == 75
@@ -129,7 +129,7 @@ def test_an_interrupted_embedding_is_resumed(place: Path, capsys: pytest.Capture
 def test_names_that_the_format_cannot_hold(place: Path) -> None:
     stored("odd.zarr", D, ids=["a\tb", " c", *IDS[2:]], dtype="float64")
     with pytest.warns(dasrel.DasrelWarning, match="ordination.txt is not written"):
-        prepare_embedding("odd.zarr", EmbedOptions(n_axes=2), "out").run()
+        prepare_embedding("odd.zarr", EmbedOptions(n_components=2), "out").run()
     assert sorted(one.name for one in Path("out").iterdir()) == ["coordinates.csv", "eigenvalues.csv", "result.json"]
     with open("out/coordinates.csv", encoding="utf-8", newline="") as lines:
         assert [row["id"] for row in csv.DictReader(lines)] == ["a\tb", " c", *IDS[2:]]
@@ -140,13 +140,13 @@ def test_fewer_axes_are_given_and_said(place: Path, capsys: pytest.CaptureFixtur
     assert app.run(["embed", "e.zarr", "out", "--json", "--no-picture"]) == 0
     printed = capsys.readouterr()
     assert "warning: 10 axes were requested and 3 eigenvalues are positive" in printed.err
-    assert json.loads(printed.out)["n_axes"] == 3
+    assert json.loads(printed.out)["n_components"] == 3
 
 
 def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("few.csv").write_text("label\na\nb\n")
     for line, message in [
-        ("embed d.zarr out --axes 0", "--axes"),
+        ("embed d.zarr out --components 0", "--components"),
         ("embed d.zarr out --labels none.csv", "there is no file none.csv"),
         ("embed d.zarr out --labels few.csv", "few.csv has labels for 2 objects and the store has 60"),
         ("embed d.zarr d.zarr", "would replace what is read"),
@@ -160,15 +160,15 @@ def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert app.run(["embed", "d.zarr", "out", "--labels", "few.csv", "--result", "clusters"]) == 2
     assert "not both: give one of them" in capsys.readouterr().err
     assert app.run(["embed", "d.zarr", "out", "--correction", "cailliez"]) == 2
-    assert app.run(["embed", "d.zarr", "out", "--axes", "2", "--quiet"]) == 0
+    assert app.run(["embed", "d.zarr", "out", "--components", "2", "--quiet"]) == 0
     capsys.readouterr()
-    assert app.run(["embed", "d.zarr", "out", "--axes", "2"]) == 1
+    assert app.run(["embed", "d.zarr", "out", "--components", "2"]) == 1
     assert "out exists" in capsys.readouterr().err
 
 
 def test_the_dry_run_reads_no_tile(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with progress.watch() as counted:
-        assert app.run(["embed", "d.zarr", "out", "--axes", "4", "--dry-run", "--json"]) == 0
+        assert app.run(["embed", "d.zarr", "out", "--components", "4", "--dry-run", "--json"]) == 0
     cost = json.loads(capsys.readouterr().out)
     assert (counted.scans, cost["facts"], cost["command"]) == (0, {"axes": 4}, "embed")
     assert not Path("out").exists()
@@ -179,13 +179,13 @@ def test_a_step_of_a_workflow_is_coloured_by_another(place: Path, capsys: pytest
     Path("labels.txt").write_text("".join(f"g{k % 3}\n" for k in range(N)))
     Path("w.toml").write_text(
         '[import]\nsource = "d.npy"\nkind = "distance"\n[cluster]\nclusters = 3\nn_init = 1\n'
-        '[embed.fuzzy]\naxes = 2\nresult = "cluster"\n[embed.named]\naxes = 2\nlabels = "labels.txt"\n',
+        '[embed.fuzzy]\ncomponents = 2\nresult = "cluster"\n[embed.named]\ncomponents = 2\nlabels = "labels.txt"\n',
         encoding="utf-8",
     )
     assert app.run(["run", "w.toml", "--quiet"]) == 0
     for name in ("fuzzy", "named"):
         assert Path("w", name, "embedding.png").exists()
-        assert json.loads(Path("w", name, "result.json").read_text())["n_axes"] == 2
+        assert json.loads(Path("w", name, "result.json").read_text())["n_components"] == 2
     Path("labels.txt").write_text("".join(f"h{k % 2}\n" for k in range(N)))
     capsys.readouterr()
     assert app.run(["run", "w.toml", "--json"]) == 0

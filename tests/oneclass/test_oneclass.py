@@ -58,7 +58,7 @@ def test_memberships_are_those_of_the_paper(matrix, squared, sigma, gamma, refit
 @pytest.mark.parametrize("kind", ["kernel", "similarity"])
 def test_a_kernel_is_used_as_it_is(points, kind):
     K = points @ points.T + 3.0
-    found = one_class(K, OneClassRun(spread_scale=2.0, **PLAIN), kind=kind).best
+    found = one_class(K, OneClassRun(eta_scale=2.0, **PLAIN), kind=kind).best
     u, eta, _, _ = oracle.core(K, 2.0, 1e-12)
     assert found.run.width is None
     np.testing.assert_allclose(found.typicality, u, rtol=0, atol=1e-9)
@@ -277,7 +277,7 @@ def test_several_clusters_in_kernel_space_collapse_and_that_is_said(matrix, squa
     K = oracle.gaussian_kernel(squared, 1.5)
     np.testing.assert_allclose(seen.left(np.eye(len(K))), 2 - 2 * K, rtol=1e-12, atol=1e-15)
     with pytest.warns(DasrelWarning, match="clusters without objects"):
-        found = dasrel.cluster(seen, dasrel.grid("pcm2", 2, spread_scale=4.0, entropy_weight=0.1, n_init=3))
+        found = dasrel.cluster(seen, dasrel.grid("pcm2", 2, eta_scale=4.0, entropy_weight=0.1, n_init=3))
     assert not found.best.result.is_sound
 
 
@@ -290,7 +290,7 @@ def test_widths_that_are_none(width):
         OneClassRun(width)
 
 
-@pytest.mark.parametrize("more", [{"spread_scale": 0}, {"stop": "max"}, {"tol": -1}, {"max_iter": 0}, {"tol": "x"}])
+@pytest.mark.parametrize("more", [{"eta_scale": 0}, {"stop": "max"}, {"tol": -1}, {"max_iter": 0}, {"tol": "x"}])
 def test_other_parameters_that_are_refused(more):
     with pytest.raises(InputError, match=next(iter(more))):
         OneClassRun(**more)
@@ -308,12 +308,12 @@ def test_widths_without_neighbours_or_differences_name_the_usable_ones(matrix):
 
 
 def test_gammas_at_which_everything_underflows(squared):
-    with pytest.raises(InputError, match=r"every typicality underflows at spread_scale 1e-06"):
+    with pytest.raises(InputError, match=r"every typicality underflows at eta_scale 1e-06"):
         one_class(squared, OneClassRun(0.5, 1e-6, max_iter=1), kind="squared-distance")
 
 
 def test_a_cluster_that_shrinks_to_one_object(squared):
-    with pytest.warns(DasrelWarning, match=r"has shrunk to 1 object at spread_scale 0\.3"):
+    with pytest.warns(DasrelWarning, match=r"has shrunk to 1 object at eta_scale 0\.3"):
         found = one_class(squared, OneClassRun(2.0, 0.3, eta_refit=True), kind="squared-distance").best
     assert sorted(found.typicality)[-2:] == [0, 1]
 

@@ -77,7 +77,7 @@ def test_features_of_other_objects_are_told(shapes: str, points: Any, tmp_path: 
 
 
 def test_a_grid_has_a_folder_for_each_setting(shapes: str, tmp_path: Path) -> None:
-    options = OutlierOptions(width=["auto", 0.5, 1.0], spread_scale=[1.0, 4.0], reject=0.1)
+    options = OutlierOptions(width=["auto", 0.5, 1.0], eta_scale=[1.0, 4.0], reject=0.1)
     job = prepare_outliers(shapes, options, tmp_path / "out")
     with progress.watch() as counted:
         result = job.run()
@@ -183,7 +183,7 @@ def test_a_checkpoint_of_other_options_is_refused(shapes: str, tmp_path: Path) -
         (["--width", "1e9"], "all objects look equal"),
         (["--width", "1,1"], "given twice"),
         (["--reject", "0.7"], "above 0 and at most 0.5"),
-        (["--spread-scale", "0"], "spread_scale is a number above 0"),
+        (["--eta-scale", "0"], "eta_scale is a number above 0"),
         (["--clusters", "--width", "none"], "need a width"),
         (["--euclideanize", "ultrametric"], "cannot see an added ultrametric"),
         (["--max-iter", "0"], "greater than or equal to 1"),

@@ -52,8 +52,8 @@ def test_scores_are_those_of_table_ii(points, relation):
     halves, iterations = module._halves(46, 6, 5), []
     for run in runs:
         for share, count in ((0.1, 3), (0.2, 5)):
-            mine = found.scores["pcm", run.width, run.spread_scale, share]
-            expected = by_the_paper(points, halves, run.width, run.spread_scale, count, iterations=iterations)
+            mine = found.scores["pcm", run.width, run.eta_scale, share]
+            expected = by_the_paper(points, halves, run.width, run.eta_scale, count, iterations=iterations)
             np.testing.assert_allclose(mine, expected, rtol=1e-12)
             density = found.scores["kde", run.width, 0.0, share]
             np.testing.assert_allclose(

@@ -17,7 +17,7 @@ from tests.helpers.matrices import distances, grouped_points
 
 @pytest.fixture(scope="module")
 def found() -> Any:
-    return dasrel.embed(distances(grouped_points(90, apart=12.0)), kind="distance", n_axes=3)
+    return dasrel.embed(distances(grouped_points(90, apart=12.0)), kind="distance", n_components=3)
 
 
 def share_of(path: Path, colour: Any) -> float:
@@ -49,7 +49,7 @@ def test_objects_between_clusters_are_pale(tmp_path: Path, found: Any) -> None:
 def test_no_object_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first axis is far longer than the others, as for iris."""
     points = grouped_points(90) * [20.0, 1.0, 0.2]
-    found, drawn = dasrel.embed(distances(points), kind="distance", n_axes=3), []
+    found, drawn = dasrel.embed(distances(points), kind="distance", n_components=3), []
     monkeypatch.setattr(embedding_figure, "save_figure", lambda figure, path, dpi: drawn.append(figure))
     embedding_picture(found, tmp_path / "e.png", labels=np.arange(90) % 3)
     (figure,) = drawn
@@ -65,7 +65,7 @@ def test_no_object_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("axes", [1, 2])
 def test_few_axes_many_groups_and_many_objects(axes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding_figure, "DRAWN", 50)
-    few = dasrel.embed(distances(grouped_points(90)), kind="distance", n_axes=axes)
+    few = dasrel.embed(distances(grouped_points(90)), kind="distance", n_components=axes)
     path = embedding_picture(few, tmp_path / "e.png", labels=np.arange(90) // 2, title="$many$ groups")
     assert matplotlib.image.imread(path).std() > 0.05
 

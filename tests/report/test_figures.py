@@ -100,7 +100,7 @@ def test_coincident_clusters_of_pcm_are_drawn_once(tmp_path: Path, monkeypatch: 
     """Two groups and four clusters: two modes."""
     rng = np.random.default_rng(0)
     points = np.repeat([0.0, 50.0], 40) + rng.normal(size=80)
-    distances, runs = np.abs(np.subtract.outer(points, points)), dasrel.grid("pcm2", 4, n_init=2, spread_scale=4.0)
+    distances, runs = np.abs(np.subtract.outer(points, points)), dasrel.grid("pcm2", 4, n_init=2, eta_scale=4.0)
     with pytest.warns(dasrel.DasrelWarning, match="coincident clusters"):
         found = dasrel.cluster(distances, runs, kind="distance")
     drawn = []

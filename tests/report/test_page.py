@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ran("tree", store, home / "linked", "--linkage", "average", "--clusters", "2,3")
     ran("tree", store, home / "tree")
     ran("align", store, home / "aligned", "--clusters", "2,3", "--width", "2,5", "--n-init", 1)
-    ran("embed", store, home / "axes", "--axes", 2)
+    ran("embed", store, home / "axes", "--components", 2)
     ran("euclideanize", store, "--method", "spread", "--out", home / "spread.npz")
     (home / "spectrum.json").write_text(json.dumps(dasrel.spectrum(store).as_dict()))
     return home

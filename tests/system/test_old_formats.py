@@ -294,7 +294,7 @@ def resumed_in_two_turns(name: str, scans: int, *command: str) -> bool:
 
 def test_a_clustering_is_resumed(same_kernel: bool) -> None:
     requested = ("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8", "--init", "random")
-    requested += ("--fuzzifier", "2", "--entropy-weight", "9", "--spread-scale", "1", "--no-accelerate")
+    requested += ("--fuzzifier", "2", "--entropy-weight", "9", "--eta-scale", "1", "--no-accelerate")
     if not resumed_in_two_turns("cluster", 12, "cluster", STORE, "finished", *requested):
         return
     found = {folder.name.split("-")[0]: np.load(folder / "memberships.npy") for folder in Path("finished").glob("*-*/")}

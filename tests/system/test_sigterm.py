@@ -66,7 +66,7 @@ sys.meta_path.insert(0, Begun())
 COMMANDS = {
     "import": ["import", "{folder}/d.npy", "{folder}/s.zarr", "--kind", "distance", "--tile", "8", "--quiet"],
     "cluster": ["cluster", "{folder}/whole.zarr", "{folder}/out", "--clusters", "3", "--no-picture", "--quiet"],
-    "embed": ["embed", "{folder}/whole.zarr", "{folder}/out", "--axes", "3", "--no-picture", "--quiet"],
+    "embed": ["embed", "{folder}/whole.zarr", "{folder}/out", "--components", "3", "--no-picture", "--quiet"],
     "linkage": ["tree", "{folder}/whole.zarr", "{folder}/out", "--linkage", "ward", "--no-picture", "--quiet"],
     "align": ["align", "{folder}/whole.zarr", "{folder}/out", "--clusters", "2,3", "--no-picture", "--quiet"],
     "outliers": ["outliers", "{folder}/whole.zarr", "{folder}/out", "--no-picture", "--quiet"],

@@ -41,7 +41,7 @@ def test_the_listener_gives_back_who_listened_before():
             limits.check()
     assert signal.getsignal(signal.SIGTERM) is before
     with limits.listening() as stop:
-        with limits.kept():
+        with limits.defer_stop():
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.reason() == "SIGTERM"
             limits.check()

@@ -18,7 +18,7 @@ from dasrel.options import (
     Selection,
     SpectrumOptions,
     TreeOptions,
-    made,
+    build_group,
     option_fields,
 )
 from dasrel.workflow.tables import TABLES
@@ -113,8 +113,8 @@ def test_functions_have_the_defaults_of_their_group(function: Any, group: Any, o
 
 def test_an_optional_group_is_made_if_its_required_field_is_given() -> None:
     every = Selection(dasrel.Checkpoint, "every")
-    assert made(every, {"every": 3}) is None
-    assert made(dasrel.Checkpoint, {"checkpoint": "c", "every": 3}) == dasrel.Checkpoint("c", every=3)
+    assert build_group(every, {"every": 3}) is None
+    assert build_group(dasrel.Checkpoint, {"checkpoint": "c", "every": 3}) == dasrel.Checkpoint("c", every=3)
     required = {one.name: one.default is MISSING for one in option_fields(dasrel.Checkpoint)}
     assert [name for name, wanted in required.items() if wanted] == ["checkpoint"]
     assert all(one.default is not MISSING for one in option_fields(Selection(dasrel.Checkpoint, optional=True)))

@@ -143,7 +143,7 @@ def iterations(study: Study) -> Values:
     ).partitions  # fmt: skip
     for rule in ("pcm1", "pcm2"):
         found = dasrel.cluster(
-            D, [dasrel.Run(rule, 2, spread_scale=0.5, init=start.memberships, spread=2 * shift, max_iter=step, tol=0,
+            D, [dasrel.Run(rule, 2, eta_scale=0.5, init=start.memberships, spread=2 * shift, max_iter=step, tol=0,
                            accelerate=False, **given[rule])
                 for shift, start in zip(SHIFTS, ended, strict=True) for step in range(1, steps + 1)],
             kind="squared-distance", keep_all=True,
@@ -245,7 +245,7 @@ def noise(study: Study) -> Values:
         runs = [
             *dasrel.grid("fcm1", 2, fuzzifier=exponents, **common),
             *dasrel.grid("fcm2", 2, entropy_weight=weights, **common),
-            *dasrel.grid("pcm2", 2, entropy_weight=50.0, spread_scale=[0.1, 0.5, 1.0, 2.0], **common),
+            *dasrel.grid("pcm2", 2, entropy_weight=50.0, eta_scale=[0.1, 0.5, 1.0, 2.0], **common),
         ]
         rows: dict[tuple[str, float], list[tuple[float, bool]]] = {}
         for one in dasrel.cluster(store, runs, keep_all=True).kept:
@@ -287,7 +287,7 @@ def shifts_and_symmetry(study: Study) -> Values:
     shift = -np.linalg.eigvalsh(S)[0] * (1 + 1e-6)
     given = {
         "fcm1": {"fuzzifier": 1.5}, "fcm2": {"entropy_weight": 1.0},
-        "pcm1": {"spread_scale": 1.0, "fuzzifier": 1.5}, "pcm2": {"spread_scale": 1.0},
+        "pcm1": {"eta_scale": 1.0, "fuzzifier": 1.5}, "pcm2": {"eta_scale": 1.0},
     }  # fmt: skip
     runs = [dasrel.Run(rule, 3, init=first, max_iter=30, tol=0, accelerate=False, **given[rule]) for rule in RULES]
     relation = dasrel.relation(symmetric, kind="squared-distance").spread(2 * shift)
@@ -317,8 +317,8 @@ def usps(study: Study, given: tuple[np.ndarray, np.ndarray], **_: Any) -> Values
     common = {"n_init": starts, "init": "random", "spread": 2 * shift * (1 + 1e-4), "max_iter": 100, "tol": 1e-4}
     runs = [*dasrel.grid("fcm1", 2, fuzzifier=exponents, **common),
             *dasrel.grid("fcm2", 2, entropy_weight=weights, **common),
-            *dasrel.grid("pcm1", 2, fuzzifier=1.5, entropy_weight=0.15, spread_scale=scales, **common),
-            *dasrel.grid("pcm2", 2, entropy_weight=0.15, spread_scale=scales, **common)]  # fmt: skip
+            *dasrel.grid("pcm1", 2, fuzzifier=1.5, entropy_weight=0.15, eta_scale=scales, **common),
+            *dasrel.grid("pcm2", 2, entropy_weight=0.15, eta_scale=scales, **common)]  # fmt: skip
     found = dasrel.cluster(store, runs, keep_all=True)
     rows: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for one in found.kept:
@@ -354,7 +354,7 @@ def usps(study: Study, given: tuple[np.ndarray, np.ndarray], **_: Any) -> Values
     only: Any = any(fuzzy) and not narrow
     if any(fuzzy) and narrow and max(narrow) < 1.01:
         only = Ours(False, (0, 0), f"m = {', '.join(f'{m:g}' for m in narrow)}")
-    collapsed = [one.result.n_modes == 1 for one in found.partitions if one.result.run.spread_scale == 1.0]
+    collapsed = [one.result.n_modes == 1 for one in found.partitions if one.result.run.eta_scale == 1.0]
     return {
         "usps n": len(images), "usps mean": float(R.mean()), "usps median": float(np.median(R)),
         "usps lambda": seen.lowest[0], "usps shift": seen.spread,
@@ -394,8 +394,8 @@ def entropy_figure(study: Study, D: np.ndarray, values: Sequence[Sequence[float]
     varied = {
         "fcm1": dasrel.grid("fcm1", 2, fuzzifier=list(ms), **common),
         "fcm2": dasrel.grid("fcm2", 2, entropy_weight=list(weights), **common),
-        "pcm1": dasrel.grid("pcm1", 2, fuzzifier=list(ms), entropy_weight=weight, spread_scale=0.5, **common),
-        "pcm2": dasrel.grid("pcm2", 2, entropy_weight=weight, spread_scale=list(scales), **common),
+        "pcm1": dasrel.grid("pcm1", 2, fuzzifier=list(ms), entropy_weight=weight, eta_scale=0.5, **common),
+        "pcm2": dasrel.grid("pcm2", 2, entropy_weight=weight, eta_scale=list(scales), **common),
     }
     found = dasrel.cluster(D, [run for runs in varied.values() for run in runs], kind="squared-distance")
     table: dict[str, np.ndarray] = {}
@@ -452,7 +452,7 @@ def parameter_figure(study: Study, D: np.ndarray, shifts: Sequence[float], m: fl
 def parameter(one: Any) -> tuple[str, float]:
     """Return the rule of a partition, and the value of the parameter that the figures vary."""
     run = one.result.run
-    return run.rule, {"fcm1": run.fuzzifier, "fcm2": run.entropy_weight}.get(run.rule, run.spread_scale)
+    return run.rule, {"fcm1": run.fuzzifier, "fcm2": run.entropy_weight}.get(run.rule, run.eta_scale)
 
 
 def synthetic_1(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -137,7 +137,7 @@ def mode_seeking(study: Study) -> Values:
     D = squared_distances(X)
     common = {
         "entropy_weight": 2.0,
-        "spread_scale": 1.0,
+        "eta_scale": 1.0,
         "eta": ["mean", "overall"],
         "n_init": 3 if study.quick else 20,
     }
@@ -169,7 +169,7 @@ def mode_seeking(study: Study) -> Values:
         values["eta overall"] = values.get("eta overall", True) and bool(np.allclose(overall, beta / (q * np.sqrt(6))))
     # eta of the first scenario from given memberships: those of the fuzzy run
     again = dasrel.cluster(
-        D, dasrel.Run("pcm1", 6, fuzzifier=1.5, spread_scale=1.0, init=fcm.memberships), kind="squared-distance"
+        D, dasrel.Run("pcm1", 6, fuzzifier=1.5, eta_scale=1.0, init=fcm.memberships), kind="squared-distance"
     ).best
     U = fcm.memberships.T**1.5
     V = U / U.sum(axis=1, keepdims=True)

@@ -59,20 +59,20 @@ def embedding_picture(
     kept = np.arange(n)
     if n > DRAWN:
         kept = np.sort(np.random.default_rng(0).choice(n, DRAWN, replace=False))
-    panels = [(0, 1), (2, 1)][: max(1, found.n_axes - 1)]
+    panels = [(0, 1), (2, 1)][: max(1, found.n_components - 1)]
     figure = Figure(figsize=(5.2 * len(panels) + 3.4, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots(1, len(panels) + 1, width_ratios=[1.6] * len(panels) + [1])
     colours = _colours(groups, strength)
     for panel, (x, y) in zip(axes, panels, strict=False):
-        if found.n_axes > 1:
+        if found.n_components > 1:
             _draw_objects(panel, found, (x, y), kept, groups, colours, named)
         else:
             _draw_line(panel, found, groups, named)
     _draw_shares(axes[-1], found)
     _legend(figure, groups, named, strength is not None)
     shown_of = f", {DRAWN:,} of them drawn" if n > DRAWN else ""
-    axis = "axis" if found.n_axes == 1 else "two axes"
+    axis = "axis" if found.n_components == 1 else "two axes"
     of = f"principal coordinates of {count_text(n, 'object')}{shown_of}"
     about = f"{of}: {found.shares[:2].sum():.0%} of the positive eigenvalues in the first {axis}"
     figure.suptitle(f"{title}, {about}" if title else about[0].upper() + about[1:], fontsize=12)

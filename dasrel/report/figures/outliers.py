@@ -65,7 +65,7 @@ def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
         figure.colorbar(shown, ax=axes[2], shrink=0.8, extend=extend)
     width = one.found.run.width
     named = "the matrix as kernel" if width is None else f"width {width:.4g}"
-    figure.suptitle(f"{named}, gamma {one.found.run.spread_scale:g}", fontsize=12)
+    figure.suptitle(f"{named}, gamma {one.found.run.eta_scale:g}", fontsize=12)
     save_figure(figure, path, dpi=110)
 
 

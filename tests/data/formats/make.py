@@ -24,7 +24,7 @@ METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 RULES = ("fcm1", "fcm2", "pcm1", "pcm2", "hard")
 CLUSTERED = (
     *("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8"),
-    *("--fuzzifier", "2", "--entropy-weight", "9", "--spread-scale", "1"),
+    *("--fuzzifier", "2", "--entropy-weight", "9", "--eta-scale", "1"),
 )
 
 
