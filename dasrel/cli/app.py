@@ -189,9 +189,9 @@ for _name, _function in COMMANDS.items():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from dasrel import kernels
+        from dasrel.kernels import native
 
-        print(f"dasrel {__version__} (kernels: {kernels.described()})")
+        print(f"dasrel {__version__} (kernels: {native.described()})")
         raise typer.Exit
 
 

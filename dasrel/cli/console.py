@@ -69,9 +69,9 @@ class Console:
         if self.verbose:
             import platform
 
-            from dasrel import kernels
+            from dasrel.kernels import native
 
-            made = f"version {__version__} (kernels: {kernels.described()})"
+            made = f"version {__version__} (kernels: {native.described()})"
             complain(f"{made}, Python {platform.python_version()}, {os.cpu_count()} cores")
         return self
 

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dasrel import __version__, kernels
+from dasrel import __version__
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
+from dasrel.kernels import native
 from dasrel.options import SURVIVING, option, time_limit_option
 from dasrel.util import limits, progress
-from dasrel.util.archives import read_state, write_state
 from dasrel.util.files import exclusive_lock, remove_temporary_files, temporary_path
 from dasrel.util.text import count_text, is_url, redacted, shown, size_text
 
@@ -120,7 +120,7 @@ class CheckpointWriter:
         self._checkpoint = checkpoint
         self._command = command
         self._about = {
-            "format": FORMAT, "dasrel": __version__, KERNELS: kernels.signature(), "command": command, **about,
+            "format": FORMAT, "dasrel": __version__, KERNELS: native.signature(), "command": command, **about,
         }  # fmt: skip
         self._count = count
         self._began = self._turned = time.perf_counter()
@@ -209,6 +209,8 @@ class CheckpointWriter:
 
     def _write(self, states: Callable[[], dict[str, Any]]) -> str:
         """Write a checkpoint, and keep only the last two. Return what failed, if anything."""
+        from dasrel.util.archives import write_state
+
         assert self._checkpoint is not None
         began = time.perf_counter()
         file = Path(self._checkpoint.path) / f"{self._command}-{self._position:08d}.npz"
@@ -241,6 +243,8 @@ class CheckpointWriter:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Load the newest readable checkpoint, and check that it belongs to this computation."""
+        from dasrel.util.archives import read_state
+
         faults = []
         for file in self._old:
             try:

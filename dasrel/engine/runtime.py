@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
-from dasrel.kernels import signature
+from dasrel.kernels.native import signature
 from dasrel.options import PLACE, option
 from dasrel.util import limits
 from dasrel.util.text import count_text, did_you_mean, redacted, shown, some

@@ -33,8 +33,8 @@ from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, StoreErro
 from dasrel.geometry.dendrogram import Dendrogram, in_merge_order
 from dasrel.geometry.tree import TreeJob
 from dasrel.hierarchy.rounds import BUFFER_BYTES, Rounds, RowArray, RowFile, row_threads
-from dasrel.kernels import Transpose
 from dasrel.kernels.linkage_rows import KEPT, NearLists
+from dasrel.kernels.transpose import Transpose
 from dasrel.names import linkage_fault
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, PathLike, limits, parallel, progress

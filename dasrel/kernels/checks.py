@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dasrel import kernels
 from dasrel.errors import InputError
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
+from dasrel.kernels.native import LONG, POINTER
+from dasrel.kernels.transpose import Transpose
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
@@ -298,7 +299,7 @@ class _Scratch:
     """Scratch memory for the blocks of one tile: allocating it for each block would cost more than the checks."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._transpose = kernels.Transpose(dtype)
+        self._transpose = Transpose(dtype)
         self._transposed = np.empty((BLOCK, BLOCK), dtype=dtype)
         self.differ = np.empty((BLOCK, BLOCK), dtype=bool)
 
@@ -339,11 +340,11 @@ def _plain_band(
 @cache
 def _native_checks() -> Any | None:
     """Return the compiled pass, or None where it was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is not None:
         for name in ("dasrel_copy_and_check_f32", "dasrel_copy_and_check_f64"):
             rows = (POINTER, LONG, LONG, LONG)
-            kernels.typed(library, name, ctypes.c_int, *rows, POINTER, LONG, POINTER, LONG, POINTER, POINTER)
+            native.typed(library, name, ctypes.c_int, *rows, POINTER, LONG, POINTER, LONG, POINTER, POINTER)
     return library
 
 
@@ -353,7 +354,7 @@ def _taken(a: Array, b: Array | None, out: Array) -> tuple[bool, float, float, A
     None where it cannot be done, for lack of memory too, or where a value is not finite: nothing is known of them yet.
     """
     library = _native_checks()
-    if library is None or not all(kernels.in_rows(array) for array in (a, out) + (() if b is None else (b,))):
+    if library is None or not all(native.in_rows(array) for array in (a, out) + (() if b is None else (b,))):
         return None
     names = {np.dtype(np.float32): "dasrel_copy_and_check_f32", np.dtype(np.float64): "dasrel_copy_and_check_f64"}
     if a.dtype not in names or (b is not None and b.dtype != a.dtype):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import kernels
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array
 
 
@@ -26,7 +26,7 @@ def exponential(values: Array, factor: float, out: Array, *, squared: bool = Fal
     """
     library = _native()
     single = values.dtype == out.dtype == np.float32 and values.ndim == 2
-    if library is not None and single and kernels.in_rows(values) and kernels.in_rows(out):
+    if library is not None and single and native.in_rows(values) and native.in_rows(out):
         library.dasrel_exponential_f32(
             values.ctypes.data, values.strides[0] // 4, *values.shape, factor, squared, out.ctypes.data,
             out.strides[0] // 4,
@@ -43,10 +43,10 @@ def exponential(values: Array, factor: float, out: Array, *, squared: bool = Fal
 @cache
 def _native() -> Any | None:
     """Return the library if it has the kernel, or None where that was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is None or not hasattr(library, "dasrel_exponential_f32"):
         return None
-    kernels.typed(
+    native.typed(
         library, "dasrel_exponential_f32", None, POINTER, LONG, LONG, LONG, ctypes.c_float, ctypes.c_int, POINTER, LONG
     )
     return library

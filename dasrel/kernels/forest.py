@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 
-from dasrel.kernels import Transpose
 from dasrel.kernels.products import View
+from dasrel.kernels.transpose import Transpose
 from dasrel.names import is_similarity
 
 Array = NDArray[Any]

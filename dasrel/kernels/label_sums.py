@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel import kernels
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array, Float
 
 Labels = NDArray[np.int32]
@@ -69,11 +69,11 @@ _FUNCTIONS = {np.dtype(np.float32): "dasrel_label_sums_f32", np.dtype(np.float64
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is None or not hasattr(library, "dasrel_label_sums_f32"):
         return None
     for name in _FUNCTIONS.values():
-        kernels.typed(
+        native.typed(
             library, name, ctypes.c_int, POINTER, LONG, LONG, LONG, POINTER, LONG, POINTER, LONG, ctypes.c_int,
             POINTER, LONG,
         )  # fmt: skip
@@ -90,7 +90,7 @@ def _add_native(
 ) -> bool:
     library, name = _native(), _FUNCTIONS.get(panel.dtype)
     arrays = [panel, row_labels, column_labels, row_sums, *([] if column_sums is None else [column_sums])]
-    if library is None or name is None or not all(kernels.in_rows(array) for array in arrays):
+    if library is None or name is None or not all(native.in_rows(array) for array in arrays):
         return False
     bounds = np.array(first, dtype=np.int64)
     ways = [(column_labels, 1, row_sums)] + ([] if column_sums is None else [(row_labels, 0, column_sums)])

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel import kernels
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array, Float, Index
 
 KEPT = 16
@@ -223,15 +223,15 @@ _KEEP = {np.dtype(np.float32): "dasrel_keep_nearest_f32", np.dtype(np.float64): 
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is None or not hasattr(library, "dasrel_update_rows_f32"):
         return None
     for name in _UPDATE.values():
-        kernels.typed(
+        native.typed(
             library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 4
         )
     for name in _KEEP.values():
-        kernels.typed(library, name, ctypes.c_int, LONG, LONG, POINTER, LONG, POINTER, POINTER)
+        native.typed(library, name, ctypes.c_int, LONG, LONG, POINTER, LONG, POINTER, POINTER)
     return library
 
 

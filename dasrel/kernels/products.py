@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import kernels
 from dasrel.errors import InputError
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
 from dasrel.kernels.exponential import exponential
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.names import is_similarity
 from dasrel.util import Array
 
@@ -247,12 +247,12 @@ MOST_COLUMNS = 32
 @cache
 def _native_products() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is not None:
         many = (LONG,) * 4
         pairs = (POINTER, LONG) * 4
         for name in ("dasrel_add_products_f32", "dasrel_add_products_f64"):
-            kernels.typed(library, name, ctypes.c_int, POINTER, *many, *pairs)
+            native.typed(library, name, ctypes.c_int, POINTER, *many, *pairs)
     return library
 
 
@@ -273,7 +273,7 @@ def _add_products_native(
     down = (columns, row_sums) if columns is not None and row_sums is not None else ()
     across = (rows, column_sums) if rows is not None and column_sums is not None else ()
     arrays = [panel, *down, *across]
-    if library is None or len(arrays) == 1 or not all(kernels.in_rows(array) for array in arrays):
+    if library is None or len(arrays) == 1 or not all(native.in_rows(array) for array in arrays):
         return False
     names = {np.dtype(np.float32): "dasrel_add_products_f32", np.dtype(np.float64): "dasrel_add_products_f64"}
     name, wide = names.get(panel.dtype), len(arrays[1])

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import kernels
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
 from dasrel.kernels.exponential import exponential
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array, Float
 
 
@@ -153,11 +153,11 @@ _FUNCTIONS = {np.dtype(np.float32): "dasrel_alignment_f32", np.dtype(np.float64)
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is None or not hasattr(library, "dasrel_alignment_f32"):
         return None
     for name in _FUNCTIONS.values():
-        kernels.typed(
+        native.typed(
             library, name, ctypes.c_int, POINTER, *(LONG,) * 5, POINTER, ctypes.c_int, *(POINTER, LONG) * 3,
             *(POINTER,) * 3, *(POINTER, LONG) * 2,
         )  # fmt: skip
@@ -176,7 +176,7 @@ def _add_native(
 ) -> bool:
     library, name, size = _native(), _FUNCTIONS.get(panels.dtype), panels.itemsize
     flat = [rows, columns, row_sums, *([] if column_sums is None else [column_sums])]
-    regular = all(kernels.in_rows(one) for one in (*flat, *panels))
+    regular = all(native.in_rows(one) for one in (*flat, *panels))
     if library is None or name is None or not regular or not all(one.flags.c_contiguous for one in sums.arrays):
         return False
     bounds = np.array(first, dtype=np.int64)

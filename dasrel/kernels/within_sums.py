@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel import kernels
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array, Float
 
 Labels = NDArray[np.uint16]
@@ -70,11 +70,11 @@ _FUNCTIONS = {np.dtype(np.float32): "dasrel_within_sums_f32", np.dtype(np.float6
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = kernels.vector_library()
+    library = native.vector_library()
     if library is None or not hasattr(library, "dasrel_within_sums_f32"):
         return None
     for name in _FUNCTIONS.values():
-        kernels.typed(library, name, ctypes.c_int, POINTER, *(LONG,) * 3, *(POINTER, LONG) * 2, LONG, LONG,
+        native.typed(library, name, ctypes.c_int, POINTER, *(LONG,) * 3, *(POINTER, LONG) * 2, LONG, LONG,
                       POINTER, LONG)  # fmt: skip
     return library
 
@@ -82,7 +82,7 @@ def _native() -> Any | None:
 def _add_native(panel: Array, row_labels: Labels, column_labels: Labels, sums: Float) -> bool:
     library, name = _native(), _FUNCTIONS.get(panel.dtype)
     arrays = (panel, row_labels, column_labels, sums)
-    if library is None or name is None or not all(kernels.in_rows(array) for array in arrays):
+    if library is None or name is None or not all(native.in_rows(array) for array in arrays):
         return False
     done = getattr(library, name)(
         panel.ctypes.data, panel.strides[0] // panel.itemsize, *panel.shape,

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import numpy as np
 
 from dasrel.errors import StoreError
 from dasrel.util import Array, PathLike, limits
@@ -47,8 +46,8 @@ def crc32c(data: bytes | memoryview | Array, start: int = 0) -> int:
     >>> f"{crc32c(b'123456789'):08x}", crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
     ('e3069283', True)
     """
-    if isinstance(data, np.ndarray):
-        data = data.reshape(-1).view(np.uint8)
+    if not isinstance(data, (bytes, memoryview)):
+        data = data.reshape(-1).view("u1")
         data.flags.writeable = False  # the library takes read-only bytes only
     return int(google_crc32c.extend(start, data))
 

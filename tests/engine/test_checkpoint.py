@@ -13,7 +13,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import dasrel
-from dasrel import kernels, watch
+from dasrel import watch
 from dasrel.cmeans.bundle_memory import split_by_memory
 from dasrel.cmeans.fit import cluster
 from dasrel.engine.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, 
 from dasrel.estimators.cmeans import FuzzyCMeans
 from dasrel.geometry import gamma_search
 from dasrel.geometry.euclidean import euclideanize, spectrum
+from dasrel.kernels import native
 from dasrel.names import METHODS
 from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
@@ -370,7 +371,7 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, gr
     for name, value, reported in (
         ("dasrel", "0.0.1", "dasrel is 0.0.1 there"),
         ("format", 9, "format is 9 there and 1 h"),
-        ("kernels", "avx9-1", f"kernels is avx9-1 there and {kernels.signature()} here"),
+        ("kernels", "avx9-1", f"kernels is avx9-1 there and {native.signature()} here"),
     ):
         write_state(newest, {**state, "about": {**state["about"], name: value}})
         refused(reported)
@@ -392,7 +393,7 @@ def test_a_checkpoint_that_names_no_kernels_is_resumed(tmp_path, grouped_store):
         cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path))
     for file in Checkpoint(tmp_path).files("cluster"):
         state = read_state(file)
-        assert state["about"].pop("kernels") == kernels.signature()
+        assert state["about"].pop("kernels") == native.signature()
         write_state(file, state)
     with watch() as count:
         again = cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True))

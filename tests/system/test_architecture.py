@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -133,6 +135,15 @@ def test_help_begins_with_an_overview() -> None:
         "FuzzyCMeans",
     }
     assert sorted(wanted - named) == []
+
+
+def test_what_the_command_line_needs_to_begin_is_light() -> None:
+    """Options, messages and help need neither NumPy nor what takes longer to import."""
+    light = ["names", "errors", "options", "kernels.native", "engine.checkpoint", "engine.runtime"]
+    light += [f"util.{name}" for name in ("text", "limits", "results", "progress", "drawing", "files", "option_fields")]
+    code = f"import sys, {', '.join(f'dasrel.{name}' for name in light)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"numpy", "scipy", "dask", "distributed", "zarr", "pydantic", "rich", "asyncio"} & {*loaded} == set()
 
 
 def test_public_names_are_all_there() -> None:

@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import dasrel
-from dasrel import kernels
 from dasrel.cli import app
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelWarning
+from dasrel.kernels import native
 from tests.helpers.processes import command, dask_cluster, dask_worker, end, refused, unmoved, why_no_slurm
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -68,11 +68,11 @@ def test_workers_that_do_not_come(store: str, scheduler_file: str, capfd: pytest
     assert "2 of 5 workers came in 0.5 s" in refused(["spectrum", store, *requested], capfd)
 
 
-@pytest.mark.skipif(not kernels.instruction_set(), reason="no vector kernels here: all workers are alike")
+@pytest.mark.skipif(not native.instruction_set(), reason="no vector kernels here: all workers are alike")
 def test_kernels_that_differ_are_reported(scheduler_file: str, tmp_path: Path) -> None:
     """A third worker, which adds up by NumPy, and so to other bits."""
     other = dask_worker(Path(scheduler_file), tmp_path, DASREL_NO_NATIVE="1")
-    report = rf"versions differ: kernels {kernels.signature()} here and numpy at tcp://\S+$"
+    report = rf"versions differ: kernels {native.signature()} here and numpy at tcp://\S+$"
     try:
         with pytest.warns(DasrelWarning, match=report), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
             pass

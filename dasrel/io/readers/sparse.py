@@ -34,8 +34,8 @@ from dasrel.io.readers.source import (
     provenance_of,
     triangle_memory,
 )
-from dasrel.kernels import LONG, POINTER
 from dasrel.kernels.condensed import square_side
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.names import is_similarity
 from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from dasrel import kernels
 from dasrel.errors import InputError
 from dasrel.io.readers.errors import check_unpacked
-from dasrel.kernels import LONG, POINTER
+from dasrel.kernels import native
+from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array, limits
 from dasrel.util.files import crc32c
 from dasrel.util.text import path_text
@@ -234,14 +234,14 @@ def plain(text: bytes, number: int = 0) -> bytes:
 @cache
 def library() -> Any | None:
     """Return the compiled reader of pairs (`pair_list.c`), or None where it was not built or cannot run."""
-    found = kernels.library()
-    if found is None or not kernels.typed(found, "dasrel_prepare_pair_list", ctypes.c_int)():
+    found = native.library()
+    if found is None or not native.typed(found, "dasrel_prepare_pair_list", ctypes.c_int)():
         return None
     text, some = (POINTER, LONG), (POINTER,) * 3
-    kernels.typed(found, "dasrel_count_lines", LONG, *text)
-    kernels.typed(found, "dasrel_read_pairs", ctypes.c_int, *text, POINTER, POINTER, LONG, *some, *some[:2])
-    kernels.typed(found, "dasrel_count_pairs_by_block", None, POINTER, *some)
-    kernels.typed(found, "dasrel_sort_pairs_by_block", None, *some)
+    native.typed(found, "dasrel_count_lines", LONG, *text)
+    native.typed(found, "dasrel_read_pairs", ctypes.c_int, *text, POINTER, POINTER, LONG, *some, *some[:2])
+    native.typed(found, "dasrel_count_pairs_by_block", None, POINTER, *some)
+    native.typed(found, "dasrel_sort_pairs_by_block", None, *some)
     return found
 
 
