@@ -48,6 +48,7 @@ from dasrel.hierarchy.linkage import linkage as linkage
 from dasrel.io.append import Appended as Appended, append as append
 from dasrel.io.export import export_matrix as export_matrix
 from dasrel.io.importing import import_matrix as import_matrix
+from dasrel.io.options import Reading as Reading
 from dasrel.io.pairwise import from_blocks as from_blocks, pairwise as pairwise
 from dasrel.judging.alignment_search import Alignment as Alignment, Evolution as Evolution
 from dasrel.judging.comparison import Comparison as Comparison, compare as compare
@@ -61,7 +62,6 @@ from dasrel.names import KINDS as KINDS
 from dasrel.oneclass.fit import OneClass as OneClass, one_class as one_class
 from dasrel.oneclass.run import OneClassRun as OneClassRun, Typicality as Typicality
 from dasrel.oneclass.stability import Stability as Stability, stability as stability
-from dasrel.options import Policy as Policy, Reading as Reading, Writing as Writing
 from dasrel.partition.model import Model as Model
 from dasrel.partition.run import (
     Partition as Partition,
@@ -77,6 +77,7 @@ from dasrel.report.figures.partition import partition_picture as partition_pictu
 from dasrel.report.page import write_report as write_report
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
+from dasrel.store.options import Policy as Policy, Writing as Writing
 from dasrel.util.drawing import progress as progress
 from dasrel.util.progress import Progress as Progress, watch as watch
 from dasrel.workflow.run import run_workflow as run_workflow

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Option groups: each declared once, for Python, the command line and workflow files.
 
 A group is a frozen dataclass. Python uses it as it is, or its fields are the keywords of a function. The decorator
@@ -16,12 +17,16 @@ import math
 import os
 from dataclasses import MISSING, asdict, dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from dasrel.errors import InputError
+from dasrel.geometry.options import (
+    EmbedParameters,
+    EuclideanizeParameters as EuclideanizeOptions,
+    SpectrumParameters as SpectrumOptions,
+)
+from dasrel.io.options import IDS as IDS, PairwiseOptions, Reading
 from dasrel.names import (
-    FITS,
-    FORMATS,
     INDICES,
     INITS,
     LINKAGES,
@@ -32,18 +37,32 @@ from dasrel.names import (
     VIEWS,
     ExportName,
     IndexName,
-    KindName,
-    MethodName,
     OrderName,
     RuleName,
     SearchName,
     ViewName,
-    is_similarity,
     linkage_fault,
 )
-from dasrel.util import Names
-from dasrel.util.limits import duration_seconds
+from dasrel.store.options import (
+    APPENDING as APPENDING,
+    NEW_PAIRS as NEW_PAIRS,
+    STORE_FORMAT as STORE_FORMAT,
+    Policy,
+    Writing,
+    _one_of,
+)
 from dasrel.util.option_fields import (
+    FIXED_MEMORY,
+    MEMORY,
+    PLACE as PLACE,
+    READING as READING,
+    REPAIRS as REPAIRS,
+    REPLACE as REPLACE,
+    RUNNING,
+    SEARCH,
+    SURVIVING as SURVIVING,
+    TIME_LIMIT as TIME_LIMIT,
+    WRITING,
     Option as Option,
     OptionField as OptionField,
     Selection as Selection,
@@ -60,194 +79,11 @@ from dasrel.util.option_values import (
     parse_reject as parse_reject,
     whole_numbers as whole_numbers,
 )
-from dasrel.util.text import shown
-
-READING = "Reading the source"
-REPAIRS = "Repairs: without them each flaw is an error"
-WRITING = "Writing"
-RUNNING = "Runs: lists such as 2,3,4 make one run of each"
-SURVIVING = "Interruptions: exit code 75 means that the command can be resumed"
-SEARCH = "The search for eigenvalues"
-PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
 
 # ----------------------------------------------------------------------------------------------------------- the groups
 
 
-REPLACE = "Replace what exists, once the new one is complete."
-MEMORY = "Memory that may be used; half of the machine's if not given."
-FIXED_MEMORY = "Memory that the command may use, such as 512MiB."
-TIME_LIMIT = "Stop after this time, such as 30m, 2h or HH:MM:SS."
-time_limit_option = partial(
-    option, None, TIME_LIMIT, panel=SURVIVING, metavar="DURATION",
-    parse=duration_seconds,
-)  # fmt: skip
-
-_reading = partial(option, panel=READING)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How to read a source. A field that is None is detected from the source, or does not apply."""
-
-    format: str | None = _reading(None, f"One of {', '.join(FORMATS)}; detected if not given.")
-    """One of `dasrel.names.FORMATS`."""
-    ids: str | Names | None = _reading(None, "Object names, one per line.", typed=str, metavar="FILE")
-    """The objects' names, or a file with one name per line; they replace names in the source."""
-    shape: int | None = _reading(None, "Number of objects of a raw binary file.", metavar="N", least=1)
-    """Number of objects of a raw binary file."""
-    dtype: str | None = _reading(None, "Type of the numbers of a raw binary file: float32, <f8 ...")
-    """Type of the numbers of a raw binary file, as NumPy writes it: float32, <f8, ..."""
-    columns: tuple[str | int, str | int, str | int] | None = _reading(
-        None, "Columns of a list of pairs: names, or numbers from 1.", metavar="A,B,V", parse=parse_columns
-    )
-    """First object, second object, value: names or numbers from 1 of the columns of a list of pairs."""
-    dataset: str | None = _reading(None, "Array inside an npz, HDF5, MATLAB or Zarr source.")
-    """Which array inside an `.npz`, HDF5, MATLAB or Zarr source."""
-
-
-IDS = Selection(Reading, "ids")
-"""For what reads objects from a table of features or rows."""
-
-
-_repair = partial(option, panel=REPAIRS)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How to repair flaws of the input. A flaw without a repair is an error; repairs are recorded in the store."""
-
-    symmetrize: Literal["error", "mean", "mean-square", "max"] = _repair(
-        "error",
-        "One value for pairs that have two. The objective of a clustering stays that of both values with mean-square"
-        " for kind distance, and with mean for the other kinds.",
-        implied="error",
-    )
-    """How a pair whose two values differ becomes one value: their mean, the root of the mean of their squares (for
-    kind distance only), or the larger. Objectives depend on the mean of the squared dissimilarities (F09 2.3), which
-    "mean-square" keeps for kind distance and "mean" for the other kinds."""
-    missing: Literal["error", "max"] | float = _repair(
-        "error",
-        "A value for pairs that have none.",
-        implied="error",
-        metavar="fill=VALUE|max",
-        parse=parse_missing,
-    )
-    """The value for pairs that are absent or NaN: a number, or the largest value present."""
-    diagonal: Literal["error", "zero"] = _repair(
-        "error", "Set a distance's non-zero diagonal to zero.", implied="error"
-    )
-    """Whether a distance matrix's non-zero diagonal is set to zero."""
-    clip_negative: float = _repair(0.0, "Distances from -TOL to 0 become 0.", metavar="TOL", least=0)
-    """Distances in [-clip_negative, 0) become 0."""
-    duplicates: Literal["error", "mean", "min", "max", "last"] = _repair(
-        "error", "One value for pairs that are listed more than once.", implied="error"
-    )
-    """Which value is used when a list of pairs names the same ordered pair more than once."""
-
-    def __post_init__(self) -> None:
-        _one_of("symmetrize", self.symmetrize, ("error", "mean", "mean-square", "max"))
-        _one_of("diagonal", self.diagonal, ("error", "zero"))
-        _one_of("duplicates", self.duplicates, ("error", "mean", "min", "max", "last"))
-        if isinstance(self.missing, str):
-            _one_of("missing", self.missing, ("error", "max"))
-        elif not math.isfinite(self.missing):
-            raise InputError(f"missing must be a finite number, 'max' or 'error', not {self.missing}")
-        if not (math.isfinite(self.clip_negative) and self.clip_negative >= 0):
-            raise InputError(f"clip_negative must be a finite number >= 0, not {self.clip_negative}")
-
-    def record(self) -> dict[str, Any]:
-        """Return plain values for the store's attributes."""
-        return asdict(self)
-
-    def check_kind(self, kind: str) -> None:
-        """Raise if a repair has no meaning for this kind of matrix."""
-        if self.symmetrize == "mean-square" and kind != "distance":
-            raise InputError(
-                f"symmetrize mean-square is for kind distance, whose values are squared later, not for kind {kind}",
-                remedy="say {Policy.symmetrize=mean}, which keeps the objective here",
-            )
-        if is_similarity(kind):
-            for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
-                               ("clip_negative", self.clip_negative == 0)):  # fmt: skip
-                if not idle:
-                    raise InputError(
-                        f"{name} {getattr(self, name)} has no meaning for kind {kind}: it is for distances"
-                    )
-        elif not isinstance(self.missing, str) and self.missing < 0:
-            raise InputError(f"missing {self.missing}: kind {kind} takes no negative values")
-
-
-Group = TypeVar("Group")
-
-
-def group(value: Any, kind: type[Group], name: str) -> Group:
-    """Return an option group that was given, or the default one; raise if it is something else, such as a dict."""
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise InputError(
-            f"{name} is of type {type(value).__name__}; give a dasrel.{kind.__name__}, such as {kind.__name__}()"
-        )
-    return value
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-
-
-NEW_PAIRS = Selection(
-    Policy,
-    *("symmetrize", "missing", "diagonal", "clip_negative"),
-    missing={"typed": float, "metavar": "fill=VALUE", "parse": parse_fill},
-)
-"""Repairs of appended rows: they list no pairs, and the largest value may still come with a later append."""
-
-
 _writing = partial(option, panel=WRITING)
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How to write a store."""
-
-    dtype: Literal["float32", "float64"] = _writing("float32", "Type of the numbers in the store.", name="store_dtype")
-    tile: int | None = _writing(None, "Objects per side of a tile; if not given, tiles of at most 64 MiB.", least=1)
-    """Objects per side of a tile; by default at most 64 MiB per tile."""
-    compress: Literal["lz4"] | None = _writing(None, "Compress the tiles: smaller on disk, slower to read.")
-    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str, metavar="SIZE")
-    """Anonymous memory that the work may use on this machine, in bytes or such as "2GiB"."""
-    resume: bool = _writing(False, "Continue an unfinished store.")
-    """Continue an unfinished store: only missing tiles are written."""
-    force: bool = _writing(False, REPLACE)
-    """Replace an existing store, by a rename once the new one is complete."""
-    part: tuple[int, int] | None = _writing(
-        None, "Write part K of N of the tiles; other processes write the rest.", metavar="K/N", parse=parse_part
-    )
-    """Write only part k of n, (k, n) with 1 <= k <= n, of the tiles, while other processes write the others. Part 0
-    only creates the store. After all parts, the same call with `resume` and without `part` completes it."""
-    time_limit: float | str | None = time_limit_option()
-    """Seconds, or such as "30m", counted from the first tile: `Stopped` is raised before the tile that would end later.
-    What is written stays; `resume` continues it."""
-
-    def __post_init__(self) -> None:
-        if self.part is not None:
-            check_part(self.part)
-            if self.force:
-                raise InputError(
-                    "a part cannot replace a store", remedy="leave {force} out and remove the old one first"
-                )
-
-
-STORE_FORMAT = Selection(Writing, "dtype", "tile", "compress", "memory")
-"""What describes the store to write: the rest says how this process goes about it."""
-APPENDING = Selection(
-    Writing, "memory", "resume", "force", "time_limit",
-    resume={"help": "Resume even if the previous process may still be running."},
-    force={"help": "Discard an unfinished append of another source."},
-)  # fmt: skip
-"""How to write what is appended to a store, whose format is known."""
-
 _run = partial(option, panel=RUNNING)
 
 
@@ -409,42 +245,15 @@ class AlignOptions:
 # ------------------------------------------------------------------------------------------- options of one operation
 
 
-@dataclass(frozen=True)
-class PairwiseOptions:
-    """What to compute from features."""
-
-    metric: str = _reading(MISSING, "A metric of SciPy or scikit-learn, simpson, or tanimoto.")
-    kind: KindName = _reading("distance", "Also squared-distance; similarity or kernel for a kernel.")
-    metric_options: dict[str, float] = _reading(
-        {}, "A number that the metric takes, such as p=3.", name="metric_option", metavar="NAME=VALUE"
-    )
-
-
 _search = partial(option, panel=SEARCH)
 _tree = partial(option, panel="Hierarchical clustering")
 _max_scans = partial(_search, help="Maximum number of scans; then the best result so far, with a warning.", least=1)
 
 
 @dataclass(frozen=True)
-class SpectrumOptions:
-    """How to search the ends of a spectrum."""
-
-    n_values: int = _search(8, "Eigenvalues shown at each end.", name="values", metavar="K", least=1)
-    tol: float = _search(1e-3, "Residual of the outermost eigenvalues, relative to them.", above=0)
-    max_scans: int = _max_scans(100)
-    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
-
-
-@dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(EmbedParameters):
     """How to compute principal coordinates."""
 
-    n_components: int = _search(10, "Number of axes.", name="components", metavar="K", least=1)
-    correction: Literal["spread"] | None = _search(
-        None, "Add a constant to all pairs first (Lingoes), so that no eigenvalue is negative."
-    )
-    tol: float = _search(1e-3, "Residual of the axes' eigenvalues, relative to them.", above=0, below=1)
-    max_scans: int = _max_scans(100)
     result: str | None = _writing(
         None, "Colour the picture by the memberships of this result of `dasrel cluster`.", metavar="FOLDER"
     )
@@ -452,44 +261,11 @@ class EmbedOptions:
         None, "Colour it by these labels: a CSV file with id,label, one label per line, or .npy.", metavar="FILE"
     )
     picture: bool = _writing(True, "Draw the first axes.")
-    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
 
     def __post_init__(self) -> None:
         if self.result is not None and self.labels is not None:
             raise InputError("a picture has the colours of a result or of labels, not both: give one of them")
-        if self.n_components < 1:
-            raise InputError(f"n_components is at least 1, not {self.n_components}")
-        if self.correction not in (None, "spread"):
-            raise InputError(f"correction is {shown(self.correction)!r}: use spread, or none")
-
-
-@dataclass(frozen=True)
-class EuclideanizeOptions:
-    """How to make a matrix Euclidean."""
-
-    method: MethodName = _search(MISSING, "The change that makes the matrix Euclidean.")
-    alpha: float | None = _search(None, "Parameter of power, exponential and log; searched for if not given.", above=0)
-    floor_zeros: float | None = _search(
-        None, "Raise squared dissimilarities below VALUE to VALUE.", metavar="VALUE", above=0
-    )
-    tol: float = _search(1e-4, "Residual of the eigenvalue, relative to it.", above=0, below=1)
-    max_scans: int = _max_scans(200)
-    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
-
-    def __post_init__(self) -> None:
-        method, alpha, floor_zeros = self.method, self.alpha, self.floor_zeros
-        if method not in METHODS:
-            raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
-        if alpha is not None:
-            if method not in FITS:
-                raise InputError(f"alpha is for {', '.join(FITS)}; the method {method} has no parameter")
-            if not (math.isfinite(alpha) and alpha > 0 and (alpha <= 1 or method == "exponential")):
-                bounds = "above 0" if method == "exponential" else "above 0 and at most 1"
-                raise InputError(f"alpha of the method {method} is {bounds}, not {alpha}")
-        if floor_zeros is not None and not (math.isfinite(floor_zeros) and floor_zeros > 0):
-            raise InputError(f"floor_zeros is a squared dissimilarity above 0, not {floor_zeros}")
-        if not 0 < self.tol < 1 or self.max_scans < 1:
-            raise InputError(f"tol lies between 0 and 1 and max_scans is at least 1, not {self.tol}, {self.max_scans}")
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from typing import Any
 from dasrel import __version__
 from dasrel.errors import DasrelWarning, InputError, Stopped, StoreError
 from dasrel.kernels import native
-from dasrel.options import SURVIVING, option, time_limit_option
 from dasrel.util import limits, progress
 from dasrel.util.files import exclusive_lock, remove_temporary_files, temporary_path
+from dasrel.util.option_fields import SURVIVING, option, time_limit_option
 from dasrel.util.text import count_text, is_url, redacted, shown, size_text
 
 FORMAT = 1

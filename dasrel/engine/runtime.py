@@ -47,8 +47,8 @@ from typing import Any
 
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
 from dasrel.kernels.native import signature
-from dasrel.options import PLACE, option
 from dasrel.util import limits
+from dasrel.util.option_fields import PLACE, option
 from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
 
 WAIT = 60.0

@@ -31,7 +31,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.euclidean import as_relation, product_memory, why_stopped
 from dasrel.geometry.gamma_search import n_eps
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Search, estimate_search, lanczos
-from dasrel.options import EmbedOptions
+from dasrel.geometry.options import EmbedParameters
 from dasrel.util import Array, Float, html
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text
@@ -188,15 +188,15 @@ def embed(
     Cost: one scan per step, row sums included; ten axes take 4 to 8 for matrices with structure, 30 for noise, and a
     few more with the correction. Memory: 8 n (axes + 6) bytes per step, at least 8 and at most 32 columns.
     """
-    options = EmbedOptions(
+    options = EmbedParameters(
         n_components=n_components, correction=correction, tol=tol, max_scans=max_scans, memory=memory
     )
     return prepare_embed(matrix, options, kind=kind).run(checkpoint)
 
 
-def prepare_embed(matrix: Any, options: EmbedOptions | None = None, *, kind: str | None = None) -> EmbedJob:
+def prepare_embed(matrix: Any, options: EmbedParameters | None = None, *, kind: str | None = None) -> EmbedJob:
     """Check the arguments of `embed`. Cost: no scan."""
-    options = options or EmbedOptions()
+    options = options or EmbedParameters()
     given = as_relation(matrix, kind)
     if given.diagonal().any():
         raise InputError("the relation has a diagonal that is not zero, as kernels do: it is no dissimilarity")
@@ -214,7 +214,7 @@ class EmbedJob:
     """Principal coordinates to be computed, the arguments checked."""
 
     given: Relation
-    options: EmbedOptions
+    options: EmbedParameters
     search: Search
     memory: int
     """Limit of a scan; the search has the same limit for its basis."""

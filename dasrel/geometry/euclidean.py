@@ -38,9 +38,9 @@ from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry import gamma_search
 from dasrel.geometry.gamma_search import SearchContext, n_eps, search_shift
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Search, estimate_search, lanczos
+from dasrel.geometry.options import EuclideanizeParameters, SpectrumParameters
 from dasrel.geometry.tree import Tree, forest_consumer, tree_fault, ultrametric
 from dasrel.names import METHODS
-from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from dasrel.store.matrix import open_matrix
 from dasrel.store.tile_files import StoreLike
 from dasrel.util import PathLike, html, progress
@@ -168,15 +168,15 @@ def spectrum(
 
     Cost: a scan per step; 5 to 15 for matrices with structure, 40 and more for noise. Memory: 8 n block bytes per step.
     """
-    options = SpectrumOptions(n_values=n_values, tol=tol, max_scans=max_scans, memory=memory)
+    options = SpectrumParameters(n_values=n_values, tol=tol, max_scans=max_scans, memory=memory)
     return prepare_spectrum(matrix, options, block=block, kind=kind).run(checkpoint)
 
 
 def prepare_spectrum(
-    matrix: Any, options: SpectrumOptions | None = None, *, block: int = 8, kind: str | None = None
+    matrix: Any, options: SpectrumParameters | None = None, *, block: int = 8, kind: str | None = None
 ) -> SpectrumJob:
     """Check the arguments of `spectrum`. Cost: no scan."""
-    options = options or SpectrumOptions()
+    options = options or SpectrumParameters()
     given = as_relation(matrix, kind)
     if options.n_values < 1:
         raise InputError(f"n_values is at least 1, not {options.n_values}")
@@ -479,13 +479,13 @@ def euclideanize(
     stress; for power, exponential and log 20 to 100 more to find alpha. Memory: 8 n block bytes per step, or three
     times that.
     """
-    options = EuclideanizeOptions(
+    options = EuclideanizeParameters(
         method=method, alpha=alpha, floor_zeros=floor_zeros, tol=tol, max_scans=max_scans, memory=memory
     )
     return prepare_euclideanize(matrix, options, kind=kind).run(checkpoint)
 
 
-def prepare_euclideanize(matrix: Any, options: EuclideanizeOptions, *, kind: str | None = None) -> EuclideanizeJob:
+def prepare_euclideanize(matrix: Any, options: EuclideanizeParameters, *, kind: str | None = None) -> EuclideanizeJob:
     """Check the matrix of `euclideanize`; the options are checked. Cost: no scan."""
     given = as_relation(matrix, kind)
     if given.terms or given.diagonal().any():

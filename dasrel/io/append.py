@@ -19,12 +19,12 @@ from dasrel.errors import InputError
 from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, read_rows, row_block
 from dasrel.io.importing import block_checksum
 from dasrel.io.metrics import Metric, made_ready, needs, resolve, tile_values
+from dasrel.io.options import Reading
 from dasrel.io.readers.text import given_ids
 from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics
 from dasrel.names import is_similarity
-from dasrel.options import Policy, Reading, group
 from dasrel.store.growth import (
     AppendTransaction,
     Tile,
@@ -35,6 +35,7 @@ from dasrel.store.growth import (
 )
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
+from dasrel.store.options import Policy, group
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.labelled import column_order

@@ -18,6 +18,7 @@ import numpy as np
 from zarr.storage import MemoryStore
 
 from dasrel.errors import InputError, Stopped, StoreError
+from dasrel.io.options import Reading
 from dasrel.io.readers import chunked as chunked_files, matlab, npz, source as array_files, sparse as triplets
 from dasrel.io.readers.errors import check_objects, reader_errors
 from dasrel.io.readers.npy import check_numbers
@@ -27,9 +28,9 @@ from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.kernels import checks
 from dasrel.kernels.condensed import check_condensed, square_side
 from dasrel.names import FORMATS
-from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
+from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, checked_ids, default_tile, local_path
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, limits, parallel

@@ -18,11 +18,12 @@ import numpy as np
 from dasrel.errors import DasrelError, InputError
 from dasrel.io.features import Features, Mapped, array_checksum, check_values, read_features, row_block
 from dasrel.io.metrics import Metric, described, made_ready, needs, resolve, tile_values
+from dasrel.io.options import Reading
 from dasrel.io.readers.text import given_ids
 from dasrel.io.store_job import StoreJob, Tile
 from dasrel.kernels.checks import CHECK_MEMORY, EXAMPLES, check_tile
-from dasrel.options import Policy, Reading, Writing, group
 from dasrel.store.matrix import Matrix, StoredNames
+from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, parallel

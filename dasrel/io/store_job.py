@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.options import Policy, Writing
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix
+from dasrel.store.options import Policy, Writing
 from dasrel.store.tile_files import StoreLike, TileFiles
 from dasrel.store.writer import PartDone, Writer, begin_store, join_store, new_manifest, write_part
 from dasrel.util import Array, limits, parallel

@@ -15,7 +15,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,8 +27,19 @@ from dasrel.names import is_similarity
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
 
-if TYPE_CHECKING:
-    from dasrel.options import Policy
+
+class Policy(Protocol):
+    """The repairs that are allowed; see `dasrel.store.options.Policy`."""
+
+    @property
+    def symmetrize(self) -> str: ...
+    @property
+    def missing(self) -> str | float: ...
+    @property
+    def diagonal(self) -> str: ...
+    @property
+    def clip_negative(self) -> float: ...
+
 
 MISSING = "missing values (NaN)"
 EXAMPLES = 3

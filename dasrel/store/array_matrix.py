@@ -14,9 +14,9 @@ from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.kernels.condensed import CondensedSquare, check_condensed, square_side
 from dasrel.names import KINDS, explain_kinds, is_similarity
-from dasrel.options import Policy
 from dasrel.store.layout import Layout, TileIndex
 from dasrel.store.matrix import Matrix, dense_array, fingerprint_of, identity_of, matrix_card, open_matrix, rows_of
+from dasrel.store.options import Policy
 from dasrel.store.tile_files import checked_ids, default_tile
 from dasrel.util import Array, Names, parallel
 from dasrel.util.files import crc32c

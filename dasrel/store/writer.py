@@ -28,9 +28,9 @@ from dasrel import __version__
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.names import KINDS, explain_kinds, is_similarity
-from dasrel.options import Policy, Writing, group
 from dasrel.store.layout import FORMAT_VERSION, Layout
 from dasrel.store.matrix import Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
+from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import (
     PROGRESS_LENGTH,
     StoreLike,

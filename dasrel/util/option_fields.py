@@ -1,13 +1,32 @@
-"""Fields of option groups: what the command line and workflow files need to know of a dataclass's fields.
+"""Options as fields of dataclasses: what the command line and workflow files need to know of a field.
 
-See `dasrel.options`, which has the groups.
+A group of options is a frozen dataclass whose fields are made by `option`; a field made by `group` holds another group,
+whose options count as its own. Each option is declared once: the command line makes a flag of it, a workflow a key, and
+Python a keyword.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dasrel.util.limits import duration_seconds
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a value names: a file, or in a workflow perhaps another step."""
+
+    steps: tuple[str, ...] = ()
+    """Kinds of steps whose output it may be."""
+    words: tuple[str, ...] = ()
+    """Values that name neither a step nor a file."""
+    suffixes: tuple[str, ...] = ()
+    """Suffixes of files; any other value is a step. Without suffixes a value that cannot be a step is a file."""
+    own: bool = False
+    """Whether `true` stands for the last result of the step itself."""
 
 
 @dataclass(frozen=True)
@@ -19,15 +38,27 @@ class Option:
     """The section of the command's help."""
     name: str | None = None
     """The name of the option and of the key, if it is not the field's."""
+    short: str | None = None
+    """A short flag, such as -o."""
     metavar: str | None = None
     typed: Any = None
     """The type of what is given, if it is not the field's."""
     parse: Callable[[str], Any] | None = None
     """Convert the text of the command line; raise ValueError with the rest of a sentence that begins with the text."""
+    explain: Callable[[], str] | None = None
+    """Return what to say where a value that must be given is missing or is none of the choices."""
     implied: Any = None
     """A choice that is made by leaving the option out, and in no other way."""
+    argument: bool = False
+    """Whether it is given by its position on the command line."""
     rare: bool = False
     """Whether `--help` only names it; `--help-all` describes it."""
+    command_only: bool = False
+    """Whether it is no key of workflow files: it says how one process goes about the work."""
+    effort: bool = False
+    """Whether it changes how the work is done, and not the result."""
+    reads: Reads | None = None
+    """What it names, where it names a file or a step."""
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -43,6 +74,13 @@ def option(default: Any, help: str, panel: str, **more: Any) -> Any:  # noqa: A0
     return field(default=default, metadata=metadata)
 
 
+def group(kind: type | Selection) -> Any:
+    """Return a dataclass field that holds a group of options, or some of its options."""
+    whole = kind.group if isinstance(kind, Selection) else kind
+    required = any(one.default is MISSING and one.default_factory is MISSING for one in fields(whole))
+    return field(default_factory=MISSING if required else whole, metadata={"group": kind})
+
+
 @dataclass(frozen=True)
 class OptionField:
     """A field of a group, as the command line and workflow files see it."""
@@ -56,6 +94,8 @@ class OptionField:
     default: Any
     """`dataclasses.MISSING` if it must be given; None if leaving it out means the default of the dataclass."""
     option: Option
+    within: str | None = None
+    """The field of the group that holds it, if it is not of the group itself."""
 
 
 class Selection:
@@ -76,24 +116,26 @@ class Selection:
 
 
 def option_fields(group: type | Selection) -> list[OptionField]:
-    """Return the fields of a group that have an `Option`, in order."""
+    """Return the options of a group, in order, those of the groups that it holds included."""
     chosen = group if isinstance(group, Selection) else Selection(group)
     hints = get_type_hints(chosen.group)
-    found = []
-    for one in fields(chosen.group):
-        if "option" not in one.metadata or (chosen.names and one.name not in chosen.names):
+    options: list[OptionField] = []
+    for each in fields(chosen.group):
+        if "group" in each.metadata:
+            options += [replace(inner, within=each.name) for inner in option_fields(each.metadata["group"])]
+        if "option" not in each.metadata or (chosen.names and each.name not in chosen.names):
             continue
-        changed = dict(chosen.changed.get(one.name, {}))
-        default = changed.pop("default", one.default if one.default_factory is MISSING else one.default_factory())
-        described = replace(one.metadata["option"], **changed)
+        changed = dict(chosen.changed.get(each.name, {}))
+        default = changed.pop("default", each.default if each.default_factory is MISSING else each.default_factory())
+        described = replace(each.metadata["option"], **changed)
         if chosen.optional and default is MISSING:
             default = None
         if described.implied is not None and default == described.implied:
             default = None
-        kind = hints[one.name] if described.typed is None else described.typed
-        name = described.name or one.name
-        found.append(OptionField(one.name, name, _without(kind, described.implied), default, described))
-    return found
+        kind = hints[each.name] if described.typed is None else described.typed
+        name = described.name or each.name
+        options.append(OptionField(each.name, name, _without(kind, described.implied), default, described))
+    return options
 
 
 def _without(kind: Any, implied: Any) -> Any:
@@ -102,16 +144,51 @@ def _without(kind: Any, implied: Any) -> Any:
         left = tuple(choice for choice in get_args(kind) if choice != implied)
         return Literal[left] if left else None
     members = get_args(kind) if get_origin(kind) in (Union, type(int | str)) else ()
-    kept = [_without(one, implied) for one in members if one is not type(None)]
-    return Union[tuple(one for one in kept if one is not None)] if kept else kind  # noqa: UP007
+    kept = [_without(member, implied) for member in members if member is not type(None)]
+    return Union[tuple(member for member in kept if member is not None)] if kept else kind  # noqa: UP007
 
 
-def build_group(group: Any, given: dict[str, Any]) -> Any:
+def build_group(group: type | Selection, given: dict[str, Any]) -> Any:
     """Return the group of the values that were given, by option names; those that are None are left to the defaults.
 
     Without a value for one of its required fields, return None.
     """
-    values = {one.field: given[one.name] for one in option_fields(group) if given.get(one.name) is not None}
     whole = group.group if isinstance(group, Selection) else group
-    required = {one.name for one in fields(whole) if one.default is MISSING and one.default_factory is MISSING}
-    return whole(**values) if required <= set(values) else None
+    values = {
+        each.field: given[each.name]
+        for each in option_fields(group)
+        if each.within is None and given.get(each.name) is not None
+    }
+    for each in fields(whole):
+        if "group" in each.metadata:
+            values[each.name] = build_group(each.metadata["group"], given)
+    required = {each.name for each in fields(whole) if each.default is MISSING and each.default_factory is MISSING}
+    return whole(**values) if required <= {name for name, value in values.items() if value is not None} else None
+
+
+def option_values(options: Any) -> dict[str, Any]:
+    """Return the values of a group by the names of its options, those of the groups that it holds included."""
+    owners = {each.name: getattr(options, each.name) for each in fields(options) if "group" in each.metadata}
+    return {
+        each.name: getattr(options if each.within is None else owners[each.within], each.field)
+        for each in option_fields(type(options))
+    }
+
+
+# ------------------------------------------------------------------------------------------------- what several share
+
+READING = "Reading the source"
+REPAIRS = "Repairs: without them each flaw is an error"
+WRITING = "Writing"
+RUNNING = "Runs: lists such as 2,3,4 make one run of each"
+SURVIVING = "Interruptions: exit code 75 means that the command can be resumed"
+SEARCH = "The search for eigenvalues"
+PLACE = "Where to run: local threads, or a Dask cluster (also DASREL_DASK=...)"
+REPLACE = "Replace what exists, once the new one is complete."
+MEMORY = "Memory that may be used; half of the machine's if not given."
+FIXED_MEMORY = "Memory that the command may use, such as 512MiB."
+TIME_LIMIT = "Stop after this time, such as 30m, 2h or HH:MM:SS."
+time_limit_option = partial(
+    option, None, TIME_LIMIT, panel=SURVIVING, metavar="DURATION",
+    parse=duration_seconds,
+)  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers.errors import HOLES, reader_errors
 from dasrel.io.readers.npy import check_numbers
 from dasrel.io.readers.source import (
@@ -30,7 +31,6 @@ from dasrel.io.readers.source import (
 )
 from dasrel.io.readers.zarr_values import ZarrValues
 from dasrel.kernels.condensed import square_side
-from dasrel.options import Reading
 from dasrel.util import Array
 from dasrel.util.text import count_text, path_text, shown
 

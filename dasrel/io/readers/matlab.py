@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers.chunked import opened_dataset
 from dasrel.io.readers.errors import check_unpacked, reader_errors
 from dasrel.io.readers.npy import FlatFile, check_numbers
@@ -36,7 +37,6 @@ from dasrel.io.readers.source import (
     triangle_memory,
 )
 from dasrel.kernels.condensed import check_condensed, square_side
-from dasrel.options import Reading
 from dasrel.util import limits
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, path_text, shown, some

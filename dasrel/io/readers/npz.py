@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers.errors import reader_errors
 from dasrel.io.readers.npy import FlatFile, archive_header, check_archive, check_numbers, npy_header, npy_layout
 from dasrel.io.readers.source import (
@@ -30,7 +31,6 @@ from dasrel.io.readers.source import (
 )
 from dasrel.io.readers.sparse import spool_entries, triplet_memory
 from dasrel.kernels.condensed import check_condensed, square_side
-from dasrel.options import Reading
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing
 from dasrel.util.text import path_text, shown

@@ -19,12 +19,13 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv, parquet
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers import stream as streams, text as text_stream
 from dasrel.io.readers.source import SequentialSource, Source, provenance_of
 from dasrel.io.readers.sparse import Records, RecordWriter, TripletSource, has_both_directions, triplet_memory
 from dasrel.io.readers.text import fields, find_delimiter
 from dasrel.names import is_similarity
-from dasrel.options import Policy, Reading
+from dasrel.store.options import Policy
 from dasrel.util import Array, limits
 from dasrel.util.text import count_text, path_text, shown, some
 

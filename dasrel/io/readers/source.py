@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers.npy import FlatFile, check_numbers, npy_header
 from dasrel.kernels.condensed import check_condensed, square_side, triangle_block
-from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, path_text, shown, some

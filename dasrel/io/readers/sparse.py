@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers import stream as streams
 from dasrel.io.readers.errors import check_claimed, whole_number
 from dasrel.io.readers.npy import FlatFile
@@ -37,7 +38,6 @@ from dasrel.io.readers.source import (
 from dasrel.kernels.condensed import square_side
 from dasrel.kernels.native import LONG, POINTER
 from dasrel.names import is_similarity
-from dasrel.options import Reading
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.text import count_text, path_text, shown, some
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers.source import provenance_of
 from dasrel.io.readers.stream import Stream
-from dasrel.options import Reading
 from dasrel.util import limits
 from dasrel.util.files import crc32c, replacing
 from dasrel.util.text import path_text, shown

@@ -21,12 +21,12 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers import stream as streams, text as text_stream
 from dasrel.io.readers.errors import check_claimed, whole_number
 from dasrel.io.readers.source import SequentialSource, Source, provenance_of
 from dasrel.io.readers.text import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
 from dasrel.names import is_similarity
-from dasrel.options import Reading
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, path_text, shown, some
 

@@ -1,0 +1,231 @@
+"""What a person can ask for, in one form: an `Operation` is a command, a step of workflows and a part of pages.
+
+A file of this room declares the options of one operation, checks them (`prepare`), estimates what the work will cost,
+does it, says what was found in lines, and adds a part to pages. The command line, workflow files and pages go over the
+tuple in `dasrel.commands.operations`; none of them knows an operation by its name.
+
+Files of this room import the library inside their functions, so that a list of all commands is quick.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from dasrel.errors import InputError
+from dasrel.util.option_fields import Option, OptionField, Reads, option_fields
+from dasrel.util.text import redacted, shown
+
+if TYPE_CHECKING:
+    from dasrel.engine.checkpoint import Checkpoint
+    from dasrel.report.page_parts import ResultPart
+    from dasrel.report.result_reading import Source
+
+Lines = list[tuple[str, str]]
+"""What is printed: a name and a text for each line."""
+Result = dict[str, Any]
+"""What an operation found, in plain values."""
+
+# ------------------------------------------------------------------------------------------- what is read and written
+
+MATRIX = "matrix"
+"""Stands for the kinds of steps that give a matrix."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """The first argument: what is read."""
+
+    metavar: str
+    help: str
+    key: str | None = None
+    """Its key in workflow files, if it is none of `store`."""
+    several: bool = False
+    """Whether there may be more than one."""
+    kind: Any = str
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written: the last argument, or a flag."""
+
+    metavar: str
+    help: str
+    flag: str | None = None
+    """Such as "--out -o"; without one it is an argument."""
+    default: Any = MISSING
+    """Where it is written if it is not given; None: nowhere, or at a place that the operation chooses."""
+
+
+STORE = Input("STORE", "A store: a folder or a URL such as s3://...", "store")
+NEW_STORE = Output("STORE", "The store to write: a folder or a URL such as s3://...")
+FOLDER = Output("OUT", "A folder for the results.")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a result is written."""
+
+    path: Any = None
+    """A file or a folder; None to write nothing."""
+    force: bool = False
+    """Replace what exists, once the new one is complete."""
+    resume: bool = False
+    """Return the result of the same work that is there already, and replace what an interrupted process left."""
+    final: Any = None
+    """The place that the result names as its own, if it is moved there later."""
+
+    @property
+    def named(self) -> str:
+        """The place that the result names."""
+        return str(self.path if self.final is None else self.final)
+
+    def folder(self, *inputs: object) -> Path:
+        """Return the path of a result folder; raise before any work if it would replace what is read."""
+        from dasrel.util.results import check_not_input
+
+        check_not_input(self.path, *inputs)
+        return Path(self.path)
+
+
+class Prepared:
+    """Checked work. A subclass has `cost` and `run`."""
+
+    finished: Result | None = None
+    """The result, where the same work has been done already."""
+
+    def cost(self) -> Any:
+        """Estimate the cost of `run`: values `as_dict`, and `lines` for people. Raise where `run` would."""
+        raise NotImplementedError
+
+    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+        """Do the work, write the result, and return it in plain values."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Remove temporary files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Operation:
+    """One thing that a person can ask for. The docstring of a subclass is its help."""
+
+    name: ClassVar[str]
+    example: ClassVar[str]
+    """A command line."""
+    Options: ClassVar[type]
+    """A frozen dataclass; see `dasrel.util.option_fields`."""
+    source: ClassVar[Input | None] = STORE
+    target: ClassVar[Output | None] = FOLDER
+
+    # On the command line.
+    is_command: ClassVar[bool] = True
+    has_cost: ClassVar[bool] = True
+    """Whether there is a --dry-run."""
+    on_dask: ClassVar[bool] = True
+    """Whether the work runs on a cluster where there is one."""
+    saves: ClassVar[tuple[str, ...]] = ()
+    """What a checkpoint folder knows its computations by; without any it takes no checkpoint."""
+
+    # In workflows.
+    is_step: ClassVar[bool] = False
+    gives_matrix: ClassVar[bool] = False
+    suffixes: ClassVar[tuple[str, ...]] = ("",)
+    """What a step writes: its name with each of these."""
+    summarized: ClassVar[tuple[str, ...]] = ()
+    """Values of the result that the state of a workflow keeps."""
+
+    # On pages.
+    marks: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """For each kind of its results, keys by which its JSON object is known."""
+
+    # ------------------------------------------------------------------------------------------------------- the work
+
+    def prepare(self, source: Any, target: Target, options: Any) -> Prepared:
+        """Check everything that can be checked before a tile is read, and return the work."""
+        raise NotImplementedError
+
+    def lines(self, result: Result) -> Lines:
+        """Return what is printed of a result."""
+        raise NotImplementedError
+
+    def part(self, source: Source) -> ResultPart:
+        """Return what a page says of a result."""
+        raise NotImplementedError
+
+    def failure(self, result: Result, options: Any) -> tuple[str, int] | None:
+        """Return a line and an exit code where a result that was written is not what was wanted."""
+        return None
+
+    # ---------------------------------------------------------------------------------------------------- in workflows
+
+    def outputs(self, options: Any) -> tuple[str, ...]:
+        """Return the suffixes of what a step with these options writes."""
+        return self.suffixes
+
+    def summary(self, result: Result) -> Result:
+        """Return what the state of a workflow keeps of a result."""
+        return {name: result[name] for name in self.summarized}
+
+    def in_step(self, options: Any) -> Any:
+        """Return the options of a step, where some follow from its being one."""
+        return options
+
+    # ------------------------------------------------------------------------------------------------------- to repeat
+
+    def repeated(self, source: str, out: str, requested: Mapping[str, Any]) -> str:
+        """Return the command line that makes a result again: options with their default value are left out.
+
+        Parameters
+        ----------
+        requested
+            Values of options, by the names of their fields.
+        """
+        words = ["dasrel", self.name, source]
+        if self.target is not None:
+            words += [out] if self.target.flag is None else [self.target.flag.split()[0], out]
+        for each in option_fields(self.Options):
+            value = requested.get(each.field)
+            if value is None or (each.default is not MISSING and value == each.default):
+                continue
+            if isinstance(value, bool):
+                words.append(flag_of(each) if value else f"--no-{each.name.replace('_', '-')}")
+            else:
+                text = ",".join(map(value_text, value)) if isinstance(value, list) else value_text(value)
+                words += [flag_of(each), text]
+        return " ".join(shlex.quote(shown(redacted(word), limit=4096)) for word in words)
+
+
+def flag_of(each: OptionField) -> str:
+    """Return the flag of an option."""
+    return f"--{each.name.replace('_', '-')}"
+
+
+def value_text(value: Any) -> str:
+    """Write a number with all of its digits, and no more: "2" for 2.0."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return str(value)
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise if a value of an option is none of its choices."""
+    if value not in choices:
+        raise InputError(f"{name} is {shown(value)!r}", remedy=f"use one of {', '.join(choices)}")
+
+
+__all__ = [
+    "FOLDER", "MATRIX", "NEW_STORE", "STORE", "Input", "Lines", "Operation", "Option", "Output", "Prepared", "Reads",
+    "Result", "Target", "check_choice", "flag_of", "value_text",
+]  # fmt: skip
