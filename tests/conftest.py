@@ -5,6 +5,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,40 @@ from tests.helpers.matrices import distances, grouped_points, squared, uniform_p
 from tests.helpers.processes import local_cluster, ran
 from tests.helpers.stores import stored
 
+SELECTED = "guarantee or not (slow or system or cluster)"
+"""What `python -m pytest` runs, in minutes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--everything", action="store_true", help="run all tests, those that take long too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run what is quick, and a test of each guarantee, if neither `--everything`, nor `-m`, nor a file is given."""
+    named = any(".py" in argument for argument in config.args)
+    if not (config.option.everything or config.option.markexpr or named):
+        config.option.markexpr = SELECTED
+
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts processes: tests/system as `system`, what works on the shared cluster as `cluster`.
 
-    The one that installs a fresh environment comes first: it takes minutes, during which the others run.
+    `slow(after=2)` leaves the first two cases of a parametrised test unmarked. The test that installs a fresh
+    environment comes first: it takes minutes, during which the others run.
     """
-    system = Path(__file__).parent / "system"
+    system, cases = Path(__file__).parent / "system", Counter[str]()
     for item in items:
         if system in item.path.parents:
             item.add_marker(pytest.mark.system)
         if "workers" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
+        slow = item.get_closest_marker("slow")
+        if slow is not None:
+            name = item.nodeid.partition("[")[0]
+            cases[name] += 1
+            if cases[name] <= slow.kwargs.get("after", 0):
+                item.own_markers.remove(slow)
     items.sort(key=lambda item: "fresh_environment" not in item.name)
 
 

@@ -56,6 +56,7 @@ def folder(tmp_path: Path, points: Any) -> Path:
 # ------------------------------------------------------------------------------------------------------- one setting
 
 
+@pytest.mark.slow
 def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     line = (
         "cluster d.zarr out --rule fcm2 --clusters 3 --entropy-weight 2 --n-init 4 --seed 3 --tol 1e-7 --json --quiet"
@@ -124,6 +125,7 @@ def test_people_get_lines(folder: Path, here: Callable[..., Any]) -> None:
     assert "\n" not in lines["medoids"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
     line = (
         "cluster d.zarr {} --rule pcm1,hard,fcm1 --eta-scale 0.3 --clusters 2,3 --n-init 3 --seed {} -q --init random"
@@ -352,6 +354,7 @@ def test_strict_exits_3(folder: Path, here: Callable[..., Any]) -> None:
 # --------------------------------------------------------------------------------------------------- what exists stays
 
 
+@pytest.mark.slow
 def test_an_existing_result_is_only_replaced_by_force(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     line = ["cluster", "d.zarr", "out", "--rule", "fcm1", "-q", "--clusters"]
@@ -497,6 +500,7 @@ def test_named_columns_come_in_any_order(folder: Path, model: Path, capsys: pyte
     assert not (folder / "other-new.csv").exists()
 
 
+@pytest.mark.slow
 def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "junk.npz").write_bytes(b"no zip file")
     (folder / "junk.npy").write_bytes(b"no array")
@@ -523,6 +527,7 @@ def test_files_that_are_no_models_or_rows(folder: Path, model: Path, capsys: pyt
 # --------------------------------------------------------------------------------------------------------------- demo
 
 
+@pytest.mark.slow
 def test_demo(tmp_path: Path, few_digits: Any, here: Callable[..., Any]) -> None:
     from sklearn.metrics import adjusted_rand_score
 
@@ -569,6 +574,7 @@ def test_demo(tmp_path: Path, few_digits: Any, here: Callable[..., Any]) -> None
     assert done.stderr.startswith("dasrel: kept/digits.zarr exists")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_digits")
 def test_demo_without_a_folder_keeps_the_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

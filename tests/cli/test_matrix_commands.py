@@ -78,6 +78,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_import_then_audit(folder: Path) -> None:
     done = command("import", "dist.npy", "d.zarr", "--kind", "distance", "--json", "--quiet", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -137,6 +138,7 @@ def test_demo_is_simpson_of_the_digits(tmp_path: Path, here: Callable[..., Any])
     assert audit["zeros"]["count"] == np.count_nonzero(pairs == 0)
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_one_line_and_130(folder: Path) -> None:
     np.save(folder / "many.npy", np.random.default_rng(1).random((6000, 200)))
     line = "pairwise many.npy m.zarr --metric jensenshannon --tile 64 -v --json"
@@ -164,6 +166,7 @@ def test_an_interrupt_is_one_line_and_130(folder: Path) -> None:
     assert 0 < audit["tiles_written"] < audit["tiles"]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("arguments", [["audit", "d.zarr"], ["audit", "d.zarr", "--json"], ["audit", "none", "--json"]])
 def test_a_reader_that_left_is_no_traceback(folder: Path, store: Path, arguments: list[str]) -> None:
     reading, writing = os.pipe()

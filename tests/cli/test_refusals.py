@@ -45,6 +45,7 @@ def test_workflow_files_that_cannot_be_read(name: str, folder: Path, capfd: pyte
     assert "unexpected" not in line
 
 
+@pytest.mark.slow
 def test_a_workflow_of_1500_chained_steps(folder: Path, here: Callable[..., Any]) -> None:
     steps = [f"[cluster.c{k}]\nrule = 'hard'\nclusters = 2\nwarm_start = 'c{k + 1}'\n" for k in range(1500)]
     last = "[cluster.c1500]\nrule = 'hard'\nclusters = 2\n"
@@ -98,6 +99,7 @@ def test_no_output_replaces_an_input(folder: Path, capfd: pytest.CaptureFixture[
     assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("redirect", "options", "code"),
     [(">&-", "", 0), ("2>&-", "", 0), (">&- 2>&-", "", 0), ("> /dev/full", "", 1), ("> /dev/full", "--json", 1),
@@ -119,6 +121,7 @@ def test_too_few_threads(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     assert "no thread can be started" in refused(["audit", "d.zarr"], capfd)
 
 
+@pytest.mark.slow
 def test_an_address_space_that_is_too_small(folder: Path) -> None:
     """However little memory there is: no traceback."""
     for limit in (300 << 20, 700 << 20):

@@ -34,6 +34,7 @@ def result(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "one", tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_it_says_what_is_on_the_page(made: Path, tmp_path: Path, here: Here) -> None:
     done = here("report", made / "one", made / "two", "--out", tmp_path / "p.html")
     assert done.returncode == 0
@@ -162,6 +163,7 @@ def test_a_read_only_place(made: Path, here: Here) -> None:
 # ------------------------------------------------------------------------------------------------------------ workflows
 
 
+@pytest.mark.slow
 def test_a_workflow_writes_its_page(tmp_path: Path, here: Here) -> None:
     workflows.begin(tmp_path, "report = true\n" + workflows.SMALL)
     done = here("run", tmp_path / "w.toml", "--json")

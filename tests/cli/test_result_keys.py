@@ -310,6 +310,7 @@ def table() -> Keys:
     return rows
 
 
+@pytest.mark.slow
 def test_every_key_is_in_the_table(seen: Keys, table: Keys) -> None:
     assert sorted(set(seen) - set(table)) == []
 

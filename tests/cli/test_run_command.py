@@ -15,6 +15,7 @@ from tests.helpers.processes import command
 from tests.helpers.workflows import FILES, contents, edit, redone, run
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_did(done_workflow: Path) -> None:
     first = command("run", done_workflow / "w.toml", "--json", "--log-json", done_workflow / "log")
     assert first.returncode == 0, first.stderr
@@ -34,6 +35,7 @@ def test_the_command_says_what_it_did(done_workflow: Path) -> None:
     assert redone(done_workflow / "w.toml") == {"a", "labels"}
 
 
+@pytest.mark.slow
 def test_a_cluster_is_started_when_there_is_work(workflow_folder: Path, here: Callable[..., Any]) -> None:
     text = "[import]\nsource = 'd.npy'\nkind = 'distance'\n[cluster.a]\nrule = 'hard'\nclusters = 2\n"
     (workflow_folder / "w.toml").write_text(text + "[runtime]\ndask = 'local:workers=1,memory=1GB'\n")
@@ -46,6 +48,7 @@ def test_a_cluster_is_started_when_there_is_work(workflow_folder: Path, here: Ca
     assert contents(workflow_folder / "w") == contents(workflow_folder / "other")
 
 
+@pytest.mark.slow
 def test_exit_codes(workflow_folder: Path) -> None:
     (workflow_folder / "bad.toml").write_text("[clutser]")
     assert app.run(["run", str(workflow_folder / "bad.toml")]) == 1
@@ -61,6 +64,7 @@ def test_exit_codes(workflow_folder: Path) -> None:
     assert app.run(["run", str(workflow_folder / "w.toml"), "-q"]) == 1
 
 
+@pytest.mark.slow
 def test_the_log_is_json_lines(workflow_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(workflow_folder / "w.toml", ("clusters = 2\nn_init = 2", "clusters = 3\nn_init = 2\nmax_iter = 1"))
     assert app.run(["run", str(workflow_folder / "w.toml"), "--log-json", "-"]) == 0

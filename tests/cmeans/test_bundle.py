@@ -120,6 +120,7 @@ def no_client():
     return mock.patch("dasrel.util.parallel.active_client", return_value=None)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_on_one_thread_and_on_four(tmp_path):
     n = 1500  # above the size where everything happens on the calling thread
     X = np.random.default_rng(0).normal(size=(n, 4))
@@ -196,6 +197,7 @@ def test_possibilistic_clusters_coincide_when_their_spreads_are_wide():
     assert sorted(np.bincount(narrow.labels)) == [20, 20, 20]
 
 
+@pytest.mark.slow
 def test_500_runs_make_the_scans_of_the_slowest():
     runs = [
         *grid("fcm1", [2, 3, 4], fuzzifier=[1.3, 1.6], n_init=40),
@@ -427,6 +429,7 @@ def test_emptied_clusters_are_seeded_again():
     assert found.best.objective == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("how", ["random", "rows", "k-means++"])
 def test_odd_matrices_run(rule, how):

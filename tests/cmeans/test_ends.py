@@ -209,6 +209,7 @@ def test_weights_of_the_centres_stop_hard_as_the_other_rules():
     assert quiet(cluster, D, none, kind="squared-distance").best.result.n_iter == 30
 
 
+@pytest.mark.slow
 def test_the_share_costs_little_on_digits(digits):
     exact, default, coarse = (
         cluster(digits, grid("hard", 10, n_init=8, init="k-means++", accelerate=True, tol=tol), keep_all=True)
@@ -269,6 +270,7 @@ RACES = {
 }
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("accelerate", [False, True])
 @pytest.mark.parametrize("rule", RACES)
 def test_the_winner_of_a_race_is_that_of_all_runs(some_digits, rule, accelerate):

@@ -140,6 +140,7 @@ def test_objects_are_known_by_their_names(tmp_path: Path) -> None:
         model.grown(np.array([f"x{k}" for k in range(1, OLD)]))
 
 
+@pytest.mark.slow
 def test_numbers_of_a_cold_run_become_those_of_before(tmp_path: Path) -> None:
     points = blobs()
     store = stored(tmp_path / "s", points)
@@ -231,6 +232,7 @@ def results(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         ran(
@@ -290,6 +292,7 @@ def test_the_command_goes_on_and_tells_what_moved(results: Path, capsys: pytest.
     assert {**alone["warm_start"], "from": 0, "largest_change": 0} == {**reported, "from": 0, "largest_change": 0}
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("rule", ["pcm2", "fcm2"])
 def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixture[str], rule: str) -> None:
     assert ran(*f"cluster s.zarr warm --rule {rule} --clusters 3 --warm-start {rule}/model.npz".split()) == 0
@@ -324,6 +327,7 @@ def test_refused_warm_starts(results: Path, capsys: pytest.CaptureFixture[str], 
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_a_job_loads_no_geometry_that_it_does_not_need() -> None:
     """Trees, pencils and gamma searches are loaded only to Euclideanise; neither is scikit-learn needed."""
     script = "import sys, dasrel.cmeans.job; print(*sys.modules)"

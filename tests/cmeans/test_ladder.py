@@ -40,6 +40,7 @@ def communities(each=80, outliers=6):
 DATA = {"line": (blobs_on_a_line, 3), "eight": (blobs_in_eight, 8), "communities": (communities, 5)}
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("rule", ["fcm1", "fcm2", "pcm1", "pcm2"])
 @pytest.mark.parametrize("name", DATA)
 def test_the_defaults_find_the_groups(name, rule):
@@ -134,6 +135,7 @@ def test_the_choice_itself():
     assert choose("fuzzifier", results, [-0.5, -0.1, -0.2]).report()["chosen"] == 2.0
 
 
+@pytest.mark.slow
 def test_several_numbers_of_clusters_are_one_bundle_and_the_best_is_recommended():
     D, _ = communities()
     found = quiet(dasrel.cluster, D, dasrel.grid("fcm2", range(2, 8), n_init=5), kind="distance", judge=True)
@@ -158,6 +160,7 @@ def test_refused(given, message):
         dasrel.Run(n_clusters=3, **given)
 
 
+@pytest.mark.slow
 def test_two_clusters_that_share_their_members_coincide():
     """Of five communities in six clusters, two halve one community: their centres differ, their members do not."""
     D, _ = communities()

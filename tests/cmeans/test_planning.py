@@ -93,6 +93,7 @@ def test_scans_lie_in_the_range(rule, more) -> None:
     assert plan.bundles * stages == found.bundles
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("method", ["spread", "ultrametric", "power", "exponential", "log"])
 def test_scans_for_a_euclideanisation(tmp_path, store, method) -> None:
     runs = grid("fcm1", 2, max_iter=3, tol=0)
@@ -198,6 +199,7 @@ def test_other_places(tmp_path, matrix, where) -> None:
         assert plan.task_memory >= 2 * TILE * TILE * 4
 
 
+@pytest.mark.slow
 def test_a_store_on_s3(capsys, s3, matrix) -> None:
     url = "s3://matrices/plan.zarr"
     dasrel.import_matrix(matrix, url, kind="distance", writing=Writing(tile=TILE))
@@ -301,6 +303,7 @@ def sources(tmp_path, matrix) -> Path:
     return folder
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("file", "name", "n"),
     [
@@ -332,6 +335,7 @@ def test_dry_import(capsys, sources, tmp_path, file, name, n) -> None:
         assert 0.9 < printed["outputs"][0]["bytes"] / done["bytes_on_disk"] < 1.1
 
 
+@pytest.mark.slow
 def test_dry_import_refuses_what_an_import_refuses(capsys, sources, tmp_path) -> None:
     (tmp_path / "cut.npy").write_bytes((sources / "square.npy").read_bytes()[:-8])
     (tmp_path / "ids.txt").write_text("a\nb\n")
@@ -379,6 +383,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_dry_run_says_what_a_real_one_does(capsys, monkeypatch, store, tmp_path, name) -> None:
     monkeypatch.chdir(tmp_path)
@@ -409,6 +414,7 @@ def test_a_dry_run_says_what_a_real_one_does(capsys, monkeypatch, store, tmp_pat
     assert re.search(r"needs? .* and the limit is", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_dry_predict(capsys, store, tmp_path, matrix) -> None:
     assert run(["cluster", str(store), str(tmp_path / "out"), "--rule", "hard", "--clusters", "3", "--quiet"]) == 0
     np.save(tmp_path / "rows.npy", matrix[:50])
@@ -421,6 +427,7 @@ def test_dry_predict(capsys, store, tmp_path, matrix) -> None:
     assert "there is no file none.npy" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_export_of_a_relation_on_the_command_line(capsys, store, tmp_path, matrix) -> None:
     file, out = tmp_path / "r.npz", tmp_path / "o.npy"
     assert run(["euclideanize", str(store), "--method", "spread", "--out", str(file), "--json"]) == 0
@@ -445,6 +452,7 @@ def test_a_range_adds_up() -> None:
     assert limits.range_text(Range(2, 2, 2)) == "2"
 
 
+@pytest.mark.slow
 def test_dry_append(capsys, matrix, tmp_path) -> None:
     some = len(matrix) - 70
     dasrel.import_matrix(matrix[:some, :some], tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE))
@@ -466,6 +474,7 @@ def test_dry_append(capsys, matrix, tmp_path) -> None:
     assert run([*map(str, words), "--time-limit", "soon"]) == 2
 
 
+@pytest.mark.slow
 def test_a_dry_append_needs_the_memory_of_a_real_one(capsys, matrix, tmp_path) -> None:
     dasrel.import_matrix(matrix[:-5, :-5], tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE))
     np.save(tmp_path / "new.npy", matrix[-5:])

@@ -49,6 +49,7 @@ def test_the_sample_has_the_dissimilarities_of_its_objects(small_samples, kind, 
     assert 3 in truth[drawn.positions]  # the small group is not missed
 
 
+@pytest.mark.slow
 def test_the_sample_depends_on_the_seed_alone(small_samples, tmp_path):
     X, _ = groups()
     D = cdist(X, X)
@@ -85,6 +86,7 @@ def test_runs_end_at_fixed_points_as_good_as_those_of_full_restarts(small_sample
     assert np.abs(again.best.memberships - found.best.memberships).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_tiles_or_threads(small_samples, tmp_path):
     X, _ = groups()
     D = cdist(X, X)
@@ -99,6 +101,7 @@ def test_the_result_does_not_depend_on_tiles_or_threads(small_samples, tmp_path)
     np.testing.assert_allclose(found[2].best.memberships, found[0].best.memberships, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_on_workers(small_samples, client, tmp_path):
     X, _ = groups()
     matrix = stored(tmp_path / "s", cdist(X, X), dtype="float64", tile=64)

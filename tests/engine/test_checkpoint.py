@@ -67,6 +67,7 @@ BUNDLES = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", BUNDLES)
 def test_a_clustering_that_was_killed_ends_with_the_same_bits(tmp_path, grouped_store, name):
     runs = BUNDLES[name]
@@ -98,6 +99,7 @@ HEALED = [
 ]
 
 
+@pytest.mark.slow
 def test_healed_and_accelerated_runs_go_on_in_the_midst_of_it(tmp_path, crooked_store):
     whole = quiet(cluster, crooked_store, HEALED)
 
@@ -108,6 +110,7 @@ def test_healed_and_accelerated_runs_go_on_in_the_midst_of_it(tmp_path, crooked_
     assert bits(every_scan) == bits(whole)
 
 
+@pytest.mark.slow
 def test_several_bundles(tmp_path, grouped_store):
     runs = grid("fcm1", 3, n_init=4, max_iter=5)
     relation = dasrel.relation(grouped_store)
@@ -173,6 +176,7 @@ def test_a_spectrum_goes_on(tmp_path, grouped_store):
     assert pieces(work, Checkpoint(tmp_path / "all"), stopped_after, cuts=[1] * whole.scans) == whole
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_euclideanisation_goes_on(tmp_path, crooked_store, method):
     whole = quiet(euclideanize, crooked_store, method=method)

@@ -97,6 +97,7 @@ def test_workers_without_a_cluster_are_no_silent_wish(store: str, capfd: pytest.
 # -------------------------------------------------------------------------------------------------------- local threads
 
 
+@pytest.mark.slow
 def test_without_a_cluster_no_socket_is_made(store: str, tmp_path: Path) -> None:
     """Python tells of every socket that a process makes; tiles are read, written, computed and drawn without any."""
     code = (
@@ -125,6 +126,7 @@ def test_without_a_cluster_no_socket_is_made(store: str, tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------------------ a local cluster
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store: str) -> None:
     pytest.importorskip("bokeh", reason="the dashboard is drawn by bokeh: dasrel[dashboard]")
@@ -155,6 +157,7 @@ def test_a_local_cluster_is_on_loopback_has_a_dashboard_and_leaves_nothing(store
     ] == []
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A run of 20 clusters takes more than such a worker has left; nothing is read, nothing is written."""
@@ -169,6 +172,7 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
     assert "or such as 2GB" in refused(["spectrum", store, "--dask", "local:memory=much"], capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_small_workers_get_narrower_bundles_and_come_to_the_end(store: str, tmp_path: Path) -> None:
     """They have 20 MB for work; an estimate without what they take themselves paused them for ever."""

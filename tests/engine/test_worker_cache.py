@@ -36,6 +36,7 @@ def matrix(tmp_path):
 U = np.random.default_rng(0).random((5, N))
 
 
+@pytest.mark.guarantee
 def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, workers):
     seen = relation(matrix)
     wanted = [(seen, U), (seen.gaussian(0.7).spread(0.2), U[:2])]
@@ -73,6 +74,7 @@ def test_which_workers_can_be_reached():
         assert not worker_cache._reachable(address)
 
 
+@pytest.mark.slow
 def test_arrays_in_memory_and_dask_arrays_go_to_the_workers(client):
     values = symmetric(300, 2)
     V = np.random.default_rng(0).random((300, 3))
@@ -112,6 +114,7 @@ def part_pinned(matrix, client):
     assert len(read) == len(groups) - 20
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("tile", "free"), [(2048, None), (1024, None), (1024, 0)])
 @pytest.mark.cluster
 def test_tiles_that_are_not_pinned_do_not_fill_a_small_worker(tmp_path, tile, free):
@@ -150,6 +153,7 @@ def test_sums_on_the_workers_and_here_have_the_same_bits(matrix, client, monkeyp
     assert (here == there).all()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_lost_worker_costs_only_its_tiles(matrix):
     with local_cluster(n_workers=3) as workers, Client(workers) as client:
@@ -171,6 +175,7 @@ def test_a_bad_tile_on_a_worker_is_named_here(matrix, client):
         relation(matrix).left(U)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_workers_that_are_too_small_are_refused_before_the_first_tile(matrix):
     with local_cluster(memory_limit="400MB", n_workers=1) as workers, Client(workers):
@@ -197,6 +202,7 @@ def faults_of_many_arrays():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_the_memory_of_one_task_for_the_next():
     """Dask's setting for workers takes and gives back every page of every array."""
     if platform.libc_ver()[0] != "glibc":

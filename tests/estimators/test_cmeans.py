@@ -102,6 +102,7 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")
 @pytest.mark.parametrize("kind", CHECKED)
 @pytest.mark.parametrize("check", MORE_CHECKS)

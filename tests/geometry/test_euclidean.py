@@ -104,6 +104,7 @@ def test_example_of_the_paper() -> None:
     np.testing.assert_allclose(np.linalg.eigvalsh(gram(dense(found))), [0, 0, 31, 173.41], atol=0.01)
 
 
+@pytest.mark.slow(after=7)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["random", "tied", "duplicated", "iris", "digits"])
 def test_gamma_is_that_of_the_dense_pencil(name: str, method: str) -> None:
@@ -524,6 +525,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return code, json.loads(out) if out else {}, err
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     S, kind, D, _ = data("iris")
     store, picture = str(tmp_path / "iris.zarr"), tmp_path / "ends.png"

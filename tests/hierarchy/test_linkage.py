@@ -70,6 +70,7 @@ def on_file(monkeypatch: pytest.MonkeyPatch, fitting: int) -> None:
     monkeypatch.setattr(LinkageJob, "clusters_in_memory", lambda self, kept: min(fitting, self.n_objects))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("method", METHODS)
 def test_equal_to_scipy_on_200_random_matrices(method: str) -> None:
     for seed in range(200):
@@ -454,6 +455,7 @@ def test_a_lost_scratch_file_means_to_begin_anew(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(found.heights, scipy_merges(D, "average")[:, 2])
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_bits(client: Any, tmp_path: Path) -> None:
     D = distances(uniform_points(150, 4, 2), dtype="float32")
     matrix = stored(tmp_path / "d.zarr", D, tile=40)

@@ -113,6 +113,7 @@ def test_refusals_are_one_line_and_leave_nothing(
     assert sorted(place.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_resumed_after_a_time_limit_with_the_same_files(
     place: Path, here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_plan_has_bytes_and_scratch_space(place: Path, here: Callable[..., Any
     assert sorted(place.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_step_of_a_workflow(place: Path, square: Any, tmp_path: Path, here: Callable[..., Any]) -> None:
     np.save(tmp_path / "d.npy", square)
     (tmp_path / "w.toml").write_text(

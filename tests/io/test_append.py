@@ -37,6 +37,7 @@ CASES = [  # objects at first, then after each append; side of a tile
 ]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("sizes", "tile"), CASES)
 @pytest.mark.parametrize(
     ("kind", "dtype", "given", "compress"),
@@ -96,6 +97,7 @@ def flawed(n: int) -> Any:
     return square
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("mean", ["mean", "mean-square"])
 @pytest.mark.parametrize(("sizes", "tile"), CASES)
 def test_repairs_are_counted_as_if_at_once(tmp_path: Path, sizes: tuple[int, ...], tile: int, mean: Any) -> None:
@@ -127,6 +129,7 @@ def as_csv(path: Path, rows: Any, names: list[str], columns: list[str], mark: st
     return path
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("form", ["npy", "npz", "csv", "tsv", "shuffled", "zarr", "numpy", "dask", "frame", "xarray"])
 def test_formats(tmp_path: Path, form: str) -> None:
     square, names, rows = named_rows()
@@ -198,6 +201,7 @@ def at(rows: Any, row: int, column: int, value: float) -> Any:
     return changed
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("case", "change", "more", "report"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_refused_and_nothing_is_left_behind(
     tmp_path: Path, case: str, change: Any, more: dict[str, Any], report: str
@@ -237,6 +241,7 @@ def features_of(n: int) -> Any:
     return np.random.default_rng(3).integers(0, 2, (n, 40)).astype("float64")
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("metric", "kind", "exact"),
     [
@@ -271,6 +276,7 @@ def test_features(tmp_path: Path, metric: str, kind: str, exact: bool, sizes: tu
     assert [one["as"] for one in audit_store(store)["provenance"]["appends"]] == ["features", "features"]
 
 
+@pytest.mark.slow
 def test_features_in_memory_and_sparse(tmp_path: Path) -> None:
     from scipy.sparse import csr_array
 
@@ -282,6 +288,7 @@ def test_features_in_memory_and_sparse(tmp_path: Path) -> None:
         np.testing.assert_allclose(matrix.rows(matrix.ids), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_features_that_cannot_be_appended(tmp_path: Path) -> None:
     features = features_of(30)
     old, new = features[:20], features[20:]
@@ -329,6 +336,7 @@ def run(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     square, names, rows = named_rows()
@@ -362,6 +370,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert audit_store("s.zarr")["provenance"]["appends"][1]["policy"]["missing"] == 1.0
 
 
+@pytest.mark.slow
 def test_ten_percent_more_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,6 +407,7 @@ def test_ten_percent_more_digits(
     assert sum(report["new_per_cluster"]) == 180
 
 
+@pytest.mark.slow
 def test_obsolete_records_with_damaged_metadata_do_not_end_an_append(tmp_path: Path) -> None:
     """The records of the append before the last are removed at the end; nobody reads them, damaged or not."""
     square = distances_with_zeros(12, "float64")

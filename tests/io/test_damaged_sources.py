@@ -356,6 +356,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", FEATURES)
 def test_pairwise_and_append_say_what_is_wrong(tmp_path, name):
     content, message = FEATURES[name]

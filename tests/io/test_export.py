@@ -56,6 +56,7 @@ def read_back(out, wanted):
 SUFFIX = {"npy": ".npy", "condensed": ".npy", "lsmat": ".tsv", "phylip": ".phy", "zarr": ".zarr"}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("wanted", EXPORTS)
 def test_round_trip(tmp_path, store, wanted):
     dtype = import_dtype(store)
@@ -90,6 +91,7 @@ def test_one_scan_and_progress(tmp_path, store):
         assert seen[-1].tiles == seen[-1].tiles_total
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("wanted", EXPORTS)
 def test_what_exists_is_kept_unless_forced(tmp_path, store, wanted):
     out = tmp_path / "out"
@@ -177,6 +179,7 @@ def points(kind: str) -> np.ndarray:
     return s + np.diag(rng.random(N))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("method", ["spread", "ultrametric", "power", "exponential", "log"])
 @pytest.mark.parametrize("kind", ["distance", "squared-distance", "similarity"])
 def test_a_relation_is_written_as_squared_dissimilarities(tmp_path, method, kind):

@@ -19,6 +19,7 @@ TILE = 16  # three tiles a side, the last one ragged
 DOUBLE = Writing(tile=TILE, dtype="float64")
 
 
+@pytest.mark.slow
 def test_every_format_gives_the_same_tiles(tmp_path: Path) -> None:
     x = normal_points(N, 6).round(3)
     names = [f"object {k}" for k in range(N)]

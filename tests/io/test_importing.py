@@ -94,6 +94,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_format_gives_the_same_tiles(tmp_path, expected, name):
     WRITERS[name](tmp_path / name, line_distances(N))
@@ -173,6 +174,7 @@ def test_r_dist_order_is_scipy_order(tmp_path):
     np.testing.assert_array_equal(matrix.read_tile(0, 0), np.abs(x[:, None] - x))
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "how", ["numpy", "dask", "odd dask", "xarray", "xarray of dask", "zarr", "sparse", "condensed"]
 )

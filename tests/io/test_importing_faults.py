@@ -214,6 +214,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
         import_matrix(line_distances(N), tmp_path / "file" / "s.zarr", kind="distance")
 
 
+@pytest.mark.slow
 def test_force_replaces_only_by_a_complete_store(tmp_path):
     store = tmp_path / "s.zarr"
     import_matrix(line_distances(N), store, kind="distance", writing=WRITING)
@@ -275,6 +276,7 @@ def test_a_changed_source_is_not_resumed(tmp_path, monkeypatch):
         import_matrix(tmp_path / "a.npy", tmp_path / "s.zarr", kind="distance", writing=Writing(tile=TILE, resume=True))
 
 
+@pytest.mark.slow
 def test_s3(tmp_path, s3):
     import_matrix(line_distances(N), tmp_path / "s.zarr", kind="distance", writing=Writing(tile=40))
     url = "s3://matrices/d.zarr"
@@ -292,6 +294,7 @@ def test_s3(tmp_path, s3):
         open_matrix("s3://matrices/none")
 
 
+@pytest.mark.slow
 def test_a_cluster_writes_the_same_bytes(tmp_path, workers):
     from distributed import Client
 

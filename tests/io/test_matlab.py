@@ -79,6 +79,7 @@ def test_the_vector_of_pdist(tmp_path, how, shape):
         imported(tmp_path, kind="similarity", writing=Writing(force=True))
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "single", "bool"])
 def test_other_numbers(tmp_path, dtype, packed):
@@ -148,6 +149,7 @@ def test_a_header_that_matlab_takes_for_version_4(tmp_path):
         imported(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_small_file_that_claims_much(tmp_path):
     scipy.io.savemat(tmp_path / "a.mat", {"D": np.zeros((3, 3))})
     data = bytearray((tmp_path / "a.mat").read_bytes())
@@ -162,6 +164,7 @@ def test_a_small_file_that_claims_much(tmp_path):
         imported(tmp_path)
 
 
+@pytest.mark.slow
 def test_unpacking_takes_memory_for_a_few_pieces(tmp_path):
     """The numbers of a compressed variable come in pieces of at most 4 MiB, whatever its size."""
     from dasrel.io.readers import matlab

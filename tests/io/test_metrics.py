@@ -60,6 +60,7 @@ def test_every_name_of_both_libraries_is_known() -> None:
     }
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("metric", [*SCIPY, *SCIPY_BOOLEAN, "jensenshannon"])
 @pytest.mark.parametrize("kind", ["distance", "squared-distance"])
 def test_metrics_of_scipy(tmp_path: Path, metric: str, kind: str) -> None:
@@ -82,6 +83,7 @@ def test_metrics_of_scipy(tmp_path: Path, metric: str, kind: str) -> None:
     )
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("metric", ["l1", "l2", "manhattan", "cityblock", "cosine", "euclidean", "matching",
                                     "seuclidean", "mahalanobis", "haversine", "nan_euclidean"])  # fmt: skip
 def test_metrics_of_scikit_learn(tmp_path: Path, metric: str) -> None:
@@ -131,6 +133,7 @@ def test_statistics_come_from_all_rows(tmp_path: Path, metric: str) -> None:
     np.testing.assert_array_equal(by_tiles, at_once)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("metric", "kind"), [*((name, "kernel") for name in sorted(KERNELS)), ("rbf", "similarity")])
 def test_kernels(tmp_path: Path, metric: str, kind: str) -> None:
     x = np.abs(normal_points(N, 6))
@@ -148,6 +151,7 @@ def test_kernel_options(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole(found), (0.3 * x @ x.T + 2) ** 2, rtol=1e-10)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean", "cosine", "cityblock", "chebyshev", "simpson"])
 @pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
 def test_sparse_features(tmp_path: Path, metric: str, make: Any) -> None:
@@ -167,6 +171,7 @@ def test_sparse_features(tmp_path: Path, metric: str, make: Any) -> None:
 # ---- the accuracy of Euclidean distances ----
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e8])
 @pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1.3e-7), ("float64", 1e-11)])
@@ -184,6 +189,7 @@ def test_euclidean_is_accurate_wherever_the_objects_lie(
     np.testing.assert_array_equal(found, found.T)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("store_dtype", "promised"), [("float32", 1e-9), ("float64", 1e-12)])
 def test_the_promised_accuracy_before_rounding(store_dtype: str, promised: float) -> None:
     rng = np.random.default_rng(3)
@@ -232,6 +238,7 @@ def simpson_by_hand(first: Any, second: Any) -> float:
     return 2 - 2 * a / min(a + b, a + c)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("pixels", [5, 64, 100, 256])
 def test_simpson(tmp_path: Path, pixels: int) -> None:
     images = np.random.default_rng(pixels).random((40, pixels)) ** 1.5
@@ -263,6 +270,7 @@ def test_blank_images_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_tanimoto_of_l7(tmp_path: Path) -> None:
     """L7, example 1, as it prints the matrix; but for x2 and x5, where 19 / (5 + 78.25 - 19) is 0.30 and not 0.20."""
     points = np.array([[1, 1], [2, 1], [5, 4], [6, 5], [6.5, 6]])

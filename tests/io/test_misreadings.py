@@ -80,6 +80,7 @@ def test_rows_with_numbers_as_names_and_a_blank_end_are_no_list_of_pairs(tmp_pat
         imported(tmp_path, text, policy=Policy(missing=0.5, symmetrize="mean"))
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("line", ['"', '""', '"a', 'a,",0.5', '0.5 a "b', '0.5\ta\t"b'])
 @pytest.mark.parametrize("mark", [" ", "\t", ","])
 def test_a_line_of_quotes_is_no_blank_line(tmp_path, mark, line):
@@ -157,6 +158,7 @@ def test_kernels_are_never_refused(tmp_path):
         import_matrix(kernel, tmp_path / f"{k}.zarr", kind="kernel")
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("triangle", [np.triu, np.tril])
 @pytest.mark.parametrize("tile", [6, 3])
 @pytest.mark.parametrize("policy", [Policy(), Policy(symmetrize="mean")])

@@ -164,6 +164,7 @@ def test_compressed_tiles_in_memory(compress: Any) -> None:
     np.testing.assert_array_equal(np.asarray(matrix), D)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_vectors_and_stores_in_memory_on_a_cluster(client: Any, tmp_path: Path) -> None:
     """Workers have no memory in common with this process: tiles are sent to them, with the same result."""

@@ -353,6 +353,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
     script.write_text(textwrap.dedent(BLOCKS))
@@ -390,6 +391,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
 # ---- on a cluster ----
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("metric", ["euclidean", "mahalanobis", "simpson", "canberra"])
 def test_a_cluster_writes_the_same_bytes(tmp_path: Path, workers: Any, metric: str) -> None:
     from distributed import Client

@@ -38,6 +38,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_result_that_others_read(groups: str, points: Any, tmp_path: Path, here: Any) -> None:
     out = tmp_path / "out"
     done = here("align", groups, out, *FEW, "--json")

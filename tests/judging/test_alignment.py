@@ -257,6 +257,7 @@ def test_workers_and_threads_give_the_same_bits(matrix, partitions, workers):
         np.testing.assert_array_equal(found[0].centred, other.centred)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("how", [killed_after, stopped_after])
 @pytest.mark.parametrize("search", ["grid", Evolution(8, 4)])
 @pytest.mark.parametrize("after", [1, 3])

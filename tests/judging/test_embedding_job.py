@@ -54,6 +54,7 @@ def read_ordination(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_files_have_the_axes_of_the_dense_matrix(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with progress.watch() as counted:
         assert app.run(["embed", "d.zarr", "out", "--components", "3", "--tol", "1e-8", "--json"]) == 0
@@ -84,6 +85,7 @@ def test_files_have_the_axes_of_the_dense_matrix(place: Path, capsys: pytest.Cap
     np.testing.assert_array_equal(ordination["Site"][1], X)
 
 
+@pytest.mark.slow
 def test_colours_come_from_results_and_labels(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         app.run(["cluster", "d.zarr", "clusters", "--rule", "fcm2", "--clusters", "3", "--n-init", "1", "--quiet"]) == 0
@@ -143,6 +145,7 @@ def test_fewer_axes_are_given_and_said(place: Path, capsys: pytest.CaptureFixtur
     assert json.loads(printed.out)["n_components"] == 3
 
 
+@pytest.mark.slow
 def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("few.csv").write_text("label\na\nb\n")
     for line, message in [
@@ -166,6 +169,7 @@ def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "out exists" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_dry_run_reads_no_tile(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with progress.watch() as counted:
         assert app.run(["embed", "d.zarr", "out", "--components", "4", "--dry-run", "--json"]) == 0
@@ -174,6 +178,7 @@ def test_the_dry_run_reads_no_tile(place: Path, capsys: pytest.CaptureFixture[st
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_a_step_of_a_workflow_is_coloured_by_another(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("d.npy", D)
     Path("labels.txt").write_text("".join(f"g{k % 3}\n" for k in range(N)))

@@ -62,6 +62,7 @@ def test_every_permutation_has_the_pseudo_f_of_the_definition(
     assert found.pseudo_f == pytest.approx((found.r_squared / 2) / (within / (n - 3)), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_groups_that_differ_and_groups_that_do_not() -> None:
     D, rng = distances(grouped_points(120)), np.random.default_rng(0)
     real = permanova(D, np.arange(120) % 3, kind="distance")
@@ -86,6 +87,7 @@ def test_permutations_with_the_same_groups_count_as_equal(dtype: str, tmp_path: 
     assert found.p_value == (1 + same) / 401
 
 
+@pytest.mark.slow
 def test_float32_tiles_in_many_panels(tmp_path: Path) -> None:
     X = uniform_points(700, 6, 3)
     matrix = stored(tmp_path / "s.zarr", distances(X), dtype="float32", tile=300)

@@ -131,6 +131,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_of_labels_gets_one_clear_line(store, capsys, case):
     lines, message = BAD[case]
@@ -160,6 +161,7 @@ def test_a_bad_array_gets_one_clear_line(store, array, message):
     assert message in str(report.value)
 
 
+@pytest.mark.slow
 def test_what_is_no_partition_gets_one_clear_line(store, capsys):
     for content in (b"\xff\xfe\x00", b"\x93NUMPY"):
         for name in ("x.csv", "x.npy"):

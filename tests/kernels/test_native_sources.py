@@ -45,6 +45,7 @@ def test_all_sources_are_built() -> None:
     assert sorted(SOURCES) == sorted((ROOT / "dasrel").rglob("*.c"))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_without_warnings_and_agrees_with_plain_loops(compiler: str, tmp_path: Path) -> None:
     driver = compiled(compiler, tmp_path / "driver")
@@ -52,6 +53,7 @@ def test_compiles_without_warnings_and_agrees_with_plain_loops(compiler: str, tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_no_access_outside_of_arrays_and_no_undefined_behaviour(tmp_path: Path) -> None:
     plain = tmp_path / "plain.c"
     plain.write_text("int main(void) { return 0; }\n")

@@ -40,6 +40,7 @@ def matrix(squared, store_factory):
 # --------------------------------------------------------------------------------------------------------- the oracle
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("refit", [False, True])
 @pytest.mark.parametrize("constrained", [False, True])
 @pytest.mark.parametrize(("sigma", "gamma"), [(0.8, 1.0), (2.0, 0.5), (3.0, 8.0)])
@@ -85,6 +86,7 @@ def test_the_stop_of_table_i_by_sum_and_by_mean(squared):
         np.testing.assert_allclose(found.typicality, u, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_float32_stores_and_two_workers(tmp_path, squared, client):
     matrix = stored(tmp_path / "d.zarr", np.sqrt(squared), "distance", dtype="float32", tile=8)
     runs = [OneClassRun(sigma, tol=1e-6) for sigma in (0.8, 2.0)]
@@ -94,6 +96,7 @@ def test_float32_stores_and_two_workers(tmp_path, squared, client):
         np.testing.assert_allclose(one.typicality, u, rtol=0, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_workers_and_threads_give_the_same_bits(matrix, workers):
     from dask.distributed import Client
 
@@ -108,6 +111,7 @@ def test_workers_and_threads_give_the_same_bits(matrix, workers):
 # --------------------------------------------------------------------------------------------------------------- scans
 
 
+@pytest.mark.slow
 def test_all_widths_and_gammas_share_one_scan_per_iteration(matrix):
     runs = [OneClassRun(width, gamma, tol=1e-8) for width in (0.8, 1.5, 3.0) for gamma in (0.5, 1, 4)]
     alone = [one_class(matrix, run).best for run in runs]
@@ -152,6 +156,7 @@ def test_bundles_are_as_wide_as_memory(matrix):
     assert [k for bundle in bundles for k in bundle] == list(range(59))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("scans", [1, 2, 4])
 @pytest.mark.parametrize("how", [killed_after, stopped_after])
 def test_a_resumed_computation_has_the_same_bits(matrix, tmp_path, scans, how):

@@ -39,6 +39,7 @@ def lines_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_figure_1_of_the_paper_from_distances_and_from_features(
     shapes: str, points: Any, tmp_path: Path, here: Any
 ) -> None:
@@ -65,6 +66,7 @@ def test_figure_1_of_the_paper_from_distances_and_from_features(
     assert not (tmp_path / "again" / "outliers.png").exists()
 
 
+@pytest.mark.slow
 def test_features_of_other_objects_are_told(shapes: str, points: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "other.npy", points[::-1])
     np.save(tmp_path / "few.npy", points[:5])
@@ -106,6 +108,7 @@ def test_new_objects_are_predicted_by_the_command(shapes: str, points: Any, tmp_
     assert [row["outlier"] for row in lines_of(tmp_path / "new.csv")] == ["false", "true"]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("scans", [1, 3, 5])
 def test_a_killed_job_is_resumed_to_the_same_files(shapes: str, tmp_path: Path, scans: int) -> None:
     options = OutlierOptions(width=["auto", 0.7], reject=0.1, clusters=True)
@@ -126,6 +129,7 @@ def test_a_killed_job_is_resumed_to_the_same_files(shapes: str, tmp_path: Path, 
     assert counted.scans == 0
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strips", [1, 4, 7])
 def test_segments_are_resumed_where_they_were_stopped(
     shapes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strips: int
@@ -217,6 +221,7 @@ def test_segments_of_a_matrix_that_is_not_euclidean(crooked_store: Path, tmp_pat
     assert result["euclideanized"]["method"] == "spread"
 
 
+@pytest.mark.slow
 def test_a_workflow_has_the_same_files_as_the_command(shapes: str, tmp_path: Path, here: Any) -> None:
     text = f'[store]\npath = "{shapes}"\n[outliers]\nwidth = [0.5, 1]\nreject = 0.1\n'
     (tmp_path / "w.toml").write_text(text, encoding="utf-8")

@@ -27,6 +27,7 @@ def points():
     return np.concatenate([2 * crescents + rng.normal(0, 0.1, (60, 2)), rng.uniform(-3, 5, (10, 2))])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("sigma", [0.2, 0.35, 0.6, 2.0])
 def test_labels_are_those_of_the_paper(points, tmp_path, sigma):
     D = distances(points, "sqeuclidean")
@@ -44,6 +45,7 @@ def test_labels_are_those_of_the_paper(points, tmp_path, sigma):
         assert made.tested["tree"] == (~cut.rejected).sum() - 1
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("kind", ["distance", "squared-distance", "kernel"])
 def test_float32_of_every_kind_gives_the_same_clusters(points, tmp_path, kind):
     values = {"distance": distances(points), "squared-distance": distances(points, "sqeuclidean"),
@@ -60,6 +62,7 @@ def test_float32_of_every_kind_gives_the_same_clusters(points, tmp_path, kind):
     )
 
 
+@pytest.mark.slow
 def test_views_change_nothing(points):
     D = distances(points, "sqeuclidean")
     root = D**0.9 + 0.05 * (1 - np.eye(len(D)))  # a power below 1 of a Euclidean D, with a spread, is Euclidean
@@ -92,6 +95,7 @@ def test_scans_are_counted(points, monkeypatch):
     assert made.is_euclidean is None
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("kind", ["distance", "kernel"])
 @pytest.mark.parametrize("some", [0, 1, 2, 30])
 def test_the_spanning_tree_of_some_objects(tmp_path, kind, some):

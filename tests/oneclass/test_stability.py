@@ -45,6 +45,7 @@ def by_the_paper(points, halves, sigma, gamma, count, own_count=None, *, density
     return found
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_table_ii(points, relation):
     runs = [OneClassRun(1.0, tol=1e-9, stop="sum"), OneClassRun(2.0, 0.5, tol=1e-9, stop="sum")]
     with progress.watch() as counted:

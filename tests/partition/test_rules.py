@@ -204,6 +204,7 @@ def test_hard_is_lloyd():
 # The objective never increases
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(RULES),

@@ -33,6 +33,7 @@ def test_the_order_is_by_cluster_and_decreasing_membership() -> None:
         assert labels[k] > labels[k - 1] or (labels[k] == labels[k - 1] and most[k] <= most[k - 1])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("n", [1, 5, 3 * PIXELS])
 def test_a_picture_is_drawn(tmp_path: Path, n: int) -> None:
     truth = np.arange(n) % 3
@@ -43,6 +44,7 @@ def test_a_picture_is_drawn(tmp_path: Path, n: int) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["p.png"]
 
 
+@pytest.mark.slow
 def test_truth_adds_its_colours(tmp_path: Path) -> None:
     """Orange is in neither of the two maps of colours; it is the second class's."""
     U = random_memberships(40, 3)

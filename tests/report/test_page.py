@@ -80,6 +80,7 @@ def labels(folder: Path) -> dict[str, dict[str, str]]:
 # ------------------------------------------------------------------------------------------------------------- contents
 
 
+@pytest.mark.slow
 def test_a_clustering_from_top_to_bottom(place: Path, report: Callable[..., Page]) -> None:
     page = report(place / "one")
     wanted = ["Clusters", "The matrix in the order of clusters", "Memberships", "Silhouettes", "Validity",
@@ -147,6 +148,7 @@ def test_a_grid_says_why_and_compares(place: Path, report: Callable[..., Page]) 
     assert any("Validity indices against 2 to 4 clusters" in alt for alt in page.alts)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("kind", ["one", "grid", "odd", "linked", "tree", "aligned", "axes"])
 def test_the_command_repeats_the_result(
     kind: str, place: Path, report: Callable[..., Page], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -173,6 +175,7 @@ def test_outliers_are_the_least_typical(place: Path, report: Callable[..., Page]
     assert page.said(f"{N // 10} outliers, 10.0%")
 
 
+@pytest.mark.slow
 def test_every_kind_of_result_has_a_part(place: Path, report: Callable[..., Page], tmp_path: Path) -> None:
     ran("audit", place / "d.zarr")
     audit = tmp_path / "audit.json"
@@ -200,6 +203,7 @@ def _tree_weights(D: Any) -> Any:
     return minimum_spanning_tree(D).data
 
 
+@pytest.mark.slow
 def test_a_clustering_of_this_process(place: Path, tmp_path: Path) -> None:
     found = dasrel.cluster(place / "d.zarr", dasrel.grid("hard", 3, n_init=2))
     with progress.watch() as counted:
@@ -355,6 +359,7 @@ def test_a_page_of_many_objects_is_small(tmp_path: Path) -> None:
     assert page.downloads == {}
 
 
+@pytest.mark.slow
 def test_many_results_fit_too(place: Path, tmp_path: Path) -> None:
     page = read_page(dasrel.write_report([place / "grid"] * 12 + [place / "odd"] * 12, tmp_path / "p.html"))
     assert page.size <= 1_000_000
@@ -388,6 +393,7 @@ def test_without_fonts_there_is_a_page(place: Path, tmp_path: Path, monkeypatch:
 # ------------------------------------------------------------------------------------------------------- several stores
 
 
+@pytest.mark.slow
 def test_results_of_different_matrices_are_shown_apart(
     place: Path, tmp_path: Path, report: Callable[..., Page]
 ) -> None:

@@ -515,6 +515,7 @@ def unix_socket(path: Path) -> None:
         os.chdir(kept)
 
 
+@pytest.mark.slow(after=12)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [pipe, folder, unix_socket])
 @pytest.mark.parametrize("file", ["zarr.json", "values/zarr.json", "ids/zarr.json", "ids/c/0", "records/c/0/0/0",

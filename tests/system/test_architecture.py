@@ -11,6 +11,7 @@ import pytest
 
 import dasrel
 
+pytestmark = pytest.mark.guarantee
 HERE = Path(dasrel.__file__).parent
 # A room imports only rooms before it. What lies beside the rooms: everybody may import `errors` and `names`, which
 # import nothing of dasrel; `options` imports `util` only.

@@ -119,7 +119,7 @@ MOMENTS = [
     ("append", "dasrel.store.growth._clean", 0, 1),
     ("append features", "dasrel.store.growth._clean", 1, 1),
     ("cluster", "dasrel.util.files.move_into_place", 0, 1),
-    ("cluster", "dasrel.util.files.move_into_place", 1, 1),
+    pytest.param("cluster", "dasrel.util.files.move_into_place", 1, 1, marks=pytest.mark.guarantee),
     ("cluster over", "dasrel.util.files._remove", 0, 1),
     ("cluster without checkpoint", "dasrel.cmeans.job.write_clustering", 1, 1),
     ("spectrum", "dasrel.report.figures.spectrum.spectrum_picture", 1, 1),

@@ -28,7 +28,15 @@ BASH = {"README.md"}
 S3 = "docs/howto/s3.md"
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if name_of(page) != S3], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.guarantee if name_of(page) == "README.md" else ())
+        for page in pages()
+        if name_of(page) != S3
+    ],
+    ids=name_of,
+)
 def test_a_page_prints_what_it_says(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
 

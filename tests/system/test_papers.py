@@ -24,7 +24,7 @@ def script(name, *arguments):
         ("q09", None, 20, 5),
         ("k14", "gdp194", 30, 4),
         ("f09", "usps", 25, 7),
-        ("f10", "breast", 14, 6),
+        pytest.param("f10", "breast", 14, 6, marks=pytest.mark.guarantee),
     ],
 )
 def test_what_the_papers_state(name, option, least, pictures, tmp_path):

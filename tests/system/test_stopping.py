@@ -47,6 +47,7 @@ def sigterm(label, *, scans=0, tiles=0):
     assert sent
 
 
+@pytest.mark.guarantee
 def test_sigterm_and_then_resume(tmp_path, grouped_store, capfd):
     arguments = (*CLUSTER, "--max-iter", 9)
     assert ran("cluster", grouped_store, tmp_path / "whole", *arguments) == 0

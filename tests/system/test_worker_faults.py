@@ -91,6 +91,7 @@ def test_workers_that_die_in_scans_again_and_again(client: Any, store: Path, who
     assert bits(found) == whole
 
 
+@pytest.mark.guarantee
 def test_a_worker_that_dies_between_scans(client: Any, store: Path) -> None:
     matrix = dasrel.open_matrix(store)
     relation = dasrel.relation(matrix)

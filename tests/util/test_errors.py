@@ -135,6 +135,7 @@ def test_remedies_name_real_keys(name: str, value: str | None) -> None:
     assert any(takes(field) for field in fields)
 
 
+@pytest.mark.slow(after=19)
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.relative_to(HERE).as_posix())
 def test_the_library_speaks_no_command_line(path: Path) -> None:
     """Options stand in braces, or in whole commands between backticks, which exist."""
@@ -265,6 +266,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize(("line", "wanted"), CASES)
 def test_commands_name_options_that_they_have(
     line: str, wanted: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -29,6 +29,7 @@ def test_a_lock_lets_one_in(tmp_path: Path) -> None:
     assert lock_owner(path) is None
 
 
+@pytest.mark.slow
 def test_locks_of_the_dead_are_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     gone = subprocess.Popen(["true"])
@@ -74,6 +75,7 @@ except LockedError as error:
 """
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("stale", [False, True])
 def test_of_many_at_once_one_wins(tmp_path: Path, stale: bool) -> None:
     """Real processes, that all begin at the same moment."""

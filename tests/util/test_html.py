@@ -138,6 +138,7 @@ def test_a_clustering(frame: Any) -> None:
     assert "fuzzy silhouette" in text
 
 
+@pytest.mark.slow
 def test_many_settings_make_a_short_card(frame: Any) -> None:
     found = dasrel.cluster(frame, dasrel.grid("fcm1", 2, fuzzifier=np.linspace(1.1, 2, 60).tolist()), kind="distance")
     page = found._repr_html_()
@@ -184,6 +185,7 @@ def test_other_results_have_cards(frame: Any) -> None:
     assert "it was Euclidean" in checked(dasrel.euclideanize(frame, method="spread", kind="distance")._repr_html_())
 
 
+@pytest.mark.slow
 def test_everything_is_short_when_printed(tmp_path: Path, frame: Any) -> None:
     matrix = dasrel.import_matrix(frame, kind="distance")
     runs = dasrel.grid("fcm2", range(2, 6), n_init=100)

@@ -82,6 +82,7 @@ def test_imports_are_the_same_on_a_worker(tmp_path, as_worker, form):
     np.testing.assert_allclose(matrix.to_dask().compute(), values, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_file_larger_than_a_worker_is_imported_in_its_memory(tmp_path):
     """Dask counts mapped files as a worker's memory, and what tasks keep adds up."""

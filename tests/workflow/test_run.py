@@ -23,6 +23,7 @@ from tests.helpers.workflows import FILES, N, appending, contents, edit, points,
 # ----------------------------------------------------------------------------------------------- what is done, and when
 
 
+@pytest.mark.slow
 def test_steps_write_what_commands_write(finished_workflow: Path) -> None:
     out = finished_workflow / "w"
     assert sorted(entry.name for entry in out.iterdir()) == sorted([*FILES.values(), status.STATE, ".work"])
@@ -55,6 +56,7 @@ def test_a_second_run_does_nothing(done_workflow: Path) -> None:
     } == before
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("change", "steps"),
     [
@@ -73,11 +75,13 @@ def test_a_change_redoes_what_depends_on_it(done_workflow: Path, change: tuple[s
     assert redone(done_workflow / "w.toml") == set()
 
 
+@pytest.mark.slow
 def test_a_setting_that_stays_the_same_redoes_nothing(done_workflow: Path) -> None:
     edit(done_workflow / "w.toml", ("clusters = [2, 3]", "clusters = [3, 4]"))
     assert redone(done_workflow / "w.toml") == {"b"}  # `who` draws the setting of three clusters
 
 
+@pytest.mark.slow
 def test_an_input_is_known_by_its_content(done_workflow: Path) -> None:
     matrix = np.load(done_workflow / "d.npy")
     os.utime(done_workflow / "d.npy", ns=(1, 1))
@@ -97,6 +101,7 @@ def test_a_source_that_was_not_touched_is_not_read_again(done_workflow: Path, mo
     assert redone(done_workflow / "w.toml") == set()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("spoil", "steps"),
     [
@@ -136,6 +141,7 @@ def test_damage_that_cannot_be_seen_from_outside_is_found_by_reading(done_workfl
     assert run(done_workflow / "w.toml", trust=False)["all"] == "done"
 
 
+@pytest.mark.slow
 def test_another_format_of_dasrel_makes_all_anew(done_workflow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(status.FORMATS, "store", 99)
     assert {one.why for one in plan(read_workflow(done_workflow / "w.toml")) if one.key} == {
@@ -161,6 +167,7 @@ def test_plans_say_why(done_workflow: Path) -> None:
     assert (done_workflow / "w" / status.STATE).stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_stops_only_what_uses_it(workflow_folder: Path) -> None:
     edit(workflow_folder / "w.toml", ("clusters = 2", "clusters = 99"))
     found = run(workflow_folder / "w.toml")
@@ -198,6 +205,7 @@ def test_a_source_may_go_when_its_work_is_done(tmp_path: Path) -> None:
     assert "d.npy does not exist" in outcome.steps[0]["why"]
 
 
+@pytest.mark.slow
 def test_what_others_have_written_is_never_touched(workflow_folder: Path) -> None:
     (workflow_folder / "w" / "a").mkdir(parents=True)
     (workflow_folder / "w" / "a" / "mine").write_text("mine")
@@ -231,6 +239,7 @@ def test_features_and_stores_that_are_there(tmp_path: Path) -> None:
     assert np.allclose(matrix.rows(["object0"])[0], squareform(pdist(points(), "minkowski", p=3))[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_relations_and_warm_starts(tmp_path: Path) -> None:
     """An export of what a Euclideanisation makes, and a cluster step that begins where it had ended."""
     rng = np.random.default_rng(1)
@@ -274,6 +283,7 @@ def test_the_digits_are_those_of_the_demo(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- appends
 
 
+@pytest.mark.slow
 def test_what_is_appended_is_part_of_the_matrix(tmp_path: Path) -> None:
     path = appending(tmp_path)
     full = squareform(pdist(points())).astype("f4")
@@ -291,6 +301,7 @@ def test_what_is_appended_is_part_of_the_matrix(tmp_path: Path) -> None:
     assert redone(path) == set()
 
 
+@pytest.mark.slow
 def test_another_append_begins_with_the_import(tmp_path: Path) -> None:
     path = appending(tmp_path)
     run(path)
