@@ -155,7 +155,8 @@ def test_similarities_that_are_none_of_a_distance(tmp_path, values):
 def test_kernels_are_never_refused(tmp_path):
     points = np.random.default_rng(3).normal(size=(5, 2))
     for k, kernel in enumerate((points @ points.T, points[:, :1] @ points[:, :1].T)):
-        import_matrix(kernel, tmp_path / f"{k}.zarr", kind="kernel")
+        matrix = import_matrix(kernel, tmp_path / f"{k}.zarr", kind="kernel")
+        np.testing.assert_allclose(matrix.rows(range(5)), kernel, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.slow(after=3)

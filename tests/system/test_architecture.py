@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -32,13 +33,15 @@ BESIDE = {
 MODULES = sorted(path.relative_to(HERE).with_suffix("").as_posix() for path in HERE.rglob("*.py"))
 
 
+@cache
 def tree(module: str) -> ast.Module:
     return ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8"))
 
 
+@cache
 def imported(module: str) -> set[str]:
     """Return the dasrel modules that a module imports, anywhere in it; public names count as `__init__`."""
-    found = set()
+    modules = set()
     for node in ast.walk(tree(module)):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom):
@@ -46,8 +49,8 @@ def imported(module: str) -> set[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        found |= {home(name) for name in names if name.split(".")[0] == "dasrel"}
-    return found - {module}
+        modules |= {home(name) for name in names if name.split(".")[0] == "dasrel"}
+    return modules - {module}
 
 
 def home(name: str) -> str:
@@ -73,11 +76,11 @@ def test_the_rooms_are_these() -> None:
     assert {path.name for path in HERE.iterdir() if path.is_file()} == BESIDE
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_one_way(module: str) -> None:
-    assert [other for other in sorted(imported(module)) if level(other) > level(module)] == []
-    if level(module) < 0:
-        assert imported(module) == set()
+def test_imports_go_one_way() -> None:
+    for module in MODULES:
+        assert [other for other in sorted(imported(module)) if level(other) > level(module)] == [], module
+        if level(module) < 0:
+            assert imported(module) == set(), module
 
 
 def test_imports_have_no_cycles() -> None:
@@ -90,28 +93,28 @@ def test_imports_have_no_cycles() -> None:
     assert max(chains.values()) <= 16
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_files_can_be_read_from_top_to_bottom(module: str) -> None:
-    assert len((HERE / f"{module}.py").read_text(encoding="utf-8").splitlines()) <= 650
+def test_files_can_be_read_from_top_to_bottom() -> None:
+    lines = {module: len((HERE / f"{module}.py").read_text(encoding="utf-8").splitlines()) for module in MODULES}
+    assert {module: count for module, count in lines.items() if count > 650} == {}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_data_is_never_run(module: str) -> None:
+def test_data_is_never_run() -> None:
     """No eval, no unpickling: pickle may write, to see whether an object can travel, but not read."""
-    for node in ast.walk(tree(module)):
+    for module, node in ((name, node) for name in MODULES for node in ast.walk(tree(name))):
+        where = f"{module}, line {getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in ("eval", "exec", "compile", "__import__"), f"line {node.lineno}"
+            assert node.func.id not in ("eval", "exec", "compile", "__import__"), where
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "pickle":
-            assert node.attr in ("dumps", "PicklingError"), f"line {node.lineno}"
+            assert node.attr in ("dumps", "PicklingError"), where
         if isinstance(node, ast.ImportFrom):
-            assert node.module not in ("pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve")
+            assert node.module not in ("pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve"), where
         if isinstance(node, ast.Import):
             for alias in node.names:
-                assert alias.name not in ("joblib", "dill", "cloudpickle", "marshal", "shelve")
-                assert alias.name != "pickle" or alias.asname is None
+                assert alias.name not in ("joblib", "dill", "cloudpickle", "marshal", "shelve"), where
+                assert alias.name != "pickle" or alias.asname is None, where
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            assert isinstance(node.value, ast.Constant)
-            assert node.value.value is False
+            assert isinstance(node.value, ast.Constant), where
+            assert node.value.value is False, where
 
 
 def test_test_files_import_helpers_only() -> None:

@@ -9,7 +9,7 @@ import pickle
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -47,22 +47,25 @@ CLASSES = [item for item in vars(errors).values() if inspect.isclass(item) and i
 # ------------------------------------------------------------------------------------------ what the source code says
 
 
-def texts(path: Path) -> Iterator[str]:
-    """Give every string of a module that is no docstring, nor one line of help on a format."""
+@cache
+def texts(path: Path) -> list[str]:
+    """Return every string of a module that is no docstring, nor one line of help on a format."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped: set[int] = set()
     for node in ast.walk(tree):
-        helps = isinstance(node, (ast.Assign, ast.AnnAssign)) and "FORMATS" in ast.unparse(node).partition("=")[0]
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        helps = any(isinstance(target, ast.Name) and "FORMATS" in target.id for target in targets)
         if helps or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             skipped |= {id(part) for part in ast.walk(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node.value
+    strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [node.value for node in strings if id(node) not in skipped]
 
 
-FOUND = {found.groups() for path in LIBRARY for text in texts(path) for found in OPTION.finditer(text)}
-NAMED = sorted(FOUND - {("path", None), ("task.description", None)}, key=str)  # templates of `util.files` and of rich
-"""Every option that a remedy names, with its value."""
+@pytest.fixture(scope="module")
+def named() -> list[tuple[str, str | None]]:
+    """Every option that a remedy names, with its value."""
+    options = {option.groups() for path in LIBRARY for text in texts(path) for option in OPTION.finditer(text)}
+    return sorted(options - {("path", None), ("task.description", None)}, key=str)  # templates, of util.files and rich
 
 
 def is_placeholder(value: str | None) -> bool:
@@ -78,71 +81,78 @@ def allows(hint: Any, value: str) -> bool:
     return hint in (str, Any) or (hint is bool and value == "True")
 
 
-def test_the_remedies_are_found() -> None:
+def test_the_remedies_are_found(named: list[Any]) -> None:
     assert {("Policy.symmetrize", "mean"), ("resume", "True"), ("memory", None), ("Writing.dtype", "float64")} <= set(
-        NAMED
+        named
     )
-    assert len(NAMED) > 40
+    assert len(named) > 40
 
 
-@pytest.mark.parametrize(("name", "value"), NAMED)
-def test_remedies_name_real_keywords(name: str, value: str | None) -> None:
+def hints_of(name: str) -> list[Any]:
+    """Return the types that a keyword has in the public functions and classes that take it."""
     group, _, field = name.rpartition(".")
-    hints: list[Any] = []
     if group:
         owner = getattr(dasrel, group)
-        assert field in {one.name for one in dataclasses.fields(owner)}
-        hints = [get_type_hints(owner)[field]]
-    else:
-        for owner in (getattr(dasrel, one) for one in dasrel.__all__):
-            members = [item for key, item in vars(owner).items() if key[0] != "_"] if inspect.isclass(owner) else []
-            for item in [owner, *members]:
-                if not callable(item) or item in CLASSES:
-                    continue
-                if field in inspect.signature(item).parameters:
-                    home = item.__init__ if inspect.isclass(item) else inspect.unwrap(item)
-                    hints.append(get_type_hints(home).get(field, Any))
-        assert hints, f"no public function takes {field}"
-    assert is_placeholder(value) or any(allows(hint, str(value)) for hint in hints)
+        assert field in {one.name for one in dataclasses.fields(owner)}, name
+        return [get_type_hints(owner)[field]]
+    hints = []
+    for owner in (getattr(dasrel, one) for one in dasrel.__all__):
+        members = [item for key, item in vars(owner).items() if key[0] != "_"] if inspect.isclass(owner) else []
+        for item in [owner, *members]:
+            if callable(item) and item not in CLASSES and field in inspect.signature(item).parameters:
+                home = item.__init__ if inspect.isclass(item) else inspect.unwrap(item)
+                hints.append(get_type_hints(home).get(field, Any))
+    return hints
 
 
-@pytest.mark.parametrize(("name", "value"), NAMED)
-def test_remedies_name_real_options(name: str, value: str | None) -> None:
-    option, _, word = as_option(name, value).partition(" ")
-    kinds = [known[option] for known in COMMANDS.values() if option in known]
-    assert kinds, f"no command has {option}"
-    if value is not None:
-        assert {kind is bool for kind in kinds} == {value == "True"}
-    if word and not is_placeholder(value):
-        assert any(allows(kind, word) for kind in kinds), f"{option} does not take {word}"
+def test_remedies_name_real_keywords(named: list[Any]) -> None:
+    for name, value in named:
+        hints = hints_of(name)
+        assert hints, f"no public function takes {name}"
+        assert is_placeholder(value) or any(allows(hint, value) for hint in hints), f"{name} does not take {value}"
 
 
-@pytest.mark.parametrize(("name", "value"), NAMED)
-def test_remedies_name_real_keys(name: str, value: str | None) -> None:
-    text = as_key(name, value)
-    if is_placeholder(value) or " = " not in text:
-        return
-    ((key, given),) = tomllib.loads(text).items()
-    fields = [table.model_fields[key] for table in (*TABLES.values(), RuntimeTable) if key in table.model_fields]
-
-    def takes(field: Any) -> bool:
-        try:
-            TypeAdapter(Annotated[field.annotation, *field.metadata, None]).validate_python(given)
-        except ValidationError:
-            return False
-        return True
-
-    assert any(takes(field) for field in fields)
+def test_remedies_name_real_options(named: list[Any]) -> None:
+    for name, value in named:
+        option, _, word = as_option(name, value).partition(" ")
+        kinds = [known[option] for known in COMMANDS.values() if option in known]
+        assert kinds, f"no command has {option}"
+        if value is not None:
+            assert {kind is bool for kind in kinds} == {value == "True"}, option
+        if word and not is_placeholder(value):
+            assert any(allows(kind, word) for kind in kinds), f"{option} does not take {word}"
 
 
-@pytest.mark.slow(after=19)
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.relative_to(HERE).as_posix())
-def test_the_library_speaks_no_command_line(path: Path) -> None:
+NO_KEYS = {"force", "part", "resume", "self_similarity", "time_limit"}
+"""What is said to `dasrel run` itself, and what no step has."""
+
+
+def test_remedies_name_real_keys(named: list[Any]) -> None:
+    """A key is one of a table, and takes the value that goes with it."""
+    for name, value in named:
+        text = as_key(name, value)
+        key = text.partition(" = ")[0]
+        fields = [table.model_fields[key] for table in (*TABLES.values(), RuntimeTable) if key in table.model_fields]
+        assert bool(fields) == (key not in NO_KEYS), text
+        if fields and not is_placeholder(value):
+            assert any(takes(field, tomllib.loads(text)[key]) for field in fields), text
+
+
+def takes(field: Any, value: Any) -> bool:
+    try:
+        TypeAdapter(Annotated[field.annotation, *field.metadata, None]).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_the_library_speaks_no_command_line() -> None:
     """Options stand in braces, or in whole commands between backticks, which exist."""
-    for text in texts(path):
-        assert re.search(r"(?<![-\w])--[a-z]", re.sub(r"`[^`]*`", "", text)) is None, text
+    library = [path for path in LIBRARY if path.parent.name != "commands"]
+    for path, text in ((one, text) for one in library for text in texts(one)):
+        assert re.search(r"(?<![-\w])--[a-z]", re.sub(r"`[^`]*`", "", text)) is None, f"{path.name}: {text}"
         for name, rest in re.findall(r"`dasrel ([a-z]+)([^`]*)`", text):
-            assert set(re.findall(r"--[a-z-]+", rest)) <= set(COMMANDS[name]), text
+            assert set(re.findall(r"--[a-z-]+", rest)) <= set(COMMANDS[name]), f"{path.name}: {text}"
 
 
 # ---------------------------------------------------------------------------------------------------- one line of text
