@@ -63,12 +63,8 @@ from dasrel.oneclass.fit import OneClass as OneClass, one_class as one_class
 from dasrel.oneclass.run import OneClassRun as OneClassRun, Typicality as Typicality
 from dasrel.oneclass.stability import Stability as Stability, stability as stability
 from dasrel.partition.model import Model as Model
-from dasrel.partition.run import (
-    Partition as Partition,
-    Run as Run,
-    RunResult as RunResult,
-    grid as grid,
-)
+from dasrel.partition.result import Partition as Partition, RunResult as RunResult
+from dasrel.partition.run import Run as Run, grid as grid
 from dasrel.report.figures.dendrogram import dendrogram_picture as dendrogram_picture
 from dasrel.report.figures.embedding import embedding_picture as embedding_picture
 from dasrel.report.figures.matrix import matrix_image as matrix_image

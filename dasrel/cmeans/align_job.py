@@ -36,6 +36,7 @@ from dasrel import __version__
 from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.output import save_partition
 from dasrel.cmeans.plan import plan_clustering
+from dasrel.cmeans.starts import checked_runs, stored_run
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer, watched
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning, InputError
@@ -43,7 +44,7 @@ from dasrel.judging.alignment import Width, batches, surface_memory
 from dasrel.judging.alignment_search import FINER, WIDTHS, Alignment, Evolution, search_widths
 from dasrel.names import RULES, SEARCHES, is_similarity
 from dasrel.options import AlignOptions
-from dasrel.partition.run import Run, checked_runs, grid, stored_run
+from dasrel.partition.run import Run, grid
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import PathLike, limits, progress
 from dasrel.util.limits import Cost, Output, Range

@@ -35,8 +35,9 @@ from dasrel.engine.relation import LeftProducts, Relation
 from dasrel.errors import InputError
 from dasrel.partition import rules
 from dasrel.partition.model import Model
+from dasrel.partition.result import RunResult, Start
 from dasrel.partition.rules import Rule, Weights
-from dasrel.partition.run import Run, RunResult, Start
+from dasrel.partition.run import Run
 from dasrel.util import Float, limits, progress
 from dasrel.util.text import count_text
 
@@ -48,11 +49,6 @@ RACE_MARGIN = 10.0
 """How many times that estimate a run must be behind to be stopped."""
 PLAIN_STEPS = 10
 """Steps before acceleration begins: far from the end, extrapolating leads to other optima."""
-_PLAIN = (
-    *("beta", "beta_given", "entropy_weight", "first", "U", "eta", "n_iter", "n_iter_here", "reseeded", "negatives"),
-    *("rises", "rejected", "stopped_by_negatives", "first_converged", "_score", "_comparable", "_anchor"),
-)
-"""The fields of a run's state that a checkpoint holds as they are."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +69,6 @@ class BundleContext:
     def slack(self, beta: float) -> float:
         """Return how much an objective can rise by rounding."""
         return 8 * float(np.finfo(self.dtype).eps) * self.n_objects * (self.largest + beta)
-
-
-_REPEATED = (
-    *("objective", "score", "beta", "entropy_weight", "converged", "n_iter", "history"),
-    *("reseeded", "empty", "negatives", "rises", "rejected"),
-)
-"""Values of a result that a checkpoint holds beside its arrays too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +93,8 @@ class FinishedRun:
         return not self.result.is_sound, self.result.score, self.index
 
     def packed(self) -> dict[str, Any]:
-        """Return the arrays and numbers for a checkpoint; the run is known by its index."""
-        numbers = self.result.packed()
-        eta = None if self.result.eta is None else np.array(self.result.eta)
-        arrays = {"U": self.U, "d": self.d, "V": self.V, "half": self.half, "eta": eta}
-        return {"place": self.index, **arrays, **{name: numbers[name] for name in _REPEATED}}
-
-    @staticmethod
-    def unpacked(stored: dict[str, Any], result: RunResult) -> FinishedRun:
-        """Return the finished run from what `packed` returned, and its result."""
-        return FinishedRun(stored["place"], result, *(stored[name] for name in ("U", "d", "V", "half")))
+        """Return the arrays for a checkpoint; the run is known by its index."""
+        return {name: getattr(self, name) for name in ("index", "U", "d", "V", "half")}
 
 
 class Update(NamedTuple):
@@ -150,7 +131,7 @@ class RunState:
         self.W = rules.given_weights(start.V)
         self.eta = run.init.eta if isinstance(run.init, Model) and run.is_possibilistic else None
         self.n_iter = self.n_iter_here = 0
-        self.history: list[float] = []
+        self.objectives: list[float] = []
         self.changes: list[float] = []
         self.steady = 0
         """Iterations one after the other in which few objects have changed their cluster, for hard."""
@@ -164,30 +145,21 @@ class RunState:
 
     def packed(self) -> dict[str, Any]:
         """Return the state for a checkpoint. Cost: none; arrays are not copied."""
-        fallback = self._fallback
-        return {
-            "place": self.index,
-            **{name: getattr(self, name) for name in _PLAIN},
-            "history": np.array(self.history),
-            "changes": np.array(self.changes),
-            "steady": self.steady,
-            "W": list(self.W),
-            "fallback": None if fallback is None else [list(fallback[0]), fallback[1], fallback[2]],
-        }
+        state = {name: value for name, value in vars(self).items() if name != "run"}
+        state |= {"objectives": np.array(self.objectives), "changes": np.array(self.changes), "W": list(self.W)}
+        if self._fallback is not None:
+            state["_fallback"] = [list(self._fallback[0]), *self._fallback[1:]]
+        return state
 
     @classmethod
     def unpacked(cls, stored: dict[str, Any], runs: Sequence[Run]) -> RunState:
         """Return the state from what `packed` returned, of the runs in the order given; it resumes to the same bits."""
         state = cls.__new__(cls)
-        state.index, state.run = stored["place"], runs[stored["place"]]
-        for name in _PLAIN:
-            setattr(state, name, stored[name])
-        state.history = stored["history"].tolist()
-        state.changes = stored["changes"].tolist() if "changes" in stored else []  # earlier versions had neither
-        state.steady = stored.get("steady", 0)
-        state.W = Weights(*stored["W"])
-        back = stored["fallback"]
-        state._fallback = None if back is None else (Weights(*back[0]), back[1], back[2])
+        vars(state).update(stored, run=runs[stored["index"]], W=Weights(*stored["W"]))
+        state.objectives, state.changes = stored["objectives"].tolist(), stored["changes"].tolist()
+        if stored["_fallback"] is not None:
+            W, U, objective = stored["_fallback"]
+            state._fallback = Weights(*W), U, objective
         return state
 
     @property
@@ -236,9 +208,9 @@ class RunState:
                 self._step_back()
                 return None
             self._fallback = None
-        elif self._comparable and objective > self.history[-1] + slack:
+        elif self._comparable and objective > self.objectives[-1] + slack:
             self.rises += 1
-        self.history.append(objective)
+        self.objectives.append(objective)
         if self.run.history:
             self.changes.append(np.nan if before is None else float(rules.change(U, before)[0]))
         self._comparable = True
@@ -327,9 +299,9 @@ class RunState:
         if self._score is not None:
             return self._score > best
         is_smooth = not (self.reseeded or self.rises or self.negatives or self.beta != self.beta_given)
-        if self.run.is_possibilistic or not is_smooth or len(self.history) <= 2 * RACE_STEPS:
+        if self.run.is_possibilistic or not is_smooth or len(self.objectives) <= 2 * RACE_STEPS:
             return False
-        first, middle, last = (self.history[-1 - steps] for steps in (2 * RACE_STEPS, RACE_STEPS, 0))
+        first, middle, last = (self.objectives[-1 - steps] for steps in (2 * RACE_STEPS, RACE_STEPS, 0))
         early, late = first - middle, middle - last
         if not 0 <= late < early:
             return False
@@ -397,7 +369,7 @@ class RunState:
         modes = _modes(self.run.n_clusters, coincident) if self.run.is_possibilistic else None
         result = RunResult(
             run=self.run, converged=converged and self.first_converged, n_iter=self.n_iter, objective=objective,
-            score=score if self._score is None else self._score, history=tuple(self.history),
+            score=score if self._score is None else self._score, objectives=tuple(self.objectives),
             entropy=float(rules.entropy(U)[0]), membership_sums=tuple(U[0].sum(axis=1).tolist()), beta=self.beta,
             entropy_weight=self.entropy_weight, eta=None if self.eta is None else tuple(self.eta.tolist()),
             flat=bool(rules.is_flat(U)[0]),
@@ -470,12 +442,12 @@ class Bundle:
     def packed(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         active = [state.packed() for state in self.active]
-        return {"moving": active, "iteration": self.iteration, "mean_distance": self.mean_distance}
+        return {"active": active, "iteration": self.iteration, "mean_distance": self.mean_distance}
 
     @staticmethod
     def unpacked(stored: dict[str, Any], runs: Sequence[Run]) -> Bundle:
         """Return the state from what `packed` returned, of the runs in the order given."""
-        active = [RunState.unpacked(one, runs) for one in stored["moving"]]
+        active = [RunState.unpacked(state, runs) for state in stored["active"]]
         return Bundle(active, stored["iteration"], stored["mean_distance"])
 
 

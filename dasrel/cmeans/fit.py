@@ -38,12 +38,14 @@ from dasrel.cmeans.ladder import (
 )
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.sample import centres_on_all, run_on_sample, sample_size
+from dasrel.cmeans.starts import checked_runs, stored_run
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning
 from dasrel.judging.validity import Grouping, Validity, compute_indices, joined
 from dasrel.partition.model import Model
-from dasrel.partition.run import Ladder, Partition, Run, RunResult, Start, checked_runs, stored_run
+from dasrel.partition.result import Ladder, Partition, RunResult, Start
+from dasrel.partition.run import Run
 from dasrel.util import Float, progress
 from dasrel.util.text import count_text, some
 
@@ -128,9 +130,7 @@ class PreparedClustering:
             check_eigenvalue_memory(relation, memory=self.memory)
 
         def about() -> dict[str, Any]:
-            known = {"relation": relation.identity(), "keep_all": self.keep_all, "run": [stored_run(r) for r in runs]}
-            # "auto" was a single value in checkpoints of earlier versions: those cannot be resumed
-            return {**known, "automatic": "ladder"} if needs_eigenvalue else known
+            return {"relation": relation.identity(), "keep_all": self.keep_all, "run": [stored_run(r) for r in runs]}
 
         with checkpoint_writer(checkpoint, "cluster", about) as keep:
             first: dict[str, Any] = {"eigenvalue": None, "scans": 0}

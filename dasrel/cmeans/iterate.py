@@ -26,7 +26,8 @@ from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import Relation
 from dasrel.errors import MemoryLimitError
 from dasrel.geometry.lanczos import Operator, Search, lanczos
-from dasrel.partition.run import Run, RunResult, Start
+from dasrel.partition.result import RunResult, Start
+from dasrel.partition.run import Run
 from dasrel.util import Float
 from dasrel.util.text import count_text
 
@@ -165,12 +166,12 @@ class BundleResults:
         held = {finished.index: finished for finished in (*self.best.values(), *self.kept.values())}
         return {
             "rows": [[index, row.packed()] for index, row in rows],
-            "outcomes": [finished.packed() for finished in held.values()],
+            "finished": [finished.packed() for finished in held.values()],
             "best": [finished.index for finished in self.best.values()],
             "columns": self.stats.columns,
             "seconds": [self.stats.scan_seconds, self.stats.update_seconds],
             "bundle": self.bundle,
-            "under_way": None if running is None else running.packed(),
+            "running": None if running is None else running.packed(),
         }
 
     @staticmethod
@@ -181,12 +182,12 @@ class BundleResults:
             return done
         rows = {index: RunResult.unpacked(row, runs[index]) for index, row in state["rows"]}
         done.table = [rows.get(index) for index in range(len(runs))]
-        held = {one["place"]: FinishedRun.unpacked(one, rows[one["place"]]) for one in state["outcomes"]}
+        held = {arrays["index"]: FinishedRun(result=rows[arrays["index"]], **arrays) for arrays in state["finished"]}
         done.best = {runs[index].setting: held[index] for index in state["best"]}
         done.kept = held if keep_all else {}
         done.stats = BundleStats(state["columns"], *state["seconds"])
         done.bundle = state["bundle"]
-        done.running = None if state["under_way"] is None else Bundle.unpacked(state["under_way"], runs)
+        done.running = None if state["running"] is None else Bundle.unpacked(state["running"], runs)
         return done
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.names import INITS, TAKES
 from dasrel.partition import rules
 from dasrel.partition.model import Model, mode_labels
-from dasrel.partition.run import LATER, Partition, Run, grid
+from dasrel.partition.result import Partition
+from dasrel.partition.run import Run, grid
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Float, progress
 from dasrel.util.archives import load_array
@@ -200,8 +201,8 @@ def make_runs(options: dict[str, Any]) -> list[Run]:
         `n_init`, `random_state`, `max_iter`, `tol`, `on_negative`, `spread`, `accelerate`; perhaps `stop`, `norm`,
         `history` and `race`.
     """
-    names = ("random_state", "max_iter", "tol", "on_negative", "spread", "accelerate", "stop", "norm", *LATER)
-    common = {name: options[name] for name in names if name in options}
+    listed = ("rule", "n_clusters", "init", *TAKES)
+    common = {f.name: options[f.name] for f in fields(Run) if f.name in options and f.name not in listed}
     runs = []
     for rule in options["rule"]:
         own = {name: options[name] for name, takers in TAKES.items() if name in options and rule in takers}

@@ -19,7 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from dasrel.partition.model import Model
-from dasrel.partition.run import Ladder, Run, RunResult
+from dasrel.partition.result import Ladder, RunResult
+from dasrel.partition.run import Run
 
 ENTROPY_FRACTIONS = tuple(0.5**k for k in range(1, 10))
 FUZZIFIERS = (2.0, 1.7, 1.5, 1.3, 1.2, 1.1)

@@ -33,7 +33,8 @@ from dasrel.errors import InputError, StoreError
 from dasrel.judging.validity import DEFAULT
 from dasrel.names import INDICES
 from dasrel.partition.model import Model, load_memberships as load_memberships
-from dasrel.partition.run import Partition, Run
+from dasrel.partition.result import Partition
+from dasrel.partition.run import Run
 from dasrel.util import Array, PathLike
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.results import check_file, check_out, draw_or_warn, result_folder, write_csv

@@ -35,6 +35,7 @@ from dasrel.cmeans.bundle_memory import (
 )
 from dasrel.cmeans.ladder import automatic_parameter, needs_threshold
 from dasrel.cmeans.sample import planned_runs, sample_memory, sample_size
+from dasrel.cmeans.starts import checked_runs
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
@@ -43,7 +44,7 @@ from dasrel.errors import InputError, MemoryLimitError
 from dasrel.names import FITS, METHODS
 from dasrel.partition import rules
 from dasrel.partition.rules import Rule
-from dasrel.partition.run import Run, checked_runs
+from dasrel.partition.run import Run
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
 from dasrel.util import Array, limits, parallel

@@ -13,7 +13,8 @@ import numpy as np
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
 from dasrel.judging.validity import Grouping, Validity, compute_indices
-from dasrel.partition.run import Ladder, Partition, Run, RunResult
+from dasrel.partition.result import Ladder, Partition, RunResult
+from dasrel.partition.run import Run
 from dasrel.util import PathLike, html
 from dasrel.util.text import count_text, time_text
 
@@ -168,7 +169,7 @@ class Clustering:
             {"run": k, "iteration": at + 1, "objective": objective, "change": None if math.isnan(change) else change}
             for k, result in enumerate(self.runs)
             if result.changes
-            for at, (objective, change) in enumerate(zip(result.history, result.changes, strict=True))
+            for at, (objective, change) in enumerate(zip(result.objectives, result.changes, strict=True))
         ]
 
     def table(self) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ from dasrel.engine.scan import Consumer, Plan, scan
 from dasrel.errors import MemoryLimitError
 from dasrel.judging.validity import silhouettes
 from dasrel.kernels.products import View
-from dasrel.partition.run import Run, Start
+from dasrel.partition.result import Start
+from dasrel.partition.run import Run
 from dasrel.util import Array, Float, limits, parallel, progress
 from dasrel.util.text import count_text, size_text
 

@@ -7,15 +7,20 @@ the other runs of the bundle.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.relation import Relation
+from dasrel.errors import InputError
 from dasrel.partition import rules
 from dasrel.partition.model import Model
-from dasrel.partition.run import Run, Start
+from dasrel.partition.result import Start
+from dasrel.partition.run import Run
 from dasrel.util import Float
+from dasrel.util.files import digest
+from dasrel.util.text import count_text, shown
 
 
 def generator(run: Run) -> np.random.Generator:
@@ -123,3 +128,68 @@ def _spread(rows: Float, objects: NDArray[np.intp], beta: float) -> Float:
     spread = np.maximum(rows + beta, 0.0)
     spread[np.arange(len(objects)), objects] = 0.0
     return spread
+
+
+# --------------- given
+
+
+def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -> list[Run]:
+    """Check runs against the matrix: numbers of clusters, memberships, models; return them ready to run.
+
+    A model of fewer objects, or of the same in another order, is extended to the objects of this matrix.
+    """
+    if not runs:
+        raise InputError("there is no run to make", remedy="give at least one")
+    for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(
+                f"a run is of type {shown(type(run).__name__)}", remedy="make runs with dasrel.Run or dasrel.grid"
+            )
+        if run.n_clusters > n_objects:
+            raise InputError(
+                f"n_clusters is {run.n_clusters} for {count_text(n_objects, 'object')}", remedy=f"give 1 to {n_objects}"
+            )
+    models = {id(run.init): run.init for run in runs if isinstance(run.init, Model)}
+    fitted = {key: model.grown(ids, diagonal) for key, model in models.items()}
+    runs = [run.changed(init=fitted.get(id(run.init), run.init)) for run in runs]
+    for run in runs:
+        if isinstance(run.init, Model):
+            if run.init.n_clusters != run.n_clusters:
+                raise InputError(
+                    f"init is a model of {count_text(run.init.n_clusters, 'cluster')}, not {run.n_clusters}"
+                )
+            if run.eta == "cut":
+                raise InputError(
+                    "eta='cut' needs memberships to cut, and a model has none", remedy="give memberships as {init}"
+                )
+        elif not isinstance(run.init, str):
+            _check_memberships(np.asarray(run.init), n_objects, run.n_clusters)
+    return runs
+
+
+def _check_memberships(U: NDArray[Any], n: int, c: int) -> None:
+    if U.shape != (n, c):
+        raise InputError(f"init has shape {U.shape}", remedy=f"give ({n}, {c}), objects by clusters")
+    if U.dtype.kind not in "fiub":
+        raise InputError(f"init is of type {U.dtype}", remedy="give numbers")
+    wrong = ~(np.isfinite(U) & (U >= 0) & (U <= 1))
+    if wrong.any():
+        k, i = (int(x) for x in np.argwhere(wrong)[0])
+        raise InputError(
+            f"init: the membership of object {k} in cluster {i} is {U[k, i]} ({int(wrong.sum())} such)",
+            remedy="give 0 to 1",
+        )
+    empty = np.flatnonzero(U.max(axis=0) == 0)
+    if empty.size:
+        raise InputError(f"cluster {int(empty[0])} has no membership at the start", remedy="give every cluster some")
+
+
+def stored_run(run: Run) -> dict[str, Any]:
+    """Return a run as a checkpoint identifies it: initial memberships or a model by a hash of their numbers."""
+    values = run.parameters()
+    if isinstance(run.init, Model):
+        eta = () if run.init.eta is None else (run.init.eta,)
+        values["init"] = "model " + digest(np.ascontiguousarray(array).tobytes() for array in (run.init.V, *eta))
+    elif not isinstance(run.init, str):
+        values["init"] = "memberships " + digest([np.asarray(run.init, dtype=np.float64).tobytes()])
+    return values

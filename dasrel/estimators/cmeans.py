@@ -28,9 +28,11 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.estimators.base import new_rows, opened, set_features
 from dasrel.names import INITS, KINDS, is_similarity
 from dasrel.partition.model import Model
-from dasrel.partition.run import Partition, grid
+from dasrel.partition.result import Partition
+from dasrel.partition.run import grid
 from dasrel.util import Float
-from dasrel.util.text import count_text, shown
+from dasrel.util.numbers import check_choice
+from dasrel.util.text import count_text
 
 _PARAMETERS = f"""
     These parameters are the same in all classes of this family.
@@ -267,10 +269,7 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         if isinstance(init, str) and init in INITS:
             return init, self.n_init
         if isinstance(init, str) and not init.endswith(".npz"):
-            raise InputError(
-                f"init is {shown(init)!r}: use one of {', '.join(INITS)}, memberships (n, {self.n_clusters}), or a"
-                " model (its .npz file)"
-            )
+            check_choice("init", init, INITS, f"memberships (n, {self.n_clusters}), or a model (its .npz file)")
         if isinstance(init, (str, os.PathLike)):
             return Model.load(init), 1
         return init if isinstance(init, Model) else np.asarray(init), 1

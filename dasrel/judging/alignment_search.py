@@ -18,7 +18,7 @@ from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
 from dasrel.geometry.kernel_width import check_widths
 from dasrel.judging.alignment import Surface, Width, surface
-from dasrel.partition.run import Partition
+from dasrel.partition.result import Partition
 from dasrel.util import Float, html, progress
 from dasrel.util.numbers import as_number
 from dasrel.util.text import count_text, shown, time_text

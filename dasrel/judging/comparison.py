@@ -31,7 +31,7 @@ from dasrel.judging.validity import Grouping, of_labels
 from dasrel.partition import rules
 from dasrel.partition.files import PartitionFile, positions, read_partition_file
 from dasrel.partition.model import mode_labels
-from dasrel.partition.run import Partition
+from dasrel.partition.result import Partition
 from dasrel.util import Array, Float, limits
 from dasrel.util.results import MOST_IDS, write_csv
 from dasrel.util.text import count_text, shown, size_text, some

@@ -64,11 +64,34 @@ class Option:
     most: float | None = None
     below: float | None = None
     """Bounds of a number, or of each number of a list."""
+    infinite: bool = False
+    """Whether it may be infinite."""
 
 
 def option(default: Any, help: str, panel: str, **more: Any) -> Any:  # noqa: A002
     """Return a dataclass field with the metadata of an `Option`. A list or dict as default is copied each time."""
-    metadata = {"option": Option(help, panel, **more)}
+    return _declared(default, Option(help, panel, **more))
+
+
+def same(group: type, name: str, *, listed: bool = False, **changed: Any) -> Any:
+    """Return a dataclass field like that of another group, where its default, bounds and help are declared.
+
+    Parameters
+    ----------
+    listed
+        Whether a list of such values is given; its default is a list of the one.
+    changed
+        Attributes of its `Option` that differ, and its "default".
+    """
+    source = next(one for one in fields(group) if one.name == name)
+    default = changed.pop("default", source.default)
+    if listed and default is not None and default is not MISSING and not isinstance(default, list):
+        default = [default]
+    return _declared(default, replace(source.metadata["option"], **changed))
+
+
+def _declared(default: Any, described: Option) -> Any:
+    metadata = {"option": described}
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)

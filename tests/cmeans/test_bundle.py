@@ -109,7 +109,7 @@ def test_a_cluster_of_two_processes_agrees_with_the_oracle_and_with_threads_to_t
     with dask.config.set(num_workers=4), no_client():
         four = quiet(cluster, matrix, runs)
     for other in (one, four):
-        assert [r.history for r in other.runs] == [r.history for r in there.runs]
+        assert [r.objectives for r in other.runs] == [r.objectives for r in there.runs]
         for a, b in zip(other.partitions, there.partitions, strict=True):
             assert a.memberships.tobytes() == b.memberships.tobytes()
             assert a.model.V.tobytes() == b.model.V.tobytes()
@@ -252,7 +252,7 @@ def test_scans_are_counted_in_every_mode(how):
     if automatic:
         silhouettes = 1
         if result.requested[0].is_possibilistic:  # they begin where the fcm2 run that was chosen has ended
-            before = result.partitions[0].result.n_iter - len(result.partitions[0].result.history)
+            before = result.partitions[0].result.n_iter - len(result.partitions[0].result.objectives)
             slowest += result.partitions[0].result.n_iter - before
     assert result.scans == result.first_scans + slowest + silhouettes
 
@@ -283,9 +283,9 @@ def test_histories_never_rise_on_euclidean_data_and_acceleration_ends_in_the_sam
     runs = [run for rule in RULES for run in grid(rule, 3, n_init=6, tol=1e-9, **PARAMETERS[rule])]
     plain = quiet(cluster, squared(60), runs, kind="squared-distance")
     for r in plain.runs:
-        steps = np.diff(r.history)
+        steps = np.diff(r.objectives)
         if not r.run.is_possibilistic:  # whose history changes its function after the fcm2 run
-            assert (steps <= 1e-12 * abs(r.history[0])).all()
+            assert (steps <= 1e-12 * abs(r.objectives[0])).all()
         assert r.rises == 0
     kw = {"fuzzifier": 2.5, "n_init": 8, "tol": 1e-9, "max_iter": 1000}
     slow = quiet(cluster, squared(60), grid("fcm1", 3, **kw), kind="squared-distance")
@@ -317,7 +317,7 @@ def test_each_run_is_healed_by_its_own_beta_and_a_spread_known_in_advance_needs_
     assert all(r.negative_distances == 0 and r.beta == beta and r.rises == 0 for r in spread.runs)
     # the same as a relation that has the spread, and as the oracle on a matrix that has it
     again = quiet(cluster, relation(D, kind="squared-distance").spread(beta), grid("fcm1", 3, fuzzifier=1.2, n_init=4))
-    assert [r.history for r in again.runs] == [r.history for r in spread.runs]
+    assert [r.objectives for r in again.runs] == [r.objectives for r in spread.runs]
     run = Run("fcm2", 3, entropy_weight=0.3, init=memberships(40), spread=beta, tol=1e-11)
     ours = quiet(cluster, D, run, kind="squared-distance").best
     theirs = oracle.run(oracle.spread_matrix(D, beta), "fcm2", memberships(40).T, lam=0.3, tol=1e-11, max_iter=300)
@@ -480,15 +480,15 @@ BAD = [
     ({"rule": "pcm1", "eta": "median"}, "mean, cut, overall"),
     ({"rule": "pcm1", "eta": "cut", "eta_cut": 1.0}, "below 1"),
     ({"rule": "pcm1", "eta_cut": 0.5}, "unless eta='cut'"),
-    ({"spread": -1}, "not negative"),
+    ({"spread": -1}, "of at least 0"),
     ({"on_negative": "clip"}, "error, heal"),
     ({"init": "best"}, "sample, k-means\\+\\+, random, rows"),
     ({"init": np.full((60, 2), 0.5)}, r"give \(60, 3\)"),
-    ({"init": np.full((60, 3), np.nan)}, "nan .180 such.: give 0 to 1"),
+    ({"init": np.full((60, 3), np.nan)}, "nan .180 such.; give 0 to 1"),
     ({"init": np.full((60, 3), -0.1)}, "give 0 to 1"),
     ({"init": np.tile([0.5, 0.5, 0.0], (60, 1))}, "cluster 2 has no membership"),
     ({"max_iter": 0}, "at least 1"),
-    ({"tol": -1}, "not negative"),
+    ({"tol": -1}, "of at least 0"),
     ({"norm": 0.5}, "at least 1"),
     ({"random_state": -1}, "at least 0"),
 ]

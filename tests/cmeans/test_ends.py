@@ -17,7 +17,7 @@ from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.iterate import BundleResults
 from dasrel.errors import InputError, StoreError
 from dasrel.partition.model import Model
-from dasrel.partition.run import Start
+from dasrel.partition.result import Start
 from dasrel.store.array_matrix import as_matrix
 from dasrel.util import progress
 from tests.helpers import oracle
@@ -57,7 +57,7 @@ def test_changes_are_those_between_iterations(rule, parameters):
     U = [U0.T, *(oracle.run(D, rule, U0.T, max_iter=k + 1, tol=0, **parameters)["U"] for k in range(steps))]
     expected = [np.abs(after - before).max() for before, after in pairwise(U)]
     np.testing.assert_allclose(found.changes, expected, atol=1e-9)
-    assert len(found.changes) == len(found.history) == steps
+    assert len(found.changes) == len(found.objectives) == steps
 
 
 def test_a_history_costs_no_scan_and_changes_nothing_else():
@@ -70,11 +70,11 @@ def test_a_history_costs_no_scan_and_changes_nothing_else():
             found = quiet(cluster, D, runs[1], kind="squared-distance")
         assert counted.scans == plain.scans
         assert bits(found.best.memberships) == bits(without.best.memberships)
-        assert [one.history for one in found.runs] == [one.history for one in without.runs]
+        assert [one.objectives for one in found.runs] == [one.objectives for one in without.runs]
         assert {one.changes for one in without.runs} == {()}
         assert without.history() == []
         for one in found.runs:
-            assert len(one.changes) == len(one.history)
+            assert len(one.changes) == len(one.objectives)
             assert one.changes[-1] < 1e-8
             assert max(one.changes[:3]) > 0.01
 
@@ -121,7 +121,7 @@ def test_a_workflow_writes_a_history_too(tmp_path):
 
 @pytest.mark.parametrize("name", ["history", "race", "accelerate"])
 def test_a_switch_is_true_or_false(name):
-    with pytest.raises(InputError, match=f"{name} is yes: give True or False"):
+    with pytest.raises(InputError, match=f"{name} is yes; give True or False"):
         dasrel.Run("hard", 2, **{name: "yes"})
 
 
@@ -230,7 +230,7 @@ def test_the_share_costs_little_on_digits(digits):
 def state_with(history, **more):
     run = Run("fcm2", 2, entropy_weight=1.0, race=True, **more)
     state = RunState(run, 0, Start(np.full((1, 2, 4), 0.25)), 0.0, 1.0)
-    state.history = list(history)
+    state.objectives = list(history)
     return state
 
 
@@ -288,7 +288,7 @@ def test_the_winner_of_a_race_is_that_of_all_runs(some_digits, rule, accelerate)
             assert min(one.score, other.score) > best.score
         else:
             assert one.n_iter == other.n_iter
-            np.testing.assert_allclose(one.history, other.history, rtol=1e-9)
+            np.testing.assert_allclose(one.objectives, other.objectives, rtol=1e-9)
 
 
 def assert_same_best(raced, alone):

@@ -515,9 +515,9 @@ def test_an_array_needs_its_kind(squared: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"n_clusters": 0}, "n_clusters is 0: give a whole number of at least 1"),
+        ({"n_clusters": 0}, "n_clusters is 0; give a whole number of at least 1"),
         ({"n_clusters": 99}, "n_samples=42 objects cannot make n_clusters=99 clusters"),
-        ({"fuzzifier": 1}, "fuzzifier is 1: give a finite number above 1"),
+        ({"fuzzifier": 1}, "fuzzifier is 1; give a finite number above 1"),
         ({"fuzzifier": np.nan}, "fuzzifier is nan"),
         ({"n_init": 0}, "n_init is 0"),
         ({"max_iter": 0}, "max_iter is 0"),
@@ -525,8 +525,8 @@ def test_an_array_needs_its_kind(squared: Any) -> None:
         ({"spread": -1}, "spread is -1"),
         ({"on_negative": "ignore"}, "on_negative is 'ignore'"),
         ({"random_state": -3}, "random_state is -3"),
-        ({"init": "nearest"}, "init is 'nearest': use one of sample, k-means++"),
-        ({"init": np.full((42, 2), 0.5)}, r"shape \(42, 2\): give \(42, 3\)"),
+        ({"init": "nearest"}, "init is 'nearest'; use one of sample, k-means++"),
+        ({"init": np.full((42, 2), 0.5)}, r"shape \(42, 2\); give \(42, 3\)"),
         ({"init": np.full((42, 3), np.nan)}, "init: the membership of object 0 in cluster 0 is nan"),
         ({"kind": "nearness"}, "kind must be one of the four"),
     ],
@@ -537,7 +537,7 @@ def test_refused(squared: Any, words: dict[str, Any], message: str) -> None:
 
 
 def test_refused_by_other_rules(squared: Any) -> None:
-    with pytest.raises(InputError, match="entropy_weight is -1: give a finite number above 0"):
+    with pytest.raises(InputError, match="entropy_weight is -1; give a finite number above 0"):
         EntropyFuzzyCMeans(3, kind="squared-distance", entropy_weight=-1).fit(squared)
     with pytest.raises(InputError, match="eta_scale is 0"):
         EntropyPossibilisticCMeans(3, kind="squared-distance", eta_scale=0).fit(squared)
