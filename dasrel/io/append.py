@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse
 
 from dasrel.errors import InputError
-from dasrel.io.features import Features, Mapped, check_values, is_sparse, read_features, read_rows, row_block
+from dasrel.io.features import Features, Mapped, PackedBits, is_sparse, read_features, read_rows, row_block
 from dasrel.io.importing import block_checksum
-from dasrel.io.metrics import Metric, made_ready, needs, resolve, tile_values
+from dasrel.io.metrics import Metric, check_features, made_ready, resolve, tile_values
 from dasrel.io.options import Reading
 from dasrel.io.readers.text import given_ids
 from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
@@ -38,7 +38,7 @@ from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.options import Policy, group
 from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
 from dasrel.util import Array, Names, limits, parallel
-from dasrel.util.labelled import column_order
+from dasrel.util.labelled import check_not_reordered, column_order
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import count_text, path_text, shown, some
 
@@ -409,6 +409,7 @@ def _open_rows(source: Any, old: Matrix, given: list[str] | None) -> tuple[TileP
             f" against the {n} of {location(old.store)} and themselves are {m} x {n + m}",
             remedy=hint,
         )
+    check_not_reordered(given, rows.ids, where)
     names = _new_names(given if given is not None else rows.ids, m, old, where)
     order = None
     if rows.columns is not None:
@@ -450,7 +451,7 @@ def _open_features(
 ) -> tuple[TileProvider, list[str], dict[str, Any]]:
     metric = _stored_metric(old)
     parts = _features_before(before, old)
-    found = read_features(source)
+    found = read_features(source, packed_bits=_has_packed_bits(old))
     where = path_text(found.provenance["source"])
     m, p = found.shape
     wide = parts[0].shape[1]
@@ -463,14 +464,18 @@ def _open_features(
         raise InputError(
             f"{where} is in {location(old.store)} already", remedy="give {ids=FILE} if its objects are others"
         )
+    check_not_reordered(given, found.ids, where)
     names = _new_names(given if given is not None or found.ids is None else list(found.ids), m, old, where)
-    bad_rows, reason = needs(metric)
-    check_values(found, names=names, allow_nan=metric.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
+    check_features(metric, found, names)
     whole = _stacked([*parts, found], old.n_objects + m)
     ready = made_ready(metric, whole, old.dtype)
     strip = whole.strip_bytes(old.tile, sparse=ready.takes_sparse)
-    provider = _FromFeatures(whole.data, ready, strip, old.files, not isinstance(whole.data, _Stacked))
+    provider = _FromFeatures(whole.data, ready, strip, old.files, not _is_stacked(whole.data))
     return provider, names, _known_by(found.provenance)
+
+
+def _has_packed_bits(old: Matrix) -> bool:
+    return bool(old.manifest["provenance"].get("packed_bits"))
 
 
 def _stored_metric(old: Matrix) -> Metric:
@@ -505,7 +510,7 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
             f"{location(old.store)} was made from the features in {detail}; {len(listed)} are given, not {len(kept)}",
             remedy="give them in this order ({features})",
         )
-    parts = [read_features(one) for one in listed]
+    parts = [read_features(one, packed_bits=_has_packed_bits(old)) for one in listed]
     for part, one in zip(parts, kept, strict=True):
         if part.provenance["checksum"] != one["checksum"]:
             raise InputError(
@@ -533,10 +538,17 @@ class _Stacked:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
+def _is_stacked(data: Any) -> bool:
+    return isinstance(data.bytes if isinstance(data, PackedBits) else data, _Stacked)
+
+
 def _stacked(parts: Sequence[Features], n_objects: int) -> Features:
     """Return the features of old and new objects as one table; mapped files are not copied."""
     blocks = [part.data for part in parts]
     data: Any
+    if all(isinstance(block, PackedBits) for block in blocks):
+        inner = _stacked([replace(part, data=part.data.bytes) for part in parts], n_objects)
+        return replace(inner, data=PackedBits(inner.data))
     if all(isinstance(block, Mapped) for block in blocks):
         ends = np.cumsum([part.shape[0] for part in parts]).tolist()
         data = _Stacked(tuple(blocks), (0, *ends))

@@ -10,7 +10,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,10 @@ from dasrel.kernels.checks import EXAMPLES
 from dasrel.kernels.products import View
 from dasrel.util import Array, Float, Names, limits, parallel
 from dasrel.util.files import crc32c, file_crc32c
-from dasrel.util.labelled import column_order, labelled
+from dasrel.util.labelled import ID_HEADERS, column_order, labelled
 from dasrel.util.text import count_text, path_text, shown, some
 
 SUFFIXES = ".npy, .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
-ID_HEADERS = ("", "id", "ids")
-"""The headers by which the first column of a text file is known to hold names, even when they are numbers."""
 CHUNK_BYTES = 8 << 20
 ROW_BYTES = 32 * 2**20
 """New rows are read this many bytes at a time."""
@@ -53,6 +51,17 @@ class Mapped:
 
 
 @dataclass(frozen=True)
+class PackedBits:
+    """Rows of bytes that hold 8 features of 0 or 1 each, unpacked a block at a time."""
+
+    bytes: Any
+    """A `Mapped` file, or an array that can be sliced."""
+
+    def __getitem__(self, rows: slice) -> Array:
+        return np.unpackbits(row_block(self.bytes, rows), axis=1)
+
+
+@dataclass(frozen=True)
 class Features:
     """The features of n objects."""
 
@@ -63,6 +72,22 @@ class Features:
     provenance: dict[str, Any]
     columns: Names | None = None
     """The headers, where the source has them, for messages."""
+
+    @property
+    def in_file(self) -> bool:
+        """Whether tasks read them from a file, so that they need not be sent."""
+        return isinstance(self.data.bytes if isinstance(self.data, PackedBits) else self.data, Mapped)
+
+    def unpacked(self) -> Features:
+        """Return the features whose bits these bytes hold; raise if they are no bytes."""
+        dtype = row_block(self.data, slice(0, 1)).dtype
+        if dtype != np.uint8 or is_sparse(self.data):
+            raise InputError(
+                f"{self.named()} holds {'sparse rows' if is_sparse(self.data) else dtype}, and packed bits are bytes"
+                " (uint8) with 8 bits in each",
+                remedy="leave {packed_bits} out, or pack the bits with numpy.packbits(x, axis=1)",
+            )
+        return replace(self, data=PackedBits(self.data), shape=(self.shape[0], 8 * self.shape[1]), columns=None)
 
     def chunks(self) -> Iterator[tuple[int, Any]]:
         """Yield all rows in order, a few MB at a time: the first row's number and the rows."""
@@ -76,6 +101,10 @@ class Features:
             ends = self.data.indptr[np.minimum(np.arange(tile, self.shape[0] + tile, tile), self.shape[0])]
             return int(np.diff(ends, prepend=0).max()) * 16 + tile * 16
         return tile * (self.shape[1] + 2) * 8
+
+    def named(self) -> str:
+        """Return where they come from, for messages."""
+        return path_text(self.provenance["source"])
 
     def column(self, k: int) -> str:
         """Return a column's name for messages."""
@@ -105,8 +134,10 @@ def array_checksum(values: Array, checksum: int = 0) -> int:
     return checksum
 
 
-def read_features(features: Any, *, checksum: bool = True) -> Features:
+def read_features(features: Any, *, packed_bits: bool = False, checksum: bool = True) -> Features:
     """Open features: a path (`.npy`, `.npz`, CSV, TSV, Parquet), a NumPy array, a SciPy sparse matrix, or a data frame.
+
+    With `packed_bits` each byte holds 8 features of 0 or 1, as `numpy.packbits` writes them.
 
     Cost: reads the source once for its checksum. A `.npy` file is mapped; everything else is held in memory.
     """
@@ -115,10 +146,10 @@ def read_features(features: Any, *, checksum: bool = True) -> Features:
     n, p = found.shape
     if n == 0 or p == 0:
         raise InputError(
-            f"{_named(found)} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers; give one row per"
+            f"{found.named()} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers; give one row per"
             " object"
         )
-    return found
+    return found.unpacked() if packed_bits else found
 
 
 def check_values(
@@ -153,7 +184,7 @@ def check_values(
     if count:
         described = [f"row {r} ({shown(names[r])}), {features.column(c)}: {v:g}" for r, c, v in places[:EXAMPLES]]
         raise InputError(
-            f"{_named(features)} has missing or infinite values: {some(described, total=count)};"
+            f"{features.named()} has missing or infinite values: {some(described, total=count)};"
             " fill them or leave these objects out"
         )
     if undefined:
@@ -366,10 +397,6 @@ def _is_number(text: object) -> bool:
     return True
 
 
-def _named(features: Features) -> str:
-    return path_text(features.provenance["source"])
-
-
 @dataclass(frozen=True)
 class Rows:
     """Rows of new objects: the values of each against other objects, one column per object."""
@@ -419,7 +446,7 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
         return Rows(ZarrValues(source, "the Zarr array") if name == "zarr" else source, rows, columns, about)
     found = read_features(source, checksum=checksum)
     if is_sparse(found.data):
-        raise InputError(f"{_named(found)} is sparse; rows of new objects need a value for every object")
+        raise InputError(f"{found.named()} is sparse; rows of new objects need a value for every object")
     if found.ids is not None:
         rows = [str(name) for name in found.ids]
     if found.columns is not None:

@@ -35,7 +35,7 @@ from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, che
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
-from dasrel.util.labelled import labelled
+from dasrel.util.labelled import check_not_reordered, labelled
 from dasrel.util.text import path_text, shown
 
 SUFFIXES = {
@@ -148,6 +148,7 @@ def prepare_import(
             opened = _spooled(opened, stack.enter_context(_scratch(source, store, reading, writing, opened)), store)
             stack.callback(opened.close)
             n = opened.n_objects
+            check_not_reordered(names, opened.ids, path_text(opened.provenance["source"]))
         found = None if isinstance(opened, SequentialSource) else opened
         if ids is None and n is not None:
             ids = checked_ids(found.ids if found is not None and names is None else names, n)
@@ -316,7 +317,7 @@ def open_array(array: Any, reading: Reading, kind: str) -> Opened:
     what, ids = f"the {name} array", None
     named = labelled(array)
     if named is not None:
-        array, ids = named.values, None if reading.ids is not None else named.ids()
+        array, ids = named.values, named.ids() if reading.ids is None else named.rows
     is_sparse: bool = issparse(array)
     if is_sparse:
         check_numbers(array.dtype, what)

@@ -18,56 +18,18 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from dasrel.errors import InputError
-from dasrel.io.features import Features, array_checksum, dense, is_sparse, row_block
-from dasrel.names import KINDS, is_similarity
-from dasrel.util import Array
-from dasrel.util.text import count_text, did_you_mean, shown, some
+from dasrel.io.features import Features, array_checksum, check_values, dense, is_sparse, row_block
+from dasrel.io.metric_names import BOOLEAN, check_metric
+from dasrel.names import is_similarity
+from dasrel.util import Array, Names, limits
+from dasrel.util.text import count_text, shown, some
 
 SIDE = 512
 """Side of the blocks in which a tile is computed: 2 MiB of float64, so that the passes over it stay in the cache."""
-ALIASES = {
-    "chebyshev": ("cheb", "chebychev", "ch", "cheby"),
-    "cityblock": ("c", "cblock", "cb", "l1", "manhattan"),
-    "correlation": ("co",),
-    "cosine": ("cos",),
-    "euclidean": ("e", "eu", "euclid", "l2"),
-    "hamming": ("matching", "hamm", "h", "ha"),
-    "jaccard": ("j", "ja", "jacc"),
-    "jensenshannon": ("js",),
-    "mahalanobis": ("mah", "mahal"),
-    "minkowski": ("m", "mi", "pnorm"),
-    "seuclidean": ("s", "se"),
-    "sqeuclidean": ("sqe", "sqeuclid"),
-}
-"""The other names that SciPy and scikit-learn know a metric by."""
-BOOLEAN = ("dice", "jaccard", "kulczynski1", "rogerstanimoto", "russellrao", "sokalmichener", "sokalsneath", "yule")
+BITS = (*BOOLEAN, "hamming", "simpson", "tanimoto")
+"""Metrics of bits, for which bytes above 1 are most often eight bits each."""
 ALREADY_SQUARED = ("simpson", "sqeuclidean")
 """Metrics whose values play the role of squared distances already, so kind squared-distance keeps them as they are."""
-_WEIGHTED = (*BOOLEAN, "braycurtis", "canberra", "chebyshev", "cityblock", "correlation", "cosine", "euclidean",
-             "hamming", "sqeuclidean")  # fmt: skip
-OPTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_WEIGHTED, ("w",)),
-    "minkowski": ("p", "w"),
-    "seuclidean": ("V",),
-    "mahalanobis": ("VI",),
-    "jensenshannon": (),
-    "haversine": (),
-    "nan_euclidean": (),
-    "simpson": (),
-}
-"""Every distance, and the options that it takes."""
-KERNELS: dict[str, tuple[str, ...]] = {
-    "additive_chi2": (),
-    "chi2": ("gamma",),
-    "cosine": (),
-    "laplacian": ("gamma",),
-    "linear": (),
-    "poly": ("coef0", "degree", "gamma"),
-    "polynomial": ("coef0", "degree", "gamma"),
-    "rbf": ("gamma",),
-    "sigmoid": ("coef0", "gamma"),
-}
-"""Every kernel of scikit-learn, and the options that it takes."""
 SPARSE = ("cityblock", "cosine")
 """Distances that scikit-learn computes from sparse rows as they are; for the others a strip is made dense."""
 
@@ -115,34 +77,10 @@ class Metric:
 
 def resolve(name: str, kind: str, options: Mapping[str, Any] | None) -> Metric:
     """Check a metric's name, the kind of matrix it can give, and its options; the nearest names are suggested."""
-    known = {alias: full for full, others in ALIASES.items() for alias in others} | {full: full for full in OPTIONS}
     given = dict(options or {})
-    if name == "tanimoto":
-        if kind != "similarity":
-            raise InputError("metric tanimoto gives similarities, 1 for equal rows", remedy="say {kind=similarity}")
-        _check_options(name, given, ())
-        return Metric(name, kind)
-    if is_similarity(kind):
-        if name not in KERNELS:
-            hint = (
-                f"{name} gives distances: say kind distance" if name in known else did_you_mean(name, KERNELS, show=3)
-            )
-            raise InputError(f"kind {kind} needs one of scikit-learn's kernels, not {shown(name)!r}; {hint}")
-        _check_options(name, given, KERNELS[name])
-        return Metric(name, kind, given)
-    if kind not in KINDS:
-        raise InputError(f"kind must be one of {', '.join(KINDS)}, not {shown(kind)!r}")
-    if name == "wminkowski":
-        raise InputError("metric wminkowski is gone from SciPy: use minkowski with the options p and w")
-    if name not in known:
-        full_names = sorted(word for word in known if len(word) > 2)
-        hint = f"{name} is a kernel: say kind kernel" if name in KERNELS else did_you_mean(name, full_names, show=3)
-        raise InputError(f"no metric {shown(name)!r}; {hint}")
-    full = known[name]
-    _check_options(name, given, OPTIONS[full])
-    if not float(given.get("p", 1)) > 0:
-        raise InputError(f"metric minkowski: p must be above 0, not {shown(given['p'])}")
-    given = {key: np.asarray(value, dtype=np.float64) if key != "p" else value for key, value in given.items()}
+    full = check_metric(name, kind, given)
+    if not is_similarity(kind):
+        given = {key: np.asarray(value, dtype=np.float64) if key != "p" else value for key, value in given.items()}
     return Metric(full, kind, given)
 
 
@@ -189,7 +127,27 @@ def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metr
     return ready
 
 
-def needs(metric: Metric) -> tuple[Callable[[Any], Any] | None, str]:
+def check_features(metric: Metric, features: Features, names: Names) -> None:
+    """Raise for missing and infinite features, for rows without a value, and for bytes that seem to hold 8 bits each.
+
+    Cost: reads the features once, twice if they are bytes, a few MB at a time.
+    """
+    if metric.name in BITS and not is_sparse(features.data) and row_block(features.data, slice(0, 1)).dtype == np.uint8:
+        largest = 0
+        for _, rows in features.chunks():
+            limits.check()
+            largest = max(largest, int(rows.max()))
+        if largest > 1:
+            raise InputError(
+                f"metric {metric.name} is of bits, and {features.named()} holds bytes up to {largest}",
+                remedy="say {packed_bits=True} if each byte holds 8 bits; if they are counts or codes, save them as"
+                " another type, such as int16",
+            )
+    bad_rows, reason = _needs(metric)
+    check_values(features, names=names, allow_nan=metric.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
+
+
+def _needs(metric: Metric) -> tuple[Callable[[Any], Any] | None, str]:
     """Return a function that finds the rows of a block that the metric has no value for, and the reason."""
     name = metric.name
     if name == "simpson":
@@ -411,9 +369,3 @@ def _mean(features: Features) -> Array:
     for _, rows in features.chunks():
         total += dense(rows).sum(axis=0)
     return total / features.shape[0]
-
-
-def _check_options(name: str, given: dict[str, Any], allowed: tuple[str, ...]) -> None:
-    if unknown := [shown(key) for key in given if key not in allowed]:
-        takes = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
-        raise InputError(f"metric {shown(name)} has no option {some(unknown)}; {takes}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from functools import partial
 
+from dasrel.io.metric_names import check_metric
 from dasrel.names import FORMATS, KindName
 from dasrel.util import Names
 from dasrel.util.option_fields import READING, Selection, option
@@ -48,3 +49,7 @@ class PairwiseOptions:
     metric_options: dict[str, float] = _reading(
         {}, "A number that the metric takes, such as p=3.", name="metric_option", metavar="NAME=VALUE"
     )
+    packed_bits: bool = _reading(False, "Each byte of the features holds 8 bits, as fingerprints are saved.")
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric, self.kind, self.metric_options)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import DasrelError, InputError
-from dasrel.io.features import Features, Mapped, array_checksum, check_values, read_features, row_block
-from dasrel.io.metrics import Metric, described, made_ready, needs, resolve, tile_values
+from dasrel.io.features import Features, array_checksum, read_features, row_block
+from dasrel.io.metrics import Metric, check_features, described, made_ready, resolve, tile_values
 from dasrel.io.options import Reading
 from dasrel.io.readers.text import given_ids
 from dasrel.io.store_job import StoreJob, Tile
@@ -27,6 +27,7 @@ from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, parallel
+from dasrel.util.labelled import check_not_reordered
 from dasrel.util.text import count_text, shown, some
 
 
@@ -38,6 +39,7 @@ def pairwise(
     kind: str = "distance",
     ids: str | Names | None = None,
     metric_options: Mapping[str, Any] | None = None,
+    packed_bits: bool = False,
     writing: Writing | None = None,
 ) -> Matrix | Any:
     """Compute a metric between all objects, from one row of features each, write it to a store, and open it.
@@ -61,6 +63,9 @@ def pairwise(
     metric_options
         Such as `{"p": 3}` for minkowski or `{"gamma": 0.1}` for rbf. What a metric takes from the data (the variances
         of seuclidean, the inverse covariance of mahalanobis) comes from all rows together.
+    packed_bits
+        Whether each byte of the features holds 8 bits, as `numpy.packbits` and toolkits of fingerprints write them. For
+        metrics of bits, such as tanimoto and jaccard, bytes above 1 are refused without it.
     writing
         How the store is written. With `Writing(part=(k, n))` only one part of the tiles; every part reads all features.
 
@@ -80,7 +85,7 @@ def pairwise(
     than a mapped `.npy` are held in memory, once on this machine and once on each worker.
     """
     given: dict[str, Any] = {"metric": metric, "kind": kind, "ids": ids, "metric_options": metric_options}
-    with prepare_pairwise(features, store, **given, writing=writing, write=True) as job:
+    with prepare_pairwise(features, store, **given, packed_bits=packed_bits, writing=writing, write=True) as job:
         return job.result()
 
 
@@ -93,6 +98,7 @@ def prepare_pairwise(
     kind: str = "distance",
     ids: str | Names | None = None,
     metric_options: Mapping[str, Any] | None = None,
+    packed_bits: bool = False,
     writing: Writing | None = None,
     write: bool = False,
 ) -> Iterator[StoreJob]:
@@ -104,15 +110,16 @@ def prepare_pairwise(
     with claimed(store, writing) if write else nullcontext():
         chosen = resolve(metric, kind, metric_options)
         state = check_new_store(store, kind, Policy(), writing)
-        found = read_features(features)
-        names = checked_ids(found.ids if ids is None else given_ids(Reading(ids=ids)), found.shape[0])
-        bad_rows, reason = needs(chosen)
-        check_values(found, names=names, allow_nan=chosen.name == "nan_euclidean", bad_rows=bad_rows, reason=reason)
+        found = read_features(features, packed_bits=packed_bits)
+        given = given_ids(Reading(ids=ids))
+        check_not_reordered(given, found.ids, found.named())
+        names = checked_ids(found.ids if given is None else given, found.shape[0])
+        check_features(chosen, found, names)
         ready = made_ready(chosen, found, np.dtype(writing.dtype))
         layout = new_layout(found.shape[0], writing)
         strip = found.strip_bytes(layout.tile, sparse=ready.takes_sparse)
         memory = ready.memory(layout.tile, strip, layout.dtype.itemsize) + layout.tile_bytes + CHECK_MEMORY
-        if parallel.active_client() is not None and not isinstance(found.data, Mapped):
+        if parallel.active_client() is not None and not found.in_file:
             memory += found.provenance["size"]
         provenance = {
             **found.provenance,
@@ -121,6 +128,7 @@ def prepare_pairwise(
             "metric": chosen.name,
             "options": described(chosen.options),
             "stored": "squares" if ready.squares else "values",
+            **({"packed_bits": True} if packed_bits else {}),
         }
 
         def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_MetricTile, list[Any]]:
@@ -333,7 +341,7 @@ class _FunctionTile:
 def _sent(features: Features) -> Any:
     """Return the features as tasks get them: a file's name, the array, or on a cluster a copy sent to each worker."""
     client = parallel.active_client()
-    if client is None or isinstance(features.data, Mapped):
+    if client is None or features.in_file:
         return features.data
     return client.scatter([features.data], broadcast=True, hash=False)[0]
 

@@ -25,7 +25,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.embedding import Colours, Embedding, EmbedJob, prepare_embed
 from dasrel.judging.validity import of_labels
 from dasrel.options import EmbedOptions
-from dasrel.partition.files import positions, read_partition_file
+from dasrel.partition.files import read_partition_file
 from dasrel.partition.model import mode_labels
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Names, PathLike
@@ -73,7 +73,7 @@ def prepare_embedding(
 def _read_colours(path: str, ids: Names) -> Colours:
     """Read labels or memberships of the objects with these names; see `partition_files`."""
     found = read_partition_file(path)
-    values = found.values if found.ids is None else found.values[positions(found.where, found.ids, ids)]
+    values = found.of_objects(ids)
     if values.ndim not in (1, 2) or len(values) != len(ids):
         raise InputError(
             f"{found.where} has labels for {count_text(len(values), 'object')} and the store has {len(ids):,}: give one"

@@ -23,7 +23,7 @@ from dasrel.judging.validity import (
 )
 from dasrel.names import INDICES
 from dasrel.options import ValidityOptions
-from dasrel.partition.files import positions, read_partition_file
+from dasrel.partition.files import read_partition_file
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Names, PathLike
 from dasrel.util.limits import Cost, Output, Range
@@ -154,14 +154,7 @@ def _number(value: float | None) -> str:
 def read_partition(path: PathLike, ids: Names, fuzzifier: float) -> Grouping:
     """Read a partition of the objects with these names from a file or a result folder; see `partition_files`."""
     found = read_partition_file(path)
-    values, where = found.values, found.where
-    if found.ids is not None:
-        values = values[positions(where, found.ids, ids)]
-    elif values.dtype.kind == "U" and len(values) != len(ids):
-        raise InputError(
-            f"{where} has {count_text(len(values), 'label')} and the store {count_text(len(ids), 'object')}: give one"
-            " for each, in the order of the store, or a column id"
-        )
+    values, where = found.of_objects(ids), found.where
     if found.model is None:
         return given_groupings({where: values}, ids, fuzzifier)[0]
     memberships = np.ascontiguousarray(values.T, dtype=np.float64)

@@ -46,6 +46,7 @@ from dasrel.oneclass.segments import (
     segments_writer,
 )
 from dasrel.options import OutlierOptions
+from dasrel.partition.files import positions
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Array, PathLike, limits
 from dasrel.util.limits import Cost, Output, Range
@@ -194,8 +195,11 @@ class OutlierJob:
     def _features(self, path: str) -> Array:
         from dasrel.io.features import read_rows
 
-        found = np.asarray(read_rows(path, checksum=False).array(), dtype=np.float64)
+        rows = read_rows(path, checksum=False)
+        found = np.asarray(rows.array(), dtype=np.float64)
         n = self.prepared.relation.n_objects
+        if rows.ids is not None:
+            return found[positions(shown(path, limit=200), rows.ids, self.prepared.relation.matrix.ids)]
         if len(found) != n:
             raise InputError(
                 f"{shown(path, limit=200)} has {count_text(len(found), 'row')} and the store {count_text(n, 'object')}:"

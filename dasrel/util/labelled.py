@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import InputError
-from dasrel.util import Array
+from dasrel.util import Array, Names
 from dasrel.util.text import count_text, shown, some
+
+ID_HEADERS = (
+    "", "id", "ids", "name", "names", "sampleid", "sample id", "sample-id", "sample_id", "sample_name", "featureid",
+    "feature id", "feature-id", "#sampleid", "#sample id", "#otuid", "#otu id",
+)  # fmt: skip
+"""Headers, in small letters, of a first column of names: those of pandas, of R, and of QIIME 2's metadata."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,19 @@ def column_order(
         parts += [f"{part}s of no object: {some(strange)}"] if strange else []
         raise InputError(f"{where}: {'; '.join(parts)}; {part}s are named as the objects of {whose}, in any order")
     return np.array([at[name] for name in objects], dtype=np.intp)
+
+
+def check_not_reordered(given: Sequence[str] | None, own: Names | None, where: str) -> None:
+    """Raise if names that a user gives are a source's own in another order: its values would be those of others."""
+    if given is None or own is None or len(given) != len(own):
+        return
+    k = next((k for k, (name, other) in enumerate(zip(given, own, strict=True)) if str(name) != str(other)), None)
+    if k is not None and sorted(map(str, given)) == sorted(map(str, own)):
+        raise InputError(
+            f"{where} names its objects itself, and the given ids are the same in another order: object {k} is"
+            f" {shown(own[k])} in it, and {shown(given[k])} by the ids",
+            remedy="leave {ids} out",
+        )
 
 
 def _frame_values(frame: Any) -> Any:

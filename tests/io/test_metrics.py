@@ -12,7 +12,8 @@ from sklearn.metrics import pairwise as sk, pairwise_distances, pairwise_kernels
 import dasrel
 from dasrel import InputError
 from dasrel.io.features import read_features
-from dasrel.io.metrics import ALIASES, KERNELS, OPTIONS, made_ready, resolve, tile_values
+from dasrel.io.metric_names import ALIASES, KERNELS, OPTIONS
+from dasrel.io.metrics import made_ready, resolve, tile_values
 from dasrel.io.pairwise import pairwise
 from dasrel.options import Writing
 from tests.helpers.matrices import normal_points

@@ -20,10 +20,11 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import DasrelError, InputError, MemoryLimitError, Policy, StoreError
+from dasrel.io.append import append
 from dasrel.io.features import read_features
 from dasrel.io.metrics import made_ready, resolve, tile_values
 from dasrel.io.pairwise import from_blocks, pairwise
-from dasrel.options import Writing
+from dasrel.options import PairwiseOptions, Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import files, whole
 
@@ -33,12 +34,57 @@ DOUBLE = Writing(tile=TILE, dtype="float64")
 SINGLE = Writing(tile=TILE)
 
 
+# ---- packed bits ----
+
+
+def fingerprints(n: int = N) -> Any:
+    bits = np.random.default_rng(3).random((n, 256)) < np.random.default_rng(4).random((n, 1))
+    bits[:, 0] = True  # none is empty
+    return bits
+
+
+@pytest.mark.parametrize("metric", ["tanimoto", "jaccard", "hamming", "simpson", "dice"])
+def test_packed_bits_are_refused_as_numbers_and_unpacked_on_request(tmp_path: Path, metric: str) -> None:
+    bits = fingerprints()
+    packed = np.packbits(bits, axis=1)
+    np.save(tmp_path / "x.npy", packed)
+    kind = "similarity" if metric == "tanimoto" else "distance"
+    with pytest.raises(InputError, match=rf"metric {metric} is of bits, and .*x.npy holds bytes up to 255") as error:
+        pairwise(tmp_path / "x.npy", tmp_path / "s", metric=metric, kind=kind)
+    assert "say packed_bits=True" in str(error.value)
+    expected = whole(pairwise(bits, tmp_path / "bits", metric=metric, kind=kind, writing=DOUBLE))
+    for k, source in enumerate((tmp_path / "x.npy", packed)):
+        found = pairwise(source, tmp_path / f"{k}", metric=metric, kind=kind, packed_bits=True, writing=DOUBLE)
+        np.testing.assert_array_equal(whole(found), expected)
+        assert found.manifest["provenance"]["features"] == [N, 256]
+    # bytes of 0 and 1 are bits, one each
+    found = pairwise(bits.astype(np.uint8), tmp_path / "ones", metric=metric, kind=kind, writing=DOUBLE)
+    np.testing.assert_array_equal(whole(found), expected)
+
+
+def test_packed_bits_are_appended_as_they_were(tmp_path: Path) -> None:
+    bits = fingerprints()
+    for name, part in (("old", bits[:30]), ("new", bits[30:])):
+        np.save(tmp_path / f"{name}.npy", np.packbits(part, axis=1))
+    given = {"metric": "tanimoto", "kind": "similarity", "packed_bits": True, "writing": DOUBLE}
+    pairwise(tmp_path / "old.npy", tmp_path / "s", **given)
+    matrix = append(tmp_path / "s", tmp_path / "new.npy", features=tmp_path / "old.npy").matrix
+    expected = pairwise(np.packbits(bits, axis=1), tmp_path / "all", **given)
+    np.testing.assert_array_equal(whole(matrix), whole(expected))
+
+
+@pytest.mark.parametrize("rows", [np.ones((4, 3)), scipy.sparse.csr_array(np.ones((4, 3), np.uint8))])
+def test_only_bytes_are_packed_bits(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(InputError, match=r"packed bits are bytes .uint8. with 8 bits in each"):
+        pairwise(rows, tmp_path / "s", metric="jaccard", packed_bits=True)
+
+
 # ---- what is refused ----
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"metric": "euclidian"}, "no metric 'euclidian'; did you mean .*euclidean"),
-    ({"metric": "rbf"}, "rbf is a kernel: say kind kernel"),
+    ({"metric": "rbf"}, "rbf is a kernel: say kind='kernel'"),
     ({"metric": "qqqqqqqq"}, "known: .*braycurtis"),
     ({"metric": "wminkowski"}, "use minkowski"),
     ({"metric": "canberra", "kind": "kernel"}, "canberra gives distances"),
@@ -59,6 +105,18 @@ def test_refused_before_a_store_is_begun(tmp_path: Path, arguments: dict[str, An
         pairwise(normal_points(N, 6), tmp_path / "s", **arguments)
     assert "\n" not in str(report.value)
     assert not (tmp_path / "s").exists()
+
+
+def test_options_of_no_metric_are_refused_before_there_are_features() -> None:
+    """A dry run of a workflow reads no features: the step before has not made them."""
+    for metric, kind, options in (
+        ("euclidian", "distance", {}),
+        ("rbf", "distance", {}),
+        ("dice", "distance", {"p": 2.0}),
+    ):
+        with pytest.raises(InputError, match=r"no metric|no option"):
+            PairwiseOptions(metric, kind, options)
+    assert PairwiseOptions("l2").metric == "l2"
 
 
 @pytest.mark.parametrize(("metric", "row", "message"), [

@@ -13,11 +13,13 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dasrel.errors import InputError
+from dasrel.io.importing import import_matrix
 from dasrel.io.readers import stream as streams, text_square as text_matrix
 from dasrel.io.readers.source import Source
 from dasrel.io.readers.text import sniff
 from dasrel.io.readers.text_square import open_text
 from dasrel.options import Reading
+from dasrel.store.matrix import Matrix
 from tests.helpers.matrices import symmetric
 
 EVERYTHING = slice(None)
@@ -168,13 +170,20 @@ def test_gzip_and_qza(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.qza", "m.tsv.gz", "scratch"]
 
 
+def imported(path: Path, ids: str | list[str]) -> Matrix:
+    return import_matrix(path, kind="distance", ids=ids, reading=Reading(format="lsmat"))
+
+
 def test_given_ids_take_the_place_of_names(tmp_path: Path) -> None:
     path = write(tmp_path, "\ta\tb\na\t0\t1\nb\t1\t0\n")
     names = write(tmp_path, "first\nsecond\n\n", "names.txt")
-    assert list(opened(path, ids=str(names)).ids or ()) == ["first", "second"]
-    assert list(opened(path, ids=["p", "q"]).ids or ()) == ["p", "q"]
-    with pytest.raises(InputError, match=r"3 ids for the 2 objects of .*matrix\.txt"):
-        opened(path, ids=["p", "q", "r"])
+    assert list(imported(path, str(names)).ids) == ["first", "second"]
+    assert list(imported(path, ["p", "q"]).ids) == ["p", "q"]
+    with pytest.raises(InputError, match="3 ids for 2 objects"):
+        imported(path, ["p", "q", "r"])
+    with pytest.raises(InputError, match="same in another order: object 0 is a in it, and b by the ids") as error:
+        imported(path, ["b", "a"])
+    assert error.value.text().endswith("leave ids out")
 
 
 def test_a_finished_spool_is_used_again(tmp_path: Path) -> None:

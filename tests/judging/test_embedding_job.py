@@ -151,7 +151,7 @@ def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for line, message in [
         ("embed d.zarr out --components 0", "--components"),
         ("embed d.zarr out --labels none.csv", "there is no file none.csv"),
-        ("embed d.zarr out --labels few.csv", "few.csv has labels for 2 objects and the store has 60"),
+        ("embed d.zarr out --labels few.csv", "few.csv has 2 labels and the store 60 objects"),
         ("embed d.zarr d.zarr", "would replace what is read"),
         ("embed none.zarr out", "none.zarr"),
     ]:

@@ -9,9 +9,10 @@ from sklearn import metrics
 
 import dasrel
 from dasrel.cli import app
-from dasrel.errors import InputError
+from dasrel.errors import DasrelWarning, InputError
 from dasrel.judging import validity_job
 from dasrel.judging.validity_job import prepare_validity, read_partition
+from dasrel.partition.files import read_partition_file
 from dasrel.util import progress
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.stores import stored
@@ -110,15 +111,45 @@ def test_a_dry_run_reads_no_tile_and_writes_nothing(store, capsys, tmp_path):
     assert estimate["facts"] == {"partitions": 1, "n_clusters": 3}
     output(capsys, "validity", store, "a.csv", "-o", "new.csv")
     assert 0.5 < estimate["outputs"][0]["bytes"] / (tmp_path / "new.csv").stat().st_size < 2
-    assert prepare_validity(store, ["a.csv"]).cost().scans.most == 1
+    write("named.csv", ["id,label", *(f"{name},{k}" for name, k in zip(IDS, GROUPS, strict=True))])
+    assert prepare_validity(store, ["named.csv"]).cost().scans.most == 1
+
+
+def test_labels_are_matched_with_the_ids_whatever_their_column_is_called(store, capsys):
+    mixed = np.random.default_rng(1).permutation(N)
+    named = [(IDS[k], f"g{GROUPS[k]}") for k in mixed]
+    files = [
+        write("pandas.csv", [",label", *(f"{name},{label}" for name, label in named)]),
+        write("qiime.tsv", ["sample-id\tage\tlabel", "#q2:types\tnumeric\tcategorical",
+                            *(f"{name}\t{k}\t{label}" for k, (name, label) in enumerate(named))]),
+        write("last.csv", ["label,age,who", *(f"{label},{k},{name}" for k, (name, label) in enumerate(named))]),
+        write("other.csv", ["sample-id,cluster", *(f"{name},{label}" for name, label in named)]),
+    ]  # fmt: skip
+    found = output(capsys, "validity", store, *files, "--index", "silhouette")
+    for row in found["partitions"]:
+        assert row["silhouette"] == pytest.approx(RIGHT, rel=1e-9), row["partition"]
+
+
+def test_labels_without_ids_are_in_the_order_of_the_store_and_that_is_said(store, capsys):
+    write("bare.csv", ["label", *(str(k) for k in GROUPS)])
+    with pytest.warns(DasrelWarning, match="bare.csv has labels and no ids: they are taken in the order of the store"):
+        np.testing.assert_array_equal(read_partition_file("bare.csv").of_objects(IDS), GROUPS.astype(str))
+    assert app.run(["validity", store, "bare.csv", "--index", "silhouette"]) == 0
+    assert "bare.csv has labels and no ids" in capsys.readouterr().err
+    write("sizes.csv", ["label,size", *(f"{k},3" for k in GROUPS)])
+    assert app.run(["validity", store, "sizes.csv"]) == 1
+    assert "sizes.csv has columns label, size, and none of ids" in capsys.readouterr().err
 
 
 LINES = [f"{name},{k % 3}" for k, name in enumerate(IDS)]
 BAD = {
-    "one cluster": (["label", *["1"] * N], "x.csv has one cluster only; an index compares at least two"),
+    "one cluster": (
+        ["id,label", *(f"{name},1" for name in IDS)],
+        "x.csv has one cluster only; an index compares at least two",
+    ),
     "too few": (
         ["1", "2"],
-        "x.csv has 2 labels and the store 48 objects: give one for each, in the order of",
+        "x.csv has 2 labels and the store 48 objects; give one for each, in the order of",
     ),
     "missing ids": (["id,label", *LINES[2:]], "x.csv has no label for 2 objects of the store: obj 0, obj 1"),
     "other ids": (["id,label", *LINES, "y,1"], "x.csv has labels for 1 object that the store does not have: y"),

@@ -71,6 +71,11 @@ def test_features_of_other_objects_are_told(shapes: str, points: Any, tmp_path: 
     np.save(tmp_path / "other.npy", points[::-1])
     np.save(tmp_path / "few.npy", points[:5])
     options = {"width": [0.5], "reject": 0.1, "clusters": True}
+    order = np.random.default_rng(0).permutation(len(points))
+    lines = ["sample-id,x,y", *(f"{k},{points[k][0]!r},{points[k][1]!r}" for k in order)]
+    (tmp_path / "named.csv").write_text("\n".join(lines).replace("np.float64(", "").replace(")", "") + "\n")
+    named = OutlierOptions(**options, features=str(tmp_path / "named.csv"), picture=False)
+    prepare_outliers(shapes, named, tmp_path / "by-name").run()  # rows with names are in any order
     with pytest.raises(InputError, match="features give other clusters than the matrix"):
         prepare_outliers(shapes, OutlierOptions(**options, features=str(tmp_path / "other.npy")), tmp_path / "o").run()
     with pytest.raises(InputError, match="has 5 rows and the store 290 objects"):

@@ -57,12 +57,7 @@ def open_text(path: str | Path, reading: Reading, kind: str) -> SequentialSource
             text_stream.unmark(folder)
             facts = _spool(path, reading, folder, kind)
             text_stream.mark_finished(folder, key, facts)
-        names = text_stream.given_ids(reading)
-        if names is not None and len(names) != facts["n_objects"]:
-            raise InputError(
-                f"{len(names)} ids for the {facts['n_objects']} objects of {path_text(path)}; give one id per row"
-            )
-        return SquareSource(path, folder / VALUES, facts, names or facts["ids"])
+        return SquareSource(path, folder / VALUES, facts, facts["ids"])
 
     return SequentialSource(
         n, mirrored, provenance_of(path), f"is text ({reading.format})", spool, 8 * n * n,
