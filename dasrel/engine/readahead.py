@@ -24,6 +24,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dasrel.store.layout import FileReader, Reader, TileIndex, TileSource
+from dasrel.store.tile_files import count_maps
 from dasrel.util import Array, limits
 from dasrel.util.files import open_regular
 
@@ -44,6 +46,8 @@ LARGE = 2 * 2**20  # a large page, of which buffers are made where the system ha
 SPARE = 2  # buffers besides those in use: one that is ready, one that is being read
 CACHE_SHARE = 0.8
 """Share of the memory free for files that a matrix may fill; beyond it, tiles would only evict each other."""
+MAPS = 20_000
+"""Mapped tiles that are kept; the system allows a process 65,530 maps."""
 EVICTED_SHARE = 0.1
 """Share of the tiles that must come from disk before they are no longer assumed to be in memory."""
 
@@ -58,8 +62,8 @@ class TileCache:
         is free for files at the first use. The other tiles are read past the page cache.
     keep_maps
         Keep mapped files from scan to scan: mapping them anew costs a fifth of a scan of few columns. Only where all
-        tiles fit into a quarter of the memory, so that a larger matrix does not make the kernel unmap pages; not on a
-        worker, where Dask counts mapped files as the worker's memory.
+        tiles fit into a quarter of the memory, so that a larger matrix does not make the kernel unmap pages, and at
+        most `MAPS` in this process; not on a worker, where Dask counts mapped files as the worker's memory.
     """
 
     def __init__(self, reader: Reader, *, page_cache: int | None = None, keep_maps: bool = True) -> None:
@@ -120,7 +124,7 @@ class TileCache:
         else:
             self._maps.pop((i, j), None)
             tile = self.files.read_checked(i, j)
-            if found is not None:
+            if found is not None and count_maps() < MAPS:
                 self._maps[i, j] = found, tile
         self.seen.add((i, j))
         return tile
@@ -186,7 +190,7 @@ class ReadAhead:
         self._size = self._files.layout.tile_bytes + 4
         self._chunks = range(0, max(1, self._size // CHUNK * CHUNK), CHUNK)
         self._past: set[TileIndex] = set()
-        self._waiting: list[TileIndex] = []
+        self._waiting: OrderedDict[TileIndex, None] = OrderedDict()
         self._tiles: dict[TileIndex, _Tile] = {}
         self._next: TileIndex | None = None
         self._free = cache.buffers
@@ -200,7 +204,7 @@ class ReadAhead:
         share, number = self._cache.kept_share, {tile: k for k, tile in enumerate(self._files.layout.tiles())}
         # Cached tiles are spread evenly among the others, which are read while the cached ones are worked on.
         self._past = {tile for tile in order if int((number[tile] + 1) * share) == int(number[tile] * share)}
-        self._waiting = [tile for tile in reversed(order) if tile in self._past or tile not in self._cache.seen]
+        self._waiting.update((tile, None) for tile in order if tile in self._past or tile not in self._cache.seen)
         threads = [threading.Thread(target=self._read_all, daemon=True) for _ in range(STREAMS)]
         for thread in threads:
             thread.start()
@@ -241,9 +245,10 @@ class ReadAhead:
             if requested and not stuck:
                 self._changed.wait()
                 continue
-            self._waiting.remove(index)
-            if not stuck:
-                self._waiting.append(index)  # the next one to be read
+            if stuck:
+                del self._waiting[index]
+            else:
+                self._waiting.move_to_end(index, last=False)  # the next one to be read
             requested = True
             self._changed.notify_all()
         tile = self._tiles.get(index)
@@ -309,8 +314,9 @@ class ReadAhead:
                 self._next = None
                 if not self._waiting:
                     return None
-                if self._waiting[-1] not in self._past:
-                    index = self._waiting.pop()
+                index = next(iter(self._waiting))
+                if index not in self._past:
+                    del self._waiting[index]
                     self._tiles[index] = _Tile(left=1)
                     self._changed.notify_all()
                     return index, self._tiles[index], 0
@@ -321,7 +327,7 @@ class ReadAhead:
 
     def _begin(self) -> None:
         """Open the file of the next tile and assign a buffer; a file that cannot be opened is left to the store."""
-        index = self._waiting.pop()
+        index, _ = self._waiting.popitem(last=False)
         self._changed.notify_all()
         try:
             descriptor = open_regular(self._files.file(*index), getattr(os, "O_DIRECT", 0))

@@ -24,10 +24,11 @@ which they are compared at the first read. For compressed tiles `checksums` has 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
+import mmap
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -190,21 +191,16 @@ class TileFiles:
             file.write(tail)
 
     def _map(self, i: int, j: int) -> Array:
-        path = self.file(i, j)
         expected = self.layout.tile_bytes + 4
         try:
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
-                raise self._bad(i, j, "the tile is not a regular file")
-            if found.st_size != expected:
-                raise self._bad(i, j, f"the tile has {count_text(found.st_size, 'byte')} instead of {expected:,}")
-            return np.memmap(path, dtype=np.uint8, mode="r")
+            whole = map_file(self.file(i, j))
         except FileNotFoundError:
             raise self._bad(i, j, "the tile is missing") from None
-        except StoreError:
-            raise
         except OSError as error:
             raise self._bad(i, j, f"the tile cannot be read ({error.strerror})") from error
+        if whole.size != expected:
+            raise self._bad(i, j, f"the tile has {count_text(whole.size, 'byte')} instead of {expected:,}")
+        return whole
 
     def _in_memory(self, i: int, j: int) -> Array | None:
         """Return tile (i, j) of a store in memory without a copy; None unless it is there as it was written.
@@ -301,6 +297,50 @@ class TileFiles:
             where=f"tile ({i}, {j}) of {self.file(i, j)}, {objects}",
             remedy="`dasrel audit STORE --verify` lists every bad tile",
         )
+
+
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_ssize_t]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+_maps: set[int] = set()
+"""The addresses of the files that are mapped."""
+
+
+class _Map:
+    """The pages of a file, which NumPy keeps with its array. Python's own maps keep a descriptor (before 3.13)."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._place = address, size
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        _maps.add(address)
+
+    def __del__(self, unmap: Any = _libc.munmap, maps: set[int] = _maps) -> None:  # nothing else may be left at exit
+        if hasattr(self, "_place"):
+            maps.discard(self._place[0])
+            unmap(*self._place)
+
+
+def map_file(path: str) -> Array:
+    """Return the bytes of a file, which is mapped, without a descriptor, as long as the array or a view of it exists.
+
+    A process may have 1,024 descriptors by default, and 65,530 maps.
+    """
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        return np.asarray(_Map(descriptor, size)) if size else np.empty(0, dtype=np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+def count_maps() -> int:
+    """Return the number of tiles that this process has mapped."""
+    return len(_maps)
 
 
 _verified: set[tuple[Any, ...]] = set()

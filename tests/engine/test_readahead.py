@@ -18,6 +18,7 @@ from dasrel.engine.worker_cache import no_progress
 from dasrel.errors import StoreError
 from dasrel.geometry import tree
 from dasrel.kernels.products import View
+from dasrel.store.tile_files import count_maps
 from dasrel.util import limits
 from tests.helpers.matrices import symmetric
 from tests.helpers.scans import reduction
@@ -46,7 +47,7 @@ def used(monkeypatch):
     begin = ReadAhead._begin
 
     def begin_and_tell(self):
-        seen.append(self._waiting[-1])
+        seen.append(next(iter(self._waiting)))
         begin(self)
 
     monkeypatch.setattr(ReadAhead, "_begin", begin_and_tell)
@@ -308,6 +309,35 @@ def drop(matrix):
         descriptor = os.open(matrix.files.file(i, j), os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("kept", [0.0, 1.0])
+def test_a_scan_has_few_files_open(tmp_path, kept):
+    """However many tiles are mapped or read at once."""
+    matrix = stored(tmp_path / "m.zarr", symmetric(200), tile=20)
+    past(matrix, kept)
+    seen = relation(matrix)
+    open_files = []
+    before = len(os.listdir("/proc/self/fd"))
+    with watch(lambda event: open_files.append(len(os.listdir("/proc/self/fd")))):
+        seen.row_sums()
+        seen.row_sums()
+    assert max(open_files) - before < 25 < len(matrix.layout.tiles())
+
+
+def test_only_so_many_maps_are_kept(tmp_path, monkeypatch):
+    matrix = stored(tmp_path / "m.zarr", symmetric(200), tile=20)
+    monkeypatch.setattr(readahead, "MAPS", count_maps() + 10)
+    relation(matrix).row_sums()
+    assert count_maps() <= readahead.MAPS
+    tile = matrix.read_tile(0, 1)
+    held = count_maps()
+    part = tile[2:4].T
+    del tile
+    assert count_maps() == held
+    assert np.array_equal(part, matrix.read_tile(0, 1)[2:4].T)
+    del part
+    assert count_maps() == held - 1
 
 
 def test_tiles_that_were_taken_from_memory_are_waited_for_again(tmp_path):
