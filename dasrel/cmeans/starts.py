@@ -48,7 +48,7 @@ def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]
     starts: list[Start | None] = [None] * len(runs)
     for k, run in enumerate(runs):
         if isinstance(run.init, Model):
-            starts[k] = Start(np.array(run.init.V, dtype=np.float64)[None])
+            starts[k] = Start(np.array(run.init.V, dtype=np.float64, order="C")[None])
         elif not isinstance(run.init, str):
             starts[k] = from_memberships(np.asarray(run.init, dtype=np.float64).T[None], run.theta)
         elif run.init == "random":

@@ -301,7 +301,7 @@ class _WithinKernel:
             within_sums.add_within_sums(
                 D, row_labels[:, band], column_labels, once[:-1].reshape(len(row_labels), self.clusters)
             )
-            once[-1] += D.sum(dtype=np.float64)
+            once[-1] += np.ascontiguousarray(D).sum(dtype=np.float64)  # a sum of all follows the memory
         sums += once if i == j else 2 * once  # the tile on the other side of the diagonal
         return partial
 

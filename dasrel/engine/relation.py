@@ -22,6 +22,7 @@ from dasrel.store.layout import TileSource
 from dasrel.store.matrix import Matrix
 from dasrel.util import Array, Float, Names
 from dasrel.util.files import digest
+from dasrel.util.labelled import in_standard_order
 from dasrel.util.text import count_text
 
 
@@ -300,7 +301,7 @@ class Relation:
 
         Cost: one scan; the memory of U and of the result.
         """
-        return left_products([(self, np.asarray(U))], memory=memory)[0]
+        return left_products([(self, U)], memory=memory)[0]
 
     def complete_product(self, product: Float, U: Array) -> None:
         """Add what needs no tiles, the spread and the terms, to the product of U (k x n) with the view, in place."""
@@ -400,11 +401,12 @@ class Relation:
         return Relation(self.matrix, view.then(step, parameter))
 
     def _columns(self, V: ArrayLike) -> Array:
+        """Return columns (n, k), each in one piece."""
         columns = np.asarray(V)
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or columns.shape[0] != self.n_objects:
             raise InputError(f"V has shape {np.shape(V)}; give {count_text(self.n_objects, 'row')}")
-        return columns
+        return in_standard_order(columns.T).T
 
     @staticmethod
     def _shaped(result: Float, like: ArrayLike) -> Float:
@@ -478,16 +480,17 @@ class LeftProducts:
         return results
 
 
-def left_products(wanted: Sequence[tuple[Relation, Array]], *, memory: int | str | None = None) -> list[Float]:
+def left_products(wanted: Sequence[tuple[Relation, ArrayLike]], *, memory: int | str | None = None) -> list[Float]:
     """Return U D for each (relation D, U of k x n). All relations must be of the same matrix.
 
     Cost: one scan, however many relations; a view that several share is applied once a tile.
     """
     if not wanted:
         return []
-    columns = [u for _, u in wanted]
+    columns = [in_standard_order(u) for _, u in wanted]
     check_shapes(wanted[0][0].matrix, columns)
-    return LeftProducts([(r, len(u)) for r, u in wanted], memory=memory).run(columns)
+    widths = [(r, len(u)) for (r, _), u in zip(wanted, columns, strict=True)]
+    return LeftProducts(widths, memory=memory).run(columns)
 
 
 def _numbers_of(term: Any) -> Iterable[bytes]:

@@ -120,7 +120,7 @@ class Embedding:
 
         Cost: no scan.
         """
-        D = np.asarray(squared, dtype=np.float64)
+        D = np.require(squared, np.float64, ["C", "A"])
         if D.ndim != 2 or D.shape[1] != self.n_objects or not np.isfinite(D).all():
             raise InputError(
                 f"squared dissimilarities have shape {D.shape}: give finite numbers, one for each of the"

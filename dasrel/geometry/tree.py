@@ -458,7 +458,7 @@ class Ultrametric:
         return self._network.group
 
     def _columns(self, V: ArrayLike) -> Float:
-        columns = np.asarray(V, dtype=np.float64)
+        columns = np.require(V, np.float64, ["F", "A"])
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or len(columns) != self.n_objects:
             raise InputError(f"columns of shape {np.shape(V)} do not fit {count_text(self.n_objects, 'object')}")

@@ -229,6 +229,7 @@ def _from_array(features: Any, checksum: bool) -> Features:
         named = labelled(features)
         ids, columns = (None, None) if named is None else (named.rows, named.columns)
         data = np.asarray(features if named is None else named.values)
+        data = data.astype(data.dtype.newbyteorder("="), copy=False)
         parts = [data]
         source = "array"
     _check_numbers(data, f"the {source}")
@@ -502,12 +503,12 @@ def squared_blocks(
     count, n = values.shape
     for at in range(0, count, row_step(n)):
         span = slice(at, min(at + row_step(n), count))
-        raw = np.array(values[span], dtype=np.float64)
+        raw = np.array(values[span], dtype=np.float64, order="C")
         bad = ~np.isfinite(raw)
         if bad.any():
             r, k = (int(x) for x in np.argwhere(bad)[0])
             raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}; finite numbers are needed")
         if order is not None:
-            raw = raw[:, order]
+            raw = np.take(raw, order, axis=1)  # in rows, as an index of columns is not
         own = None if row_self is None else row_self[span]
         yield span, view.apply(raw, raw, row_self=own, column_self=column_self)

@@ -27,7 +27,7 @@ from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, parallel
-from dasrel.util.labelled import check_not_reordered
+from dasrel.util.labelled import check_not_reordered, in_standard_order
 from dasrel.util.text import count_text, shown, some
 
 
@@ -312,7 +312,8 @@ class _FunctionTile:
         rows, columns = layout.span(i), layout.span(j)
         where = _spans(rows, columns)
         try:
-            values = np.asarray(self.function(range(rows.start, rows.stop), range(columns.start, columns.stop)))
+            given = self.function(range(rows.start, rows.stop), range(columns.start, columns.stop))
+            values = in_standard_order(given)
         except Exception as error:
             raise _BlockFailed(where, _picklable(error)) from error
         if values.shape != layout.shape(i, j):

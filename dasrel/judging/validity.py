@@ -269,7 +269,7 @@ def of_labels(name: str, labels: Array) -> Grouping:
 def _of_given_memberships(name: str, U: Array, fuzzifier: float) -> Grouping:
     if U.dtype.kind not in "fiub":
         raise InputError(f"{name} has memberships of type {U.dtype}: give numbers")
-    U = U.astype(np.float64)
+    U = U.astype(np.float64, order="C")
     wrong = ~(np.isfinite(U) & (U >= 0) & (U <= 1 + SUM_TOLERANCE))
     if wrong.any():
         k, i = (int(x) for x in np.argwhere(wrong)[0])

@@ -223,7 +223,7 @@ class Model:
             ids = array_json(parts["ids"])
             model = Model(
                 rule=about["rule"],
-                V=np.asarray(parts["V"], dtype=np.float64),
+                V=np.require(parts["V"], np.float64, ["C"]),
                 half=np.asarray(parts["half"], dtype=np.float64),
                 kind=about["kind"],
                 ids=np.array([str(name) for name in ids], dtype=object),

@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 
 from dasrel.errors import InputError
-from dasrel.kernels import checks
+from dasrel.kernels import checks, native
 from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.kernels.condensed import CondensedSquare, check_condensed, square_side
 from dasrel.names import KINDS, explain_kinds, is_similarity
@@ -43,11 +43,12 @@ class ArrayTiles:
     def read_memory(self) -> int:
         """Anonymous memory that reading one tile takes, in bytes."""
         plain = isinstance(self.array, np.ndarray) and self.array.dtype == self.layout.dtype
-        return 0 if plain else 2 * self.layout.tile_bytes
+        return 0 if plain and native.in_rows(self.array) else 2 * self.layout.tile_bytes
 
     def read_checked(self, i: int, j: int) -> Array:
-        """Read tile (i, j), i <= j."""
-        return np.asarray(self.block(i, j), dtype=self.layout.dtype)
+        """Read tile (i, j), i <= j; in rows, for the last bits of products depend on the order in memory."""
+        tile = np.asarray(self.block(i, j), dtype=self.layout.dtype)
+        return tile if native.in_rows(tile) else np.ascontiguousarray(tile)
 
     def block(self, i: int, j: int) -> Array:
         """Read the values of strip i against strip j unchanged, i and j in any order."""

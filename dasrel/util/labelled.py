@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dasrel.errors import InputError
 from dasrel.util import Array, Names
@@ -85,6 +86,12 @@ def labelled(source: Any) -> Labelled | None:
             values = source.redundant_form()  # a condensed vector has no diagonal
         return Labelled(values, ids, ids, f"the {kind.__name__}")
     return None
+
+
+def in_standard_order(values: ArrayLike) -> Array:
+    """Return an array in rows and in this machine's byte order: the last bits of sums and products depend on both."""
+    array = np.asarray(values)
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
 
 
 def names_of(index: Any, what: str, part: str) -> list[str] | None:
