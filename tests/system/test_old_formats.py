@@ -292,10 +292,8 @@ def resumed_in_two_turns(name: str, scans: int, *command: str) -> bool:
     return resumed(*command, *kept)
 
 
-def test_a_clustering_is_resumed(same_kernel: bool) -> None:
-    requested = ("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8", "--init", "random")
-    requested += ("--fuzzifier", "2", "--entropy-weight", "9", "--eta-scale", "1", "--no-accelerate")
-    if not resumed_in_two_turns("cluster", 12, "cluster", STORE, "finished", *requested):
+def test_a_clustering_is_resumed(make: ModuleType, same_kernel: bool) -> None:
+    if not resumed_in_two_turns("cluster", 12, "cluster", STORE, "finished", *make.CLUSTERED):
         return
     found = {folder.name.split("-")[0]: np.load(folder / "memberships.npy") for folder in Path("finished").glob("*-*/")}
     assert sorted(found) == ["fcm1", "hard", "pcm2"]

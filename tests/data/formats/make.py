@@ -23,8 +23,8 @@ NAMES = [f"Ähre {k} \u2603" if k % 3 else f"ape-{k}" for k in range(N)]
 METHODS = ("spread", "ultrametric", "power", "exponential", "log")
 RULES = ("fcm1", "fcm2", "pcm1", "pcm2", "hard")
 CLUSTERED = (
-    *("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8"),
-    *("--fuzzifier", "2", "--entropy-weight", "9", "--eta-scale", "1"),
+    *("--rule", "fcm1,pcm2,hard", "--clusters", "3", "--n-init", "2", "--spread", "8", "--init", "random"),
+    *("--fuzzifier", "2", "--entropy-weight", "9", "--eta-scale", "1", "--no-accelerate"),
 )
 
 
