@@ -25,18 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files
+from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files, write_store
 
 from dasrel import open_matrix, watch
 from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.result import Clustering
 from dasrel.engine.readahead import tile_cache
 from dasrel.errors import DasrelWarning
-from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Writing
 from dasrel.partition.run import Run, grid
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import create_store
 from dasrel.util import limits
 from dasrel.util.progress import Progress
 
@@ -58,18 +55,13 @@ def features(n: int) -> tuple[Any, Any]:
 def make_store(path: Path, n: int) -> Matrix:
     """Write squared Euclidean distances as float32 tiles, without the checks of an import."""
     X, _ = features(n)
-    writer = create_store(path, n_objects=n, kind="squared-distance", writing=Writing(force=True))
     norms = (X * X).sum(axis=1)
-    for i, j in writer.layout.tiles():
-        a, b = writer.layout.span(i), writer.layout.span(j)
-        D = np.maximum(norms[a, None] + norms[b] - 2 * X[a] @ X[b].T, 0).astype(np.float32)
-        if i == j:
-            D = np.triu(D, 1)
-            D += D.T
-        extremes = {"diagonal_minimum": 0.0, "diagonal_maximum": 0.0}
-        writer.files.write(i, j, D, TileStatistics(0.0, float(D.max()), float(D.sum(dtype=float)), D.size, **extremes))
-    os.sync()
-    return writer.finish()
+
+    def tile_of(rows: slice, columns: slice) -> Any:
+        D = np.maximum(norms[rows, None] + norms[columns] - 2 * X[rows] @ X[columns].T, 0)
+        return np.triu(D, 1) if rows == columns else D
+
+    return write_store(path, n, "squared-distance", tile_of)
 
 
 def dense(matrix: Matrix, dtype: str) -> Any:
@@ -126,9 +118,9 @@ def against_numpy(matrix: Matrix, n: int) -> None:
     line(bench="share of the membership updates in that time", n=n, share=share, goal=0.1)
 
 
-def gemm_rate() -> float:
+def gemm_rate(n: int) -> float:
     """Return the floating-point operations per second of a large float32 product on all cores."""
-    side = 4096
+    side = min(n, 4096)
     a = np.random.default_rng(0).random((side, side), dtype=np.float32)
     return 2 * side**3 / best(np.matmul, a, a, times=5)
 
@@ -187,12 +179,12 @@ def roofline(matrix: Matrix, n: int) -> None:
         flops = 2.0 * n * n * columns
         for cache in ("cold", "warm"):
             # rates are measured next to what they are compared with, before and after
-            rates = [gemm_rate()]
+            rates = [gemm_rate(n)]
             seen = [raw_rate(matrix) if cache == "cold" else memory_rate(matrix)]
             before = limits.bytes_from_disk()
             _, clock = timed(matrix, runs, cold=cache == "cold")
             read = (limits.bytes_from_disk() - before) / size / 11
-            rates.append(gemm_rate())
+            rates.append(gemm_rate(n))
             seen.append(raw_rate(matrix) if cache == "cold" else memory_rate(matrix))
             gemm, rate, seconds = max(rates), max(seen), min(clock.iterations())
             bound = max(size / rate, flops / gemm)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scan import past_the_cache
+from scan import past_the_cache, random_store, write_store
 from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
@@ -27,10 +26,7 @@ from dasrel import watch
 from dasrel.engine.relation import Relation, relation
 from dasrel.geometry.euclidean import euclideanize
 from dasrel.geometry.lanczos import Search, lanczos
-from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import create_store
 
 DENSE = 4096
 """Largest n at which NumPy's dense eigenvalues are timed; beyond it the time is scaled by the cube."""
@@ -43,46 +39,18 @@ def line(**found: Any) -> None:
     print(json.dumps({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in found.items()}), flush=True)
 
 
-def store_of(path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], Any]) -> Matrix:
-    """Write a store tile by tile, without the checks of an import."""
-    writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True))
-    for i, j in writer.layout.tiles():
-        tile = tile_of(writer.layout.span(i), writer.layout.span(j)).astype(np.float32)
-        if i == j:
-            tile = np.triu(tile) + np.triu(tile, 1).T
-        own = np.diagonal(tile) if i == j else np.zeros(1)
-        record = TileStatistics(
-            float(tile.min()), float(tile.max()), float(tile.sum(dtype=float)), tile.size,
-            diagonal_minimum=float(own.min()), diagonal_maximum=float(own.max()),
-        )  # fmt: skip
-        writer.files.write(i, j, tile, record)
-    os.sync()
-    return writer.finish()
-
-
-def noise_store(path: Path, n: int) -> Matrix:
-    """Write uniform noise as squared dissimilarities: far from any metric."""
-    rng = np.random.default_rng(0)
-
-    def tile_of(rows: slice, columns: slice) -> Any:
-        tile = rng.random((rows.stop - rows.start, columns.stop - columns.start), dtype=np.float32)
-        return np.triu(tile, 1) if rows == columns else tile
-
-    return store_of(path, n, "squared-distance", tile_of)
-
-
 def points_store(path: Path, n: int) -> Matrix:
     """Write the largest coordinate difference between points in ten groups: a metric, but not a Euclidean one."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(n, 8)) + 4 * rng.normal(size=(10, 8))[rng.integers(0, 10, n)]
-    return store_of(path, n, "distance", lambda r, c: cdist(points[r], points[c], "chebyshev"))
+    return write_store(path, n, "distance", lambda r, c: cdist(points[r], points[c], "chebyshev"))
 
 
-def digits_store(path: Path) -> Matrix:
+def digits_store(path: Path, n: int) -> Matrix:
     """Write Simpson similarities of scikit-learn's digits: common pixels over the smaller number of pixels."""
-    ink = (load_digits().data > 7.5).astype(np.float32)
+    ink = (load_digits().data[:n] > 7.5).astype(np.float32)
     size = ink.sum(axis=1)
-    return store_of(
+    return write_store(
         path, len(ink), "similarity", lambda r, c: ink[r] @ ink[c].T / np.minimum(size[r][:, None], size[c][None, :])
     )
 
@@ -91,8 +59,8 @@ def lanczos_scans(folder: Path, n: int) -> None:
     """Print the scans to the lowest eigenvalue on structured data and on noise."""
     some = min(n, 4000)
     for data, matrix in (
-        ("digits Simpson", digits_store(folder / "digits.zarr")),
-        ("uniform noise", noise_store(folder / "noise.zarr", some)),
+        ("digits Simpson", digits_store(folder / "digits.zarr", n)),
+        ("uniform noise", random_store(folder / "noise.zarr", some, "squared-distance")),
     ):
         seen = relation(matrix)
         for tol, reference in zip((1e-2, 1e-3, 1e-6), REFERENCE_SCANS[data], strict=True):
@@ -110,7 +78,7 @@ def lanczos_seconds(folder: Path, n: int) -> None:
 
     With all tiles in the page cache, and with all of them read from disk at every scan, as of a larger matrix.
     """
-    matrix = noise_store(folder / "seconds.zarr", n)
+    matrix = random_store(folder / "seconds.zarr", n, "squared-distance")
     cached, from_disk = relation(matrix), relation(past_the_cache(matrix.store))
     for seen in (cached, from_disk):
         seen.gram(np.ones((n, 1)))  # checksums; the tiles are in the page cache from here on
@@ -161,20 +129,20 @@ def lanczos_seconds(folder: Path, n: int) -> None:
 
 def ultrametric_gamma(folder: Path, n: int) -> None:
     """Print scans and seconds to the gamma of the ultrametric; the tree and the stress take a scan each."""
-    matrix = noise_store(folder / "gamma.zarr", n)
+    matrix = random_store(folder / "gamma.zarr", n, "squared-distance")
     for tol in (1e-2, 1e-3, 1e-4):
         gamma_line(matrix, "uniform noise", "ultrametric", tol=tol, floor_zeros=0.01)
     matrix = points_store(folder / "points.zarr", n)
     for tol in (1e-2, 1e-3, 1e-4):
         gamma_line(matrix, "points, largest coordinate difference", "ultrametric", tol=tol)
-    matrix = digits_store(folder / "digits.zarr")
+    matrix = digits_store(folder / "digits.zarr", n)
     gamma_line(matrix, "digits Simpson", "ultrametric", tol=1e-4, floor_zeros=0.01)
 
 
 def fit_gamma(folder: Path, n: int) -> None:
     """Print scans and seconds to alpha and gamma of the elementwise methods."""
-    matrix = noise_store(folder / "fit.zarr", min(n, 4000))
-    digits = digits_store(folder / "digits.zarr")
+    matrix = random_store(folder / "fit.zarr", min(n, 4000), "squared-distance")
+    digits = digits_store(folder / "digits.zarr", n)
     for method in ("power", "exponential", "log"):
         gamma_line(matrix, "uniform noise", method, tol=1e-3, floor_zeros=0.01, max_scans=400)
         gamma_line(digits, "digits Simpson", method, tol=1e-3, floor_zeros=0.01, max_scans=400)

@@ -1,6 +1,6 @@
 """Agglomerative clustering from a store on disk, with fastcluster (or SciPy) in memory beside it.
 
-    python -m bench.linkage --n 4096 8192 16384 --data blobs --memory 900MB --folder /scratch
+    python bench/linkage.py --n 4096 8192 16384 --data blobs --memory 900MB --dir /scratch
 
 One JSON line for each number of objects and linkage: seconds of dasrel and of the other (`ratio` is ours over theirs),
 rounds, bytes read and written as multiples of the matrix, the most anonymous memory, and the largest relative
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -74,6 +75,38 @@ def other_linkage(matrix: Any, method: str) -> tuple[str, float, Any]:
     return name, time.perf_counter() - began, np.sort(merges[:, 2])
 
 
+def measure(folder: Path, n: int, given: argparse.Namespace) -> None:
+    store = folder / f"{given.data}-{n}.zarr"
+    matrix = dasrel.pairwise(
+        points(given.data, n), store, metric="euclidean", writing=dasrel.Writing(resume=store.exists())
+    )
+    for method in given.methods:
+        ours, theirs, most = [], [], 0
+        for _ in range(given.repeat):
+            with Peak() as peak:
+                began = time.perf_counter()
+                found = dasrel.linkage(matrix, method=method, memory=given.memory, scratch=folder)
+                ours.append(time.perf_counter() - began)
+            most = max(most, peak.most)
+            if n <= given.most_other:
+                name, seconds, heights = other_linkage(matrix, method)
+                theirs.append(seconds)
+        size = n * n * 2  # bytes of a triangle of float32
+        line: dict[str, Any] = {
+            "data": given.data, "n": n, "method": method, "seconds": round(median(ours), 2),
+            "rounds": found.rounds, "read": round(found.bytes_read / size, 2),
+            "written": round(found.bytes_written / size, 2), "memory_mb": round(most / 1e6),
+        }  # fmt: skip
+        if theirs:
+            ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
+            line |= {
+                "other": name, "other_seconds": round(median(theirs), 2), "ratio": round(median(ratios), 3),
+                "ratios": [round(ratio, 2) for ratio in ratios],
+                "difference": float(np.max(np.abs(found.heights - heights) / np.maximum(heights, 1e-12))),
+            }  # fmt: skip
+        print(json.dumps(line), flush=True)
+
+
 def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,38 +116,11 @@ def main() -> None:
     parser.add_argument("--memory", default="900MB")
     parser.add_argument("--most-other", type=int, default=16384)
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--dir", type=Path, help="where the stores are kept; a temporary folder by default")
     given = parser.parse_args()
-    for n in given.n:
-        store = given.folder / f"{given.data}-{n}.zarr"
-        matrix = dasrel.pairwise(
-            points(given.data, n), store, metric="euclidean", writing=dasrel.Writing(resume=store.exists())
-        )
-        for method in given.methods:
-            ours, theirs, most = [], [], 0
-            for _ in range(given.repeat):
-                with Peak() as peak:
-                    began = time.perf_counter()
-                    found = dasrel.linkage(matrix, method=method, memory=given.memory, scratch=given.folder)
-                    ours.append(time.perf_counter() - began)
-                most = max(most, peak.most)
-                if n <= given.most_other:
-                    name, seconds, heights = other_linkage(matrix, method)
-                    theirs.append(seconds)
-            size = n * n * 2  # bytes of a triangle of float32
-            line: dict[str, Any] = {
-                "data": given.data, "n": n, "method": method, "seconds": round(median(ours), 2),
-                "rounds": found.rounds, "read": round(found.bytes_read / size, 2),
-                "written": round(found.bytes_written / size, 2), "memory_mb": round(most / 1e6),
-            }  # fmt: skip
-            if theirs:
-                ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
-                line |= {
-                    "other": name, "other_seconds": round(median(theirs), 2), "ratio": round(median(ratios), 3),
-                    "ratios": [round(ratio, 2) for ratio in ratios],
-                    "difference": float(np.max(np.abs(found.heights - heights) / np.maximum(heights, 1e-12))),
-                }  # fmt: skip
-            print(json.dumps(line), flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        for n in given.n:
+            measure(given.dir or Path(temporary), n, given)
 
 
 if __name__ == "__main__":

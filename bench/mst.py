@@ -20,15 +20,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse.csgraph
-from scan import random_store  # the bench next to this one
+from scan import random_store, write_store  # the bench next to this one
 from scipy.spatial.distance import cdist
 
 from dasrel import watch
 from dasrel.geometry.tree import Tree, minimum_spanning_tree, ultrametric
-from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import create_store
 
 
 def numpy_prim(D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -93,15 +90,13 @@ def points_store(path: Path, n: int, whole_numbers: bool) -> Matrix:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 10)) + 8 * rng.integers(0, 2, (n, 10))
     X[rng.random(n) < 0.1] *= 4
-    writer = create_store(path, n_objects=n, kind="distance", writing=Writing(force=True))
-    for i, j in writer.layout.tiles():
-        tile = cdist(X[writer.layout.span(i)], X[writer.layout.span(j)]).astype(np.float32)
+
+    def tile_of(rows: slice, columns: slice) -> Any:
+        tile = cdist(X[rows], X[columns])
         tile = np.rint(tile) if whole_numbers else tile
-        if i == j:
-            tile = np.triu(tile, 1)
-            tile += tile.T
-        writer.files.write(i, j, tile, TileStatistics(0.0, float(tile.max()), float(tile.sum(dtype=float)), tile.size))
-    return writer.finish()
+        return np.triu(tile, 1) if rows == columns else tile
+
+    return write_store(path, n, "distance", tile_of)
 
 
 def measure_trees(folder: Path, data: str, n: int, against_scipy: bool) -> None:

@@ -28,11 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import open_matrix
+from dasrel import Writing, open_matrix
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import relation
 from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Writing
 from dasrel.store.matrix import Matrix
 from dasrel.store.writer import create_store
 from dasrel.util import parallel
@@ -47,16 +46,28 @@ TABLE_TILE = 1280
 
 def random_store(path: Path, n: int, kind: str, tile: int | None = None) -> Matrix:
     """Write a store of uniform noise, symmetric, zero diagonal, without the checks of an import."""
-    writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True, tile=tile))
     rng = np.random.default_rng(0)
+
+    def tile_of(rows: slice, columns: slice) -> Any:
+        values = rng.random((rows.stop - rows.start, columns.stop - columns.start), dtype=np.float32)
+        return np.triu(values, 1) if rows == columns else values
+
+    return write_store(path, n, kind, tile_of, tile)
+
+
+def write_store(
+    path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], Any], side: int | None = None
+) -> Matrix:
+    """Write a store tile by tile, symmetric by its upper triangle, without the checks of an import."""
+    writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True, tile=side))
     for i, j in writer.layout.tiles():
-        tile = rng.random(writer.layout.shape(i, j), dtype=np.float32)
+        tile = tile_of(writer.layout.span(i), writer.layout.span(j)).astype(np.float32)
         if i == j:
-            tile = np.triu(tile, 1)
-            tile += tile.T
-        record = TileStatistics(
-            0.0, 1.0, float(tile.sum(dtype=float)), tile.size, diagonal_minimum=0.0, diagonal_maximum=0.0
-        )
+            tile = np.triu(tile) + np.triu(tile, 1).T
+        record = TileStatistics(float(tile.min()), float(tile.max()), float(tile.sum(dtype=float)), tile.size)
+        if i == j:
+            own = np.diagonal(tile)
+            record.diagonal_minimum, record.diagonal_maximum = float(own.min()), float(own.max())
         writer.files.write(i, j, tile, record)
     os.sync()
     return writer.finish()

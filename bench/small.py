@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from cmeans import dense, line, make_store
 
-from dasrel.cmeans.bundle import BundleStats, run_bundle
-from dasrel.cmeans.fit import first_bundle
+from dasrel.cmeans.bundle import Bundle, BundleStats, RunState, run_bundle
+from dasrel.cmeans.starts import first_starts
 from dasrel.engine.relation import Relation, relation
 from dasrel.kernels import products
 from dasrel.partition.run import Run, grid
@@ -49,8 +49,10 @@ def product(D: Relation, columns: Any, pool: ThreadPoolExecutor) -> None:
 def bundle(D: Relation, runs: list[Run]) -> BundleStats:
     """Measure exactly ITERATIONS iterations of the runs."""
     stats = BundleStats()
-    begun = first_bundle(D, list(enumerate(runs)), {})
-    run_bundle(D, begun, deliver=lambda finished: None, on_step=lambda bundle: None, stats=stats, memory=2**30)
+    starts = first_starts(D, runs, [0.0] * len(runs))
+    states = [RunState(run, k, start, 0.0, None) for k, (run, start) in enumerate(zip(runs, starts, strict=True))]
+    quiet: dict[str, Any] = {"deliver": lambda finished: None, "on_step": lambda bundle: None}
+    run_bundle(D, Bundle(states), **quiet, stats=stats, memory=2**30)
     assert len(stats.columns) == ITERATIONS
     return stats
 

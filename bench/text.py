@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dasrel import Policy, Reading
 from dasrel.io.readers.pair_list import open_pairs
 from dasrel.io.readers.text_square import open_text
-from dasrel.options import Policy, Reading
 
 
 def best(function: Callable[[], object], repeat: int) -> tuple[float, float]:

@@ -1,27 +1,18 @@
-"""The README: its two commands, its length, the demo in a fresh environment, and the benches that docs/ names."""
+"""The README: its two commands, its length, and the demo in a fresh environment."""
 
-import json
 import os
 import re
 import subprocess
 import venv
 from pathlib import Path
 
-import pytest
-
 from dasrel.cli.app import COMMANDS
-from tests.helpers.pages import DOCS, ROOT, alike, blocks, shell
+from tests.helpers.pages import DOCS, ROOT, alike, blocks
 
 README = ROOT / "README.md"
 DEMO = "dasrel demo"
 INSTALL = f"python -m pip install . && {DEMO}"
 TEST = 'python -m pip install ".[test]" && python -m pytest'
-BENCHES = [
-    command
-    for block in blocks(DOCS / "explanation" / "performance.md")
-    if block.language == "console"
-    for command, _ in block.commands()
-]
 
 
 def test_the_shell_blocks_are_the_two_commands() -> None:
@@ -41,14 +32,6 @@ def test_the_readme_is_short_and_its_links_exist() -> None:
 def test_every_command_is_named() -> None:
     table = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"| `dasrel {name} " not in table] == []
-
-
-@pytest.mark.parametrize("command", BENCHES)
-def test_measuring_prints_json_lines(command: str, tmp_path: Path) -> None:
-    printed = shell(command, ROOT, TMPDIR=str(tmp_path))
-    lines = [json.loads(line) for line in printed.splitlines()]
-    assert lines
-    assert all(isinstance(line, dict) for line in lines)
 
 
 def test_a_fresh_environment_installs_and_shows_the_demo(tmp_path: Path) -> None:
