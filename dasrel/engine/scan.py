@@ -32,7 +32,6 @@ import dask.order
 import dask.threaded
 from dask.sizeof import sizeof
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
 
 from dasrel.engine import worker_cache
 from dasrel.engine.readahead import ReadAhead, TileCache, tile_cache, worker_buffer_bytes
@@ -386,9 +385,8 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
 
 def prepare_scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> PreparedScan:
     """Plan a scan that is run several times with different shares; see `scan`. Cost: none."""
-    limit = limits.machine_memory() // 2 if memory is None else int(parse_bytes(memory))
     needs = needed_memory(source, consumers), needed_on_worker(source, consumers)
-    return PreparedScan(source, Plan(source.layout), tuple(consumers), limit, *needs)
+    return PreparedScan(source, Plan(source.layout), tuple(consumers), limits.memory_limit(memory), *needs)
 
 
 @dataclass(frozen=True)

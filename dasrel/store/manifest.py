@@ -6,16 +6,14 @@ a codec that data have chosen. Arrays of other programs may have the codecs of `
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from numcodecs import zstd
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
-from dasrel.util.files import check_regular
+from dasrel.store.local_group import array_metadata
 from dasrel.util.text import shown, some
 
 State = Literal["begun", "writing", "complete", "abandoned"]
@@ -146,7 +144,10 @@ def check_arrays(group: Any, manifest: dict[str, Any], where: str) -> None:
     n, tile, dtype = manifest["n_objects"], manifest["tile"], manifest["dtype"]
     blosc: list[list[str]] = [["bytes", "blosc", "crc32c"]]
     _check_array(group, "values", where, dtype, (n, n), [["bytes", "crc32c"]] if not manifest["compress"] else blosc)
-    chunks = tuple(group["values"].metadata.to_dict()["chunk_grid"]["configuration"]["chunk_shape"])
+    try:
+        chunks = tuple(array_metadata(group, "values")["chunk_grid"]["configuration"]["chunk_shape"])
+    except (KeyError, TypeError) as error:
+        raise _unreadable(where, "values", f"its chunk_grid is damaged ({shown(error)})") from None
     if chunks != (tile, tile):
         raise _damaged(where, f"tile (it is {tile:,}, and values has chunks of {shown(chunks)})")
     _check_array(group, "ids", where, "string", (n,), [["vlen-utf8"], ["vlen-utf8", "zstd"]])
@@ -171,44 +172,41 @@ def _check_array(
 ) -> None:
     """Raise unless an array has this type, at least this shape, and one of these chains of codecs."""
     try:
-        found = group[name].metadata.to_dict()
+        found = array_metadata(group, name)
     except KeyError:
         raise StoreError(f"{where} is damaged: {name} is missing", remedy=IMPORT_AGAIN) from None
     except Exception as error:  # whatever Zarr says about damaged metadata
         raise _unreadable(where, name, shown(error, limit=200)) from None
+    try:
+        problem = _array_fault(found, dtype, least, codecs)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"its metadata are damaged ({shown(repr(error), limit=200)})"
+    if problem:
+        raise _unreadable(where, name, problem)
+
+
+def _array_fault(found: dict[str, Any], dtype: str, least: tuple[int, ...], codecs: list[list[str]]) -> str:
+    """Return what is wrong with the metadata of an array; an empty string if nothing is."""
+    if found["zarr_format"] != 3 or found["node_type"] != "array":
+        return "it is no Zarr array of format 3"
     names = [str(codec["name"]) for codec in found["codecs"]]
     if names not in codecs:
-        raise _unreadable(where, name, f"its codecs are {shown(' '.join(names))}, not {' '.join(codecs[0])}")
+        return f"its codecs are {shown(' '.join(names))}, not {' '.join(codecs[0])}"
     for codec in found["codecs"]:
         if codec["name"] == "bytes" and codec.get("configuration", {}).get("endian", "little") != "little":
-            raise _unreadable(where, name, "its codec `bytes` is not little-endian")
+            return "its codec `bytes` is not little-endian"
         if codec["name"] == "blosc" and codec["configuration"]["cname"] != "lz4":
-            raise _unreadable(where, name, f"its codec `blosc` is not lz4 but {shown(codec['configuration']['cname'])}")
+            return f"its codec `blosc` is not lz4 but {shown(codec['configuration']['cname'])}"
     if found["data_type"] != dtype:
-        raise _unreadable(where, name, f"its data_type is {shown(found['data_type'])}, not {dtype}")
+        return f"its data_type is {shown(found['data_type'])}, not {dtype}"
     shape = found["shape"]
     if len(shape) != len(least) or any(size < wanted for size, wanted in zip(shape, least, strict=True)):
         described = " x ".join(map(str, least[:2]))
-        raise _unreadable(where, name, f"its shape is {shown(tuple(shape))}, and n_objects and tile mean {described}")
+        return f"its shape is {shown(tuple(shape))}, and n_objects and tile mean {described}"
     encoding = found["chunk_key_encoding"]
     if encoding["name"] != "default" or encoding.get("configuration", {}).get("separator", "/") != "/":
-        raise _unreadable(where, name, "its chunk_key_encoding is not the default one")
-
-
-def check_names(folder: Path, array: Any, where: str) -> None:
-    """Raise `StoreError` if a file of the names claims more of them than a chunk has: decoding would allocate them.
-
-    Cost: reads the names' files, and unpacks them.
-    """
-    packed, most = "zstd" in _codec_names(array.metadata.to_dict()["codecs"]), array.chunks[0]
-    for path in sorted((folder / "c").glob("*")):
-        check_regular(path)
-        try:
-            data = zstd.decompress(path.read_bytes()) if packed else path.read_bytes()
-        except Exception:  # whatever zstd says about damaged data: reading the names will report it
-            continue
-        if (claimed := int.from_bytes(data[:4], "little")) > most:
-            raise _unreadable(where, "ids", f"its file {path.name} claims {claimed:,} names, and may have {most:,}")
+        return "its chunk_key_encoding is not the default one"
+    return ""
 
 
 def check_codecs(array: Any, where: str) -> None:

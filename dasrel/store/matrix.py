@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import zarr
 
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import IMPORT_AGAIN, Layout, Reader, unchanged
+from dasrel.store.local_group import array_metadata
 from dasrel.store.tile_files import (
     RecordedChecksums,
     StoreLike,
@@ -167,6 +167,8 @@ class Matrix:
         """Read one of the small arrays beside the tiles."""
         try:
             check_files(self.store, name)
+            if name == "ids":
+                check_names(self.store, self._group)
             return np.asarray(self._group[name][:])
         except StoreError:
             raise
@@ -383,20 +385,18 @@ def is_store(store: StoreLike) -> bool:
         return "dasrel" in open_group(store).attrs
     except StoreError:
         raise
-    except (FileNotFoundError, NotADirectoryError, zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError):
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except ImportError as error:
         raise StoreError(f"{location(store)} needs a package that is not installed: {error}") from error
     except Exception as error:
+        if type(error).__name__ in ("ContainsArrayError", "NodeTypeValidationError"):  # Zarr's, which is not imported
+            return False
         raise StoreError(f"{location(store)} cannot be opened: {shown(error, limit=200)}") from error
 
 
 def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dict[str, Any], Any]:
-    from dasrel.store.manifest import (
-        check_arrays,
-        check_manifest,
-        check_names,
-    )  # pydantic is needed only where a store is opened
+    from dasrel.store.manifest import check_arrays, check_manifest  # pydantic is needed only where a store is opened
 
     try:
         group = open_group(store, mode)
@@ -428,8 +428,6 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
         kept = manifest.get("records", "records"), (manifest.get("checksums") or {}).get("array", "")
         check_regular(*(local / name / "zarr.json" for name in ("values", "ids", "diagonal", "progress", *kept)))
     check_arrays(group, manifest, location(store))
-    if local is not None and "ids" in group:
-        check_names(local / "ids", group["ids"], location(store))
     return manifest, group
 
 
@@ -453,7 +451,33 @@ def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def stored_ids(store: StoreLike) -> Array:
     """Read the objects' names of a store, finished or not."""
-    return np.asarray(_group(absolute_location(store))["ids"][:])
+    group = _group(absolute_location(store))
+    check_names(store, group)
+    return np.asarray(group["ids"][:])
+
+
+def check_names(store: StoreLike, group: Any) -> None:
+    """Raise `StoreError` if a file of names claims more than a chunk has, which decoding would allocate.
+
+    Cost: reads the names' files, and unpacks them.
+    """
+    local = local_path(store)
+    if local is None:
+        return
+    from numcodecs import zstd
+
+    about = array_metadata(group, "ids")
+    packed = "zstd" in [codec["name"] for codec in about["codecs"]]
+    most = about["chunk_grid"]["configuration"]["chunk_shape"][0]
+    for path in sorted((local / "ids" / "c").glob("*")):
+        check_regular(path)
+        try:
+            data = zstd.decompress(path.read_bytes()) if packed else path.read_bytes()
+        except Exception:  # whatever zstd says about damaged data: reading the names will report it
+            continue
+        if (claimed := int.from_bytes(data[:4], "little")) > most:
+            problem = f"its file {path.name} claims {claimed:,} names, and may have {most:,}"
+            raise StoreError(f"{location(store)} is damaged: ids cannot be read, {problem}", remedy=IMPORT_AGAIN)
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import zarr
-from zarr.buffer import default_buffer_prototype
-from zarr.codecs import BytesCodec, Crc32cCodec
-from zarr.storage import LocalStore, MemoryStore
 
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
+from dasrel.store.local_group import LocalGroup, array_metadata
 from dasrel.util import Array, Names, limits
 from dasrel.util.files import check_regular, crc32c, open_regular, replacing
 from dasrel.util.text import count_text, redacted, shown, some
@@ -80,7 +77,7 @@ class TileFiles:
     @property
     def local_array(self) -> Any | None:
         """A store in the memory of this process, whose tiles are sent to workers; else None: any process reads them."""
-        return self.store if isinstance(self.store, MemoryStore) else None
+        return self.store if _is_in_memory(self.store) else None
 
     def file(self, i: int, j: int) -> str:
         """Return the path or URL of tile (i, j)."""
@@ -100,7 +97,7 @@ class TileFiles:
             if verify:
                 self._verify(whole, i, j)
             return self.values(whole, i, j)
-        if isinstance(self.store, MemoryStore) and (tile := self._in_memory(i, j)) is not None:
+        if _is_in_memory(self.store) and (tile := self._in_memory(i, j)) is not None:
             return tile
         span_i, span_j = self.layout.span(i), self.layout.span(j)
         try:
@@ -360,7 +357,9 @@ def read_checksums(store: StoreLike, recorded: RecordedChecksums) -> Array | Non
     """
     try:
         check_files(store, recorded.array)
-        found = np.asarray(_group(store)[recorded.array][:])
+        found = _plain_square(store, recorded.array)
+        if found is None:
+            found = np.asarray(_group(store)[recorded.array][:])
     except KeyError:
         return None
     except Exception as error:  # whatever Zarr says about a damaged array
@@ -370,6 +369,19 @@ def read_checksums(store: StoreLike, recorded: RecordedChecksums) -> Array | Non
     if checksum_text(found) != recorded.checksum:
         raise StoreError(f"the checksums of the tiles of {location(store)} are damaged, or belong to another store")
     return found
+
+
+def _plain_square(store: StoreLike, name: str) -> Array | None:
+    """Read a square array of integers in one plain file without Zarr; None if it is none."""
+    local = local_path(store)
+    file = None if local is None else local / name / "c" / "0" / "0"
+    if file is None or not file.is_file() or local is None:
+        return None
+    about = array_metadata(open_group(local), name)
+    plain = [codec["name"] for codec in about["codecs"]] == ["bytes"]
+    side, *others = about["shape"]
+    content = np.fromfile(file, dtype="<i8")
+    return content.reshape(side, side) if plain and others == [side] and content.size == side * side else None
 
 
 def checksum_text(content: Array | bytes) -> str:
@@ -403,27 +415,32 @@ def _is_of_storage(error: BaseException) -> bool:
 
 
 def is_mapped(group: Any) -> bool:
-    """Tell whether the tiles are plain local files: little-endian, checksummed and not compressed."""
-    codecs = group["values"].metadata.codecs
-    plain = len(codecs) == 2 and codecs[0] == BytesCodec(endian="little") and codecs[1] == Crc32cCodec()
-    return plain and isinstance(group.store, LocalStore)
+    """Tell whether the tiles are plain local files: checksummed and not compressed."""
+    plain = [codec["name"] for codec in array_metadata(group, "values")["codecs"]] == ["bytes", "crc32c"]
+    return plain and (isinstance(group, LocalGroup) or local_path(group.store) is not None)
 
 
 def local_path(store: StoreLike) -> Path | None:
     """Return the path of a local store; None for a URL or another store object."""
     if isinstance(store, str | os.PathLike) and "\0" in os.fspath(store):
         raise InputError(f"{shown(store, limit=200)} is no path: it has a NUL character; give another name")
-    if isinstance(store, LocalStore):
-        return Path(store.root)
-    if isinstance(store, os.PathLike):
-        return Path(store)
-    if isinstance(store, str) and "://" not in store:
-        return Path(store)
-    return None
+    if isinstance(store, (str, os.PathLike)):
+        return None if isinstance(store, str) and "://" in store else Path(store)
+    from zarr.storage import LocalStore
+
+    return Path(store.root) if isinstance(store, LocalStore) else None
+
+
+def _is_in_memory(store: StoreLike) -> bool:
+    if isinstance(store, (str, os.PathLike)):
+        return False
+    from zarr.storage import MemoryStore
+
+    return isinstance(store, MemoryStore)
 
 
 def location(store: StoreLike) -> str:
-    if isinstance(store, MemoryStore):
+    if _is_in_memory(store):
         return "the store in memory"
     local = local_path(store)
     return str(local) if local is not None else str(store)
@@ -431,6 +448,8 @@ def location(store: StoreLike) -> str:
 
 def _held(store: Any, key: str) -> Array | None:
     """Return the bytes that a store in memory has under a key. Its `get` waits for nothing, so it needs no loop."""
+    from zarr.buffer import default_buffer_prototype
+
     waiting = store.get(key, default_buffer_prototype())
     try:
         waiting.send(None)
@@ -461,6 +480,10 @@ def open_group(store: StoreLike, mode: Literal["r", "r+"] = "r") -> Any:
     local = local_path(store)
     if local is not None:
         check_regular(local / "zarr.json")
+        if mode == "r":
+            return LocalGroup(local)
+    import zarr
+
     return zarr.open_group(zarr_store(store), mode=mode, zarr_format=3, use_consolidated=False)
 
 

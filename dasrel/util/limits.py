@@ -29,6 +29,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -303,15 +304,14 @@ def memory_limit(memory: int | str | None, name: str = "memory") -> int:
     """
     if memory is None:
         return machine_memory() // 2
-    from dask.utils import parse_bytes
-
-    try:
-        limit = int(parse_bytes(memory))
-        has_number = not isinstance(memory, str) or any(map(str.isdigit, memory))  # Dask takes "" for one byte
-        if limit >= 0 and has_number and not isinstance(memory, bool):
-            return limit
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        pass
+    if isinstance(memory, Real) and not isinstance(memory, bool) and 0 <= memory < math.inf:
+        return int(memory)
+    size = re.fullmatch(
+        r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[0-9]{1,2})?)(?:([kmgtp])(i?))?b?", str(memory).lower().replace(" ", "")
+    )
+    if isinstance(memory, str) and size is not None:
+        number, letter, binary = size.groups()
+        return int(float(number) * (1024 if binary else 1000) ** (" kmgtp".index(letter or " ")))
     raise InputError(f"{name} is {shown(memory)!r}: give a number of bytes, or such as 2GB or 512MiB")
 
 

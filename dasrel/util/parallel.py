@@ -23,7 +23,6 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
 
-import dask
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
@@ -156,6 +155,8 @@ def run(
     pace = _Pace(len(items), resume_hint)
     if client is None:
         threads = threads_that_fit(task_memory, memory, label)
+        import dask
+
         gate = _Gate()
 
         def work(item: Item) -> Result | None:

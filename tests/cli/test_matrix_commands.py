@@ -79,6 +79,16 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+def test_an_audit_loads_neither_zarr_nor_dask(folder: Path) -> None:
+    assert command("import", "dist.npy", "light.zarr", "--kind", "distance", "--quiet", cwd=folder).returncode == 0
+    code = (
+        "import sys; from dasrel.cli import app; app.run(['audit', 'light.zarr', '--quiet']);"
+        "print([m for m in ('zarr', 'dask', 'scipy', 'numcodecs', 'asyncio') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_import_then_audit(folder: Path) -> None:
     done = command("import", "dist.npy", "d.zarr", "--kind", "distance", "--json", "--quiet", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")

@@ -442,3 +442,9 @@ def test_a_store_that_moved_away_says_so(tmp_path):
     shutil.rmtree(tmp_path / "d.zarr")
     with pytest.raises(StoreError, match="was removed or replaced"):
         relation(matrix).matmat(np.ones(30))
+
+
+@pytest.mark.parametrize("memory", ["lots", "", "MB", "-1GB", True, float("inf"), -5])
+def test_memory_that_is_no_size_is_refused(memory):
+    with pytest.raises(InputError, match="give a number of bytes, or such as 2GB"):
+        scan(ArrayMatrix(symmetric(6), "distance"), [], memory=memory)
