@@ -8,6 +8,7 @@ from dasrel.cmeans.plan import (
     plan_clustering as plan_clustering,
 )
 from dasrel.cmeans.result import Clustering as Clustering
+from dasrel.commands.report import write_report as write_report
 from dasrel.engine.checkpoint import Checkpoint as Checkpoint
 from dasrel.engine.relation import Relation as Relation, relation as relation
 from dasrel.engine.runtime import Runtime as Runtime, connect as connect
@@ -70,7 +71,6 @@ from dasrel.report.figures.embedding import embedding_picture as embedding_pictu
 from dasrel.report.figures.matrix import matrix_image as matrix_image
 from dasrel.report.figures.outliers import density_picture as density_picture
 from dasrel.report.figures.partition import partition_picture as partition_picture
-from dasrel.report.page import write_report as write_report
 from dasrel.store.audit import audit_store as audit_store
 from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
 from dasrel.store.options import Policy as Policy, Writing as Writing

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from dasrel.errors import InputError
 from dasrel.geometry.options import (
-    EmbedParameters,
     EuclideanizeParameters as EuclideanizeOptions,
     SpectrumParameters as SpectrumOptions,
 )
@@ -251,24 +250,6 @@ _max_scans = partial(_search, help="Maximum number of scans; then the best resul
 
 
 @dataclass(frozen=True)
-class EmbedOptions(EmbedParameters):
-    """How to compute principal coordinates."""
-
-    result: str | None = _writing(
-        None, "Colour the picture by the memberships of this result of `dasrel cluster`.", metavar="FOLDER"
-    )
-    labels: str | None = _writing(
-        None, "Colour it by these labels: a CSV file with id,label, one label per line, or .npy.", metavar="FILE"
-    )
-    picture: bool = _writing(True, "Draw the first axes.")
-
-    def __post_init__(self) -> None:
-        if self.result is not None and self.labels is not None:
-            raise InputError("a picture has the colours of a result or of labels, not both: give one of them")
-        super().__post_init__()
-
-
-@dataclass(frozen=True)
 class TreeOptions:
     """How to find a minimum spanning tree, or to cluster hierarchically."""
 
@@ -363,7 +344,7 @@ class ExportOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, OutlierOptions, AlignOptions, PairwiseOptions, SpectrumOptions, EmbedOptions,
+    RunOptions, ClusterOptions, OutlierOptions, AlignOptions, PairwiseOptions, SpectrumOptions,
     EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions, ExportOptions,
 )  # fmt: skip
 RENAMED = {

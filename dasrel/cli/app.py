@@ -13,14 +13,14 @@ from dasrel import __version__
 from dasrel.cli import (
     alignment_commands,
     analysis_commands,
-    embedding_commands,
     matrix_commands,
     outlier_commands,
-    report_commands,
 )
+from dasrel.cli.commands import add_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.help import HelpfulCommand, HelpfulGroup
 from dasrel.cli.options import Force, TimeLimit, command, option
+from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import Runtime, environment
 from dasrel.options import NOT_CONVERGED, SURVIVING, WRITING
 from dasrel.util.limits import limited
@@ -165,26 +165,30 @@ COMMANDS = {
     "compare": analysis_commands.compare_command,
     "spectrum": analysis_commands.spectrum_command,
     "euclideanize": analysis_commands.euclideanize_command,
-    "embed": embedding_commands.embed_command,
     "tree": analysis_commands.tree_command,
     "image": analysis_commands.image_command,
-    "report": report_commands.report_command,
     "run": run_command,
     "demo": demo_command,
 }
 """All commands, in the order of the help."""
 
-app = typer.Typer(
-    name="dasrel",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    cls=HelpfulGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Cluster objects known only by a pairwise matrix, of any size, metric or not.\n\nExample: dasrel demo",
-)
-for _name, _function in COMMANDS.items():
-    app.command(_name, cls=HelpfulCommand)(_function)
+
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """Return the command line; with a name, only this command has its options."""
+    app = typer.Typer(
+        name="dasrel",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        cls=HelpfulGroup,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Cluster objects known only by a pairwise matrix, of any size, metric or not.\n\nExample: dasrel demo",
+    )
+    app.callback()(_options)
+    for name, function in COMMANDS.items():
+        app.command(name, cls=HelpfulCommand)(function)
+    add_commands(app, OPERATIONS, wanted)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -195,8 +199,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def options(
+def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -215,7 +218,8 @@ def run(arguments: list[str]) -> int:
     """
     wants_json, trace = "--json" in arguments, "-vv" in arguments
     try:
-        code = app(arguments, prog_name="dasrel", standalone_mode=False)
+        wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
+        code = build_app(wanted)(arguments, prog_name="dasrel", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except UsageError as error:

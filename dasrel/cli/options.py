@@ -46,6 +46,11 @@ def option(name: str, text: str, panel: str, **more: Any) -> Any:
     return typer.Option(*name.split(), help=text, rich_help_panel=panel, **more)
 
 
+def flag(name: str, text: str, **more: Any) -> Any:
+    """Return an option that says what is written."""
+    return option(name, text, WRITING, **more)
+
+
 Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}.", REQUIRED, metavar="KIND")]
 Memory = Annotated[str, option("--memory", FIXED_MEMORY, WRITING, metavar="SIZE")]
 Force = Annotated[bool, option("--force", REPLACE, WRITING)]
@@ -184,7 +189,7 @@ def _command(function: Callable[..., None], *, example: str) -> Callable[..., No
             for name, group in groups.items():
                 values = {one.name: given.pop(one.name) for one in _parameters(group)}
                 try:
-                    given[name] = _made(group, values)
+                    given[name] = build_from_text(group, values)
                 except InputError as error:
                     raise typer.BadParameter(error.text(as_option)) from None
             function(console=console, **given)
@@ -207,13 +212,18 @@ def _group(hint: Any) -> Any:
 
 
 def _is_shared(group: Any) -> bool:
-    return isinstance(group, Selection) or any("option" in one.metadata for one in dataclasses.fields(group))
+    return group is not OutputOptions
+
+
+def output_parameters() -> list[inspect.Parameter]:
+    """Return what every command prints, and --help-all."""
+    return [HELP_ALL, *_parameters(OutputOptions)]
 
 
 def _parameters(group: Any) -> list[inspect.Parameter]:
     """Return the fields of a group as parameters of a command."""
     if _is_shared(group):
-        return [_parameter(one) for one in option_fields(group)]
+        return [parameter(one) for one in option_fields(group)]
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
@@ -221,12 +231,14 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
     ]
 
 
-def _parameter(one: OptionField) -> inspect.Parameter:
+def parameter(one: OptionField) -> inspect.Parameter:
     """Return a field of a shared group as a parameter of a command; what is converted later is text here."""
     listed, numbers = get_origin(one.type) is list, get_origin(one.type) is dict
     kind: Any = list[str] if numbers else str if listed or one.option.parse is not None else one.type
     default = None if numbers else one.default
-    if default is dataclasses.MISSING:
+    if one.option.explain is not None:
+        kind, default = str, None  # missing or wrong, it is explained
+    elif default is dataclasses.MISSING:
         default = inspect.Parameter.empty
     elif listed and default is not None:
         default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in default)
@@ -240,10 +252,10 @@ def _parameter(one: OptionField) -> inspect.Parameter:
     if kind in (int, float):
         bounds = {"min": one.option.least, "max": one.option.most}
         more |= {name: bound for name, bound in bounds.items() if bound is not None}
-    flag = option(_flags(one), text, one.option.panel, **more)
+    declared = option(_flags(one), text, one.option.panel, **more)
     kind = kind | None if default is None else kind
     return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )
 
 
@@ -253,18 +265,24 @@ def _flag(one: OptionField) -> str:
 
 def _flags(one: OptionField) -> str:
     """Return the option's declaration: what is on by default can be switched off."""
-    flag = _flag(one)
-    return f"{flag}/--no-{flag[2:]}" if one.type is bool and one.default is True else flag
+    name = _flag(one)
+    if one.option.short is not None:
+        return f"{name} {one.option.short}"
+    return f"{name}/--no-{name[2:]}" if one.type is bool and one.default is True else name
 
 
-def _made(group: Any, values: dict[str, Any]) -> Any:
+def build_from_text(group: Any, values: dict[str, Any]) -> Any:
     """Return a group from the values of its options; raise a usage error that names the option of a wrong one."""
     if not _is_shared(group):
         return group(**values)
     for one in option_fields(group):
         text = values[one.name]
+        if text is None and one.option.explain is not None:
+            raise typer.BadParameter(f"it is missing; {one.option.explain()}", param_hint=_flag(one))
         if text is None:
             continue
+        if one.option.explain is not None and text not in get_args(one.type):
+            raise typer.BadParameter(f"{text!r} is no {one.name}; {one.option.explain()}", param_hint=_flag(one))
         try:
             if one.option.parse is not None:
                 values[one.name] = one.option.parse(text)

@@ -4,7 +4,8 @@ A file of this room declares the options of one operation, checks them (`prepare
 does it, says what was found in lines, and adds a part to pages. The command line, workflow files and pages go over the
 tuple in `dasrel.commands.operations`; none of them knows an operation by its name.
 
-Files of this room import the library inside their functions, so that a list of all commands is quick.
+A file is imported when its operation is wanted; its first line, which is read without importing it, is the help. Files
+import matplotlib, by way of `dasrel.report.figures`, where they draw.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dasrel.errors import InputError
 from dasrel.util.option_fields import Option, OptionField, Reads, option_fields
+from dasrel.util.results import check_not_input, check_out, finished_result
 from dasrel.util.text import redacted, shown
 
 if TYPE_CHECKING:
@@ -85,11 +87,22 @@ class Target:
         return str(self.path if self.final is None else self.final)
 
     def folder(self, *inputs: object) -> Path:
-        """Return the path of a result folder; raise before any work if it would replace what is read."""
-        from dasrel.util.results import check_not_input
-
+        """Return the path of a result folder. Raise if it would replace what is read."""
         check_not_input(self.path, *inputs)
         return Path(self.path)
+
+    def finished(self, header: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the result of the same work that is in the folder already, with `resume`. Raise if it cannot be used.
+
+        Parameters
+        ----------
+        header
+            What identifies the work in its result.json.
+        """
+        result = finished_result(self.path, header) if self.resume else None
+        if result is None:
+            check_out(self.path, force=self.force)
+        return result
 
 
 class Prepared:
@@ -119,7 +132,7 @@ class Prepared:
 
 
 class Operation:
-    """One thing that a person can ask for. The docstring of a subclass is its help."""
+    """One thing that a person can ask for. The first line of its file is its help."""
 
     name: ClassVar[str]
     example: ClassVar[str]

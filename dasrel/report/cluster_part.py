@@ -11,7 +11,6 @@ from dasrel.names import INDICES
 from dasrel.report import page_figures as pictures
 from dasrel.report.figures.downsample import cluster_order
 from dasrel.report.page_parts import Block, Note, ResultPart, Section, Table, percent, table
-from dasrel.report.repeat import FLAG
 from dasrel.report.result_reading import (
     WHOLE,
     Objects,
@@ -135,7 +134,7 @@ def _matrix(
 ) -> Block:
     """Return the image of the matrix: one scan of a store that is there, unchanged and small."""
     target = path_text(folder)
-    command = f"`dasrel image STORE matrix.png {FLAG}result {shlex.quote(target)}`"
+    command = f"`dasrel image STORE matrix.png --result {shlex.quote(target)}`"
     if matrix is None:
         return Note(f"Not drawn: {why}. Where the store is, this command draws it: {command}")
     if not scan or not is_small(matrix):

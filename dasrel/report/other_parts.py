@@ -16,11 +16,11 @@ from dasrel.report.page_parts import (
     ResultPart,
     Section,
     Statement,
-    Table,
     percent,
     sentence,
     table,
 )
+from dasrel.report.pieces import LISTED, downloads, drawing, scans_fact, store_sections
 from dasrel.report.result_reading import (
     Source,
     damaged,
@@ -29,11 +29,10 @@ from dasrel.report.result_reading import (
     read_table,
     whole_file,
 )
-from dasrel.report.result_store import audit_blocks, audit_section, find_store, run_section
+from dasrel.report.result_store import audit_blocks, run_section
 from dasrel.report.verdict import (
     alignment_verdict,
     audit_verdict,
-    embedding_verdict,
     euclideanize_verdict,
     figures_verdict,
     linkage_verdict,
@@ -41,39 +40,10 @@ from dasrel.report.verdict import (
     silhouette_statement,
     spectrum_verdict,
 )
-from dasrel.util.text import count_text, path_text, shown, size_text, some, time_text
+from dasrel.util.text import count_text, path_text, shown, size_text, some
 
-LISTED = 100
-"""Objects that a table lists."""
 MOST_PICTURES = 24
 """Pictures of a folder of figures, at most."""
-
-
-def _drawn(source: Source, name: str, alt: str, caption: str) -> list[Block]:
-    """Return a picture that the command has drawn, or say that it has not."""
-    path = source.file(name)
-    if not path.is_file():
-        return [Note(f"There is no {name} in the result: it was made without pictures.")]
-    return [pictures.picture_or_note(lambda: pictures.png_file(path, alt, caption))]
-
-
-def _download(path: Path, name: str) -> list[Block]:
-    """Return a table of the result as a download, or name its file."""
-    if not path.is_file():
-        return []
-    whole = whole_file(path)
-    if whole is None:
-        return [Note(f"All of it is in the file {path_text(path)} ({size_text(path.stat().st_size)}).")]
-    return [Table(name, [], [], file=path_text(path), whole=whole, kind="download")]
-
-
-def _scans(result: dict[str, Any]) -> tuple[str, str]:
-    took = "" if result.get("seconds") is None else f" in {time_text(result['seconds'])}"
-    return "scans", f"{result['scans']:,}{took}"
-
-
-def _store_sections(source: Source) -> list[Section]:
-    return [audit_section(source, *find_store(source)), run_section(source)]
 
 
 # ------------------------------------------------------------------------------------------------------------- outliers
@@ -104,9 +74,9 @@ def outlier_part(source: Source) -> ResultPart:
     headline += f" at the first of {count_text(len(settings), 'setting')}" if len(settings) > 1 else ""
     if first.get("clusters"):
         headline += f", {count_text(first['clusters']['n_clusters'], 'cluster')} of any shape"
-    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), _scans(result)]
+    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), scans_fact(result)]
     return ResultPart("Outliers", path_text(source.path), headline, verdict, facts,
-                      [*sections, *_store_sections(source)], result.get("matrix"), n)  # fmt: skip
+                      [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
 
 
 def _outlier_sections(source: Source, one: dict[str, Any], n: int, named: str) -> list[Section]:
@@ -127,7 +97,7 @@ def _outlier_sections(source: Source, one: dict[str, Any], n: int, named: str) -
     blocks: list[Block] = [
         pictures.picture_or_note(lambda: pictures.typicality_picture(u, one["threshold"], one["outliers"])),
         table("outliers", header, rows, text, total=n),
-        *_download(path, "outliers"),
+        *downloads(path, "outliers"),
     ]
     sections = [Section(f"Outliers{named}", blocks)]
     clusters = one.get("clusters")
@@ -183,9 +153,9 @@ def linkage_part(source: Source) -> ResultPart:
     sections = [
         Section("Cuts", [table("cuts", header, rows, text)]),
         Section("Clusters", [sized]),
-        Section("Dendrogram", _drawn(source, "dendrogram.png", alt, caption)),
-        Section("Labels", _download(source.file("labels.csv"), "labels") or [Note("There is no labels.csv.")]),
-        *_store_sections(source),
+        Section("Dendrogram", drawing(source, "dendrogram.png", alt, caption)),
+        Section("Labels", downloads(source.file("labels.csv"), "labels") or [Note("There is no labels.csv.")]),
+        *store_sections(source),
     ]
     clusters = count_text(best["n_clusters"], "cluster")
     headline = f"{clusters} of {count_text(n, 'object')} by {result['linkage']} linkage"
@@ -211,13 +181,13 @@ def tree_part(source: Source) -> ResultPart:
         longest = [[row["first"], row["second"], float(row["weight"])] for row in rows[::-1]]
         text = "The longest edges first: cutting them divides the objects into the clusters of single linkage."
         listed = table("longest-edges", ["first", "second", "weight"], longest, text, total=n - 1)
-        sections.append(Section("Longest edges", [listed, *_download(path, "edges")]))
+        sections.append(Section("Longest edges", [listed, *downloads(path, "edges")]))
     text = f"The shortest path that connects {count_text(n, 'object')} has a length of {result['total']:g}."
     verdict = [Statement("info", text)]
     facts = [("objects", f"{n:,}"), ("weights", f"{result['shortest']:g} to {result['longest']:g}, {result['units']}"),
-             _scans(result)]  # fmt: skip
+             scans_fact(result)]  # fmt: skip
     headline = f"Minimum spanning tree of {count_text(n, 'object')}"
-    return ResultPart("Tree", path_text(source.path), headline, verdict, facts, [*sections, *_store_sections(source)],
+    return ResultPart("Tree", path_text(source.path), headline, verdict, facts, [*sections, *store_sections(source)],
                       result.get("matrix"), n)  # fmt: skip
 
 
@@ -243,48 +213,16 @@ def alignment_part(source: Source) -> ResultPart:
     sections = [
         Section("Numbers of clusters", [table("partitions", header, rows, text)]),
         Section("Clusters", [table("clusters", ["cluster", "objects", "share"], sizes, "Of the best partition."),
-                             *_download(source.file("labels.csv"), "labels")]),
-        Section("All widths", [*_drawn(source, "alignment.png", alt, caption),
-                               *_download(source.file("alignment.csv"), "alignment")]),
-        *_store_sections(source),
+                             *downloads(source.file("labels.csv"), "labels")]),
+        Section("All widths", [*drawing(source, "alignment.png", alt, caption),
+                               *downloads(source.file("alignment.csv"), "alignment")]),
+        *store_sections(source),
     ]  # fmt: skip
     headline = f"{count_text(result['n_clusters'], 'cluster')} agree best with a kernel, {count_text(n, 'object')}"
     facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"),
-             ("widths", f"{result['widths']:,}"), _scans(result)]  # fmt: skip
+             ("widths", f"{result['widths']:,}"), scans_fact(result)]  # fmt: skip
     return ResultPart("Alignment", path_text(source.path), headline, alignment_verdict(result), facts, sections,
                       result.get("matrix"), n)  # fmt: skip
-
-
-def embedding_part(source: Source) -> ResultPart:
-    """Return the part about a result of `dasrel embed`. Cost: no scan."""
-    result, n = source.values, source.values["n_objects"]
-    shares = result["shares"]
-    total, rows = 0.0, []
-    for k, (value, residual, share) in enumerate(zip(result["eigenvalues"], result["residuals"], shares, strict=True)):
-        total += share
-        rows.append([k + 1, value, residual, percent(share), percent(total)])
-    header = ["axis", "eigenvalue", "residual", "share", "sum of shares"]
-    text = "Shares are of the sum of all positive eigenvalues; an eigenvalue lies within the residual of each."
-    alt = f"{count_text(n, 'object')} along the first axes, and the shares of the axes."
-    caption = (
-        "Objects that are near in the matrix are near here, as far as two axes can show it. Colours are clusters where"
-        " a result was given to `dasrel embed`; pale objects have no clear cluster."
-    )
-    sections = [
-        Section("Embedding", [*_drawn(source, "embedding.png", alt, caption),
-                              *_download(source.file("coordinates.csv"), "coordinates")]),
-        Section("Axes", [table("axes", header, rows, text)]),
-        *_store_sections(source),
-    ]  # fmt: skip
-    headline = (
-        f"Principal coordinates of {count_text(n, 'object')}, {count_text(result['n_components'], 'axis', 'axes')}"
-    )
-    share = f"{result['n_components']}, {sum(shares):.1%} of the positive eigenvalues"
-    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), ("axes", share), _scans(result)]
-    part = ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
-                      result.get("matrix"), n)  # fmt: skip
-    part.source = source
-    return part
 
 
 # --------------------------------------------------------------------------------- spectra, Euclideanisations, stores
@@ -330,7 +268,7 @@ def euclideanize_part(source: Source) -> ResultPart:
     rows = [(name.replace("_", " "), f"{result[name]:.6g}" if isinstance(result[name], float) else shown(result[name]))
             for name in names if result.get(name) is not None]  # fmt: skip
     what = "already Euclidean" if result.get("was_euclidean") else f"made Euclidean by {shown(result['method'])}"
-    facts = [("method", shown(result["method"])), _scans(result)]
+    facts = [("method", shown(result["method"])), scans_fact(result)]
     sections = [Section("Numbers", [Facts(rows)]), run_section(source)]
     return ResultPart("Euclideanisation", path_text(source.path), f"The matrix is {what}", euclideanize_verdict(result),
                       facts, sections, None, None)  # fmt: skip

@@ -9,7 +9,6 @@ from typing import Any
 from dasrel.options import (
     AlignOptions,
     ClusterOptions,
-    EmbedOptions,
     EuclideanizeOptions,
     OutlierOptions,
     RunOptions,
@@ -20,7 +19,7 @@ from dasrel.util.text import redacted, shown
 
 GROUPS: dict[str, tuple[type, ...]] = {
     "cluster": (RunOptions, ClusterOptions), "outliers": (OutlierOptions,), "align": (AlignOptions,),
-    "embed": (EmbedOptions,), "linkage": (TreeOptions,), "tree": (), "euclideanize": (EuclideanizeOptions,),
+    "linkage": (TreeOptions,), "tree": (), "euclideanize": (EuclideanizeOptions,),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""
 FLAG = "--"

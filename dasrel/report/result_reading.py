@@ -198,6 +198,8 @@ class Source:
     """The name of the step of a workflow that it comes from."""
     matrix: Any = None
     """The matrix itself, where the result is of this process."""
+    command: str = ""
+    """The command line that makes it again, where it is known."""
 
     def file(self, name: str) -> Path:
         """Return the path of a file of its folder."""
@@ -208,27 +210,3 @@ class Source:
         if folder != Path(folder).name and folder != ".":
             raise damaged(self.path / "result.json", f"{folder!r} is no folder of a setting")
         return self.path / folder
-
-
-MARKS: dict[str, set[str]] = {
-    "cluster": {"settings", "runs_converged", "bundles"},
-    "outliers": {"settings", "scale", "n_objects"},
-    "align": {"alignment", "partitions", "centred_best"},
-    "embed": {"eigenvalues", "shares", "n_components"},
-    "linkage": {"cuts", "linkage", "n_objects"},
-    "tree": {"shortest", "longest", "units"},
-    "spectrum": {"lowest_residuals", "highest_residuals"},
-    "euclideanize": {"gamma", "method", "ratio"},
-    "audit": {"bytes_per_scan", "tiles_written", "input"},
-    "validity": {"partitions", "best", "n_objects"},
-}
-"""Keys by which the JSON object of each kind of result is known, in this order."""
-
-
-def kind_of(values: dict[str, Any]) -> str | None:
-    """Return the kind of a result from the keys of its JSON object.
-
-    >>> kind_of({"cuts": [], "linkage": "average", "n_objects": 3})
-    'linkage'
-    """
-    return next((kind for kind, marks in MARKS.items() if marks <= values.keys()), None)

@@ -7,7 +7,6 @@ from typing import Any
 
 from dasrel.errors import DasrelError
 from dasrel.report.page_parts import Block, Code, Facts, Note, Section
-from dasrel.report.repeat import repeated_command
 from dasrel.report.result_reading import Source
 from dasrel.store.audit import allowed_repairs, audit_lines, audit_store
 from dasrel.store.matrix import Matrix, is_store, open_matrix
@@ -102,11 +101,10 @@ def run_section(source: Source) -> Section:
     known = ", ".join(f"{name} {shown(text)}" for name, text in versions.items())
     rows.append(("versions", known or "not recorded by the version that wrote this result"))
     blocks: list[Block] = [Facts(rows)]
-    if "store" in values and (requested or source.kind == "tree"):
-        out = str(values.get("out") or source.path)
+    if source.command:
         blocks += [
             Note("The same result comes from this command, with the same seed to the same bits:"),
-            Code(repeated_command(source.kind, str(values["store"]), out, requested)),
+            Code(source.command),
         ]
     else:
         text = "There is no command that repeats it: the result does not name its store and options."

@@ -215,3 +215,13 @@ time_limit_option = partial(
     option, None, TIME_LIMIT, panel=SURVIVING, metavar="DURATION",
     parse=duration_seconds,
 )  # fmt: skip
+
+
+def memory_option(panel: str = WRITING, **more: Any) -> Any:
+    """Return the field for the memory that may be used."""
+    return option(None, MEMORY, panel, typed=str, metavar="SIZE", **more)
+
+
+def picture_option(text: str, panel: str = WRITING, **more: Any) -> Any:
+    """Return the field that says whether to draw."""
+    return option(True, text, panel, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dasrel import __version__
 from dasrel.errors import DasrelError, DasrelWarning, InputError
 from dasrel.util import PathLike, progress
 from dasrel.util.files import replacing, replacing_folder
@@ -72,6 +74,13 @@ def job_header(store: str, digest: str, out: PathLike, options: Any) -> dict[str
     requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
     header: dict[str, Any] = redacted({"store": store, "matrix": digest, "out": str(out), "requested": requested})
     return header
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what made a result, for its result.json."""
+    import numpy as np
+
+    return {"dasrel": __version__, "python": platform.python_version(), "numpy": np.__version__}
 
 
 def draw_or_warn(draw: Callable[..., None], *arguments: Any) -> None:

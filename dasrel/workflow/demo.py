@@ -52,7 +52,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
 
     Cost: about 100 scans of 9 MB.
     """
-    from dasrel.report.page import prepare_report
+    from dasrel.commands.report import write_report
 
     folder = Path.cwd() if out is None else Path(out)
     here = Path() if out is None else folder
@@ -79,7 +79,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
             tree = _dendrogram(store, results / "dendrogram", truth, force)
         audit = audit_store(store)
         done = [results / name for name in ("clusters", "outliers", "dendrogram")]
-        page = prepare_report(done, here / PAGE, force=True).run()
+        page = write_report(done, here / PAGE, force=True)
         if out is None:
             _name_folder(here / PAGE, temporary)
     return {
@@ -87,7 +87,7 @@ def run_demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) 
         "results": None if out is None else str(results),
         "picture": str(here / PICTURE),
         "picture_replaced": replaced,
-        "page": page["out"],
+        "page": str(page),
         "audit": audit,
         **clusters,
         "outliers": outliers,

@@ -171,12 +171,13 @@ class _Run:
         if not self.workflow.report:
             return
         if not (target.is_file() and len(self.outcome.having("unchanged")) == len(self.outcome.steps)):
-            from dasrel.report.page import is_page, prepare_report
+            from dasrel.commands.report import write_report
+            from dasrel.report.page import is_page
 
             try:
                 if os.path.lexists(target) and not is_page(target):
                     raise InputError(f"{shown(target, limit=200)} exists and is no page of dasrel; move it away")
-                prepare_report([self.workflow.out], target, force=True).run()
+                write_report(self.workflow.out, target, force=True)
             except (DasrelError, OSError, MemoryError) as error:
                 text = f"the page about the results could not be written: {_plain(error)}"
                 self.log("warning", message=text)

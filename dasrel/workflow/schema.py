@@ -18,12 +18,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dasrel.commands.base import Reads
+from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
 from dasrel.names import INITS, METHODS
 from dasrel.options import RENAMED
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.workflow.tables import TABLES, MatrixTable, RuntimeTable, Table
+from dasrel.workflow.tables import TABLES, MatrixTable, RuntimeTable, Table, table_of
+
+KINDS = [*TABLES, *(name for name in OPERATIONS if table_of(name) is not None)]
+"""All kinds of steps."""
 
 
 def as_key(name: str, value: str | None) -> str:
@@ -33,8 +38,8 @@ def as_key(name: str, value: str | None) -> str:
     ('symmetrize = "mean"', 'store_dtype', 'resume')
     """
     key = RENAMED.get(name, name.rpartition(".")[2])
-    tables: list[type[Table]] = [*TABLES.values(), RuntimeTable]
-    if value is None or not any(key in table.model_fields for table in tables):
+    tables = [*(table_of(kind) for kind in KINDS), RuntimeTable]
+    if value is None or not any(table is not None and key in table.model_fields for table in tables):
         return key
     return f"{key} = {value}" if value.isupper() or value.isdecimal() else f'{key} = "{value}"'
 
@@ -137,8 +142,8 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
     steps: dict[str, Step] = {}
     faults: list[str] = []
     for kind, tables in content.items():
-        if kind not in TABLES:
-            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*TABLES, 'runtime', 'out', 'report'])}")
+        if table_of(kind) is None:
+            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*KINDS, 'runtime', 'out', 'report'])}")
             continue
         if not isinstance(tables, dict):
             faults.append(f"{kind}: {shown(repr(tables))} is no table; write [{kind}] and its keys below")
@@ -151,7 +156,7 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
             elif name in steps:
                 faults.append(f"{place}: the name {name} is taken by [{steps[name].kind}.{name}]; choose another")
             else:
-                usual = {} if memory is None or "memory" not in TABLES[kind].model_fields else {"memory": memory}
+                usual = {} if memory is None or "memory" not in _table(kind).model_fields else {"memory": memory}
                 step = _checked(kind, name, {**usual, **table}, place, faults)
                 if step is not None:
                     steps[name] = step
@@ -163,17 +168,25 @@ def _default_name(kind: str) -> str:
 
 
 def _matrices() -> list[str]:
-    return [kind for kind, table in TABLES.items() if issubclass(table, MatrixTable)]
+    return [kind for kind in KINDS if issubclass(_table(kind), MatrixTable)]
+
+
+def _table(kind: str) -> type[Table]:
+    table = table_of(kind)
+    assert table is not None
+    return table
 
 
 def _checked(kind: str, name: str, table: dict[str, Any], place: str, faults: list[str]) -> Step | None:
     try:
-        checked = TABLES[kind].model_validate(table)
+        checked = _table(kind).model_validate(table)
         for group in checked.GROUPS:
             checked.group(group)  # which may refuse values that do not go together
+        if checked.OPERATION is not None:
+            checked.options()
         return Step(name, kind, checked)
     except ValidationError as error:
-        faults += fault_lines(place, TABLES[kind].model_fields, error)
+        faults += fault_lines(place, _table(kind).model_fields, error)
     except InputError as error:
         faults.append(f"{place}: {error.text(as_key)}")
     return None
@@ -258,6 +271,20 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
         elif slash:
             settings[key] = setting
 
+    def _take(key: str, value: Any, reads: Reads) -> None:
+        """Find the step or the file that a value names."""
+        if isinstance(value, list):
+            for k, each in enumerate(value):
+                _take(f"{key} {k}", each, reads)
+        elif not isinstance(value, str) or (value in reads.words and value not in steps):
+            return
+        elif value.endswith(reads.suffixes) if reads.suffixes else not NAME.fullmatch(value.partition("/")[0]):
+            files[key] = _located(value, folder)
+        elif "cluster" in reads.steps:
+            take_result(key, value, reads.words)
+        else:
+            take(key, value, reads.steps, reads.words)
+
     if hasattr(table, "store"):
         matrices = [name for name, other in steps.items() if other.is_matrix]
         if table.store is not None:
@@ -268,6 +295,11 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             uses["store"] = matrices[0]
         if "store" in uses:
             _appended(step, steps, uses, files, folder, faults)
+    if table.OPERATION is not None:
+        for key, reads in table.READS.items():
+            if reads.steps:
+                _take(key, getattr(table, key), reads)
+        return Step(step.name, step.kind, table, uses, settings, files)
     for key, also in (("euclideanize", METHODS), ("relation", ("plain",))):
         wanted = getattr(table, key, None)
         if wanted is not None and wanted.endswith(".npz"):
@@ -346,6 +378,8 @@ def _ordered(steps: Mapping[str, Step], where: str) -> dict[str, Step]:
 def outputs(step: Step) -> tuple[str, ...]:
     """Return the names of the files and folders that a step writes in `out`."""
     name, table = step.name, step.table
+    if table.OPERATION is not None:
+        return tuple(f"{name}{suffix}" for suffix in table.OPERATION.outputs(table.options()))
     if step.kind == "spectrum":
         return (f"{name}.json", f"{name}.png") if table.picture else (f"{name}.json",)
     if step.kind == "image":

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from dasrel.commands.base import Target
 from dasrel.workflow.schema import EXPORTED, Step
 
 Summary = dict[str, Any]
@@ -55,7 +56,16 @@ class Job:
 
 def run_step(job: Job) -> Summary:
     """Run a step, and return a summary of its result in plain values."""
-    return _RUNNERS[job.step.kind](job)
+    operation = job.step.table.OPERATION
+    if operation is None:
+        return _RUNNERS[job.step.kind](job)
+    options = job.step.table.options(job.places)
+    suffix = operation.outputs(options)[0]
+    target = Target(job.file(suffix), force=True, final=job.out / f"{job.step.name}{suffix}")
+    source = None if operation.source is None else job.places[operation.source.key]
+    with operation.prepare(source, target, options) as prepared:
+        result = prepared.run(job.checkpoint() if operation.saves else None)
+    return cast(Summary, operation.summary(result))
 
 
 # ------------------------------------------------------------------------------------------------------------- matrices
@@ -220,21 +230,6 @@ def _align(job: Job) -> Summary:
     return {name: result[name] for name in ("n_objects", "converged", "n_clusters", "width", "alignment")}
 
 
-def _embed(job: Job) -> Summary:
-    from dasrel.judging.embedding_job import prepare_embedding
-    from dasrel.options import EmbedOptions
-    from dasrel.report.figures.embedding import draw_embedding
-
-    table = job.step.table
-    options = table.group(EmbedOptions, result=job.places.get("result"), labels=job.places.get("labels"))
-    result = prepare_embedding(job.store, options, job.file(), force=True).run(
-        checkpoint=job.checkpoint(),
-        about={"out": str(job.out / job.step.name)},
-        draw=draw_embedding if table.picture else None,
-    )
-    return {name: result[name] for name in ("n_objects", "n_components", "converged", "negative_share")}
-
-
 def _outliers(job: Job) -> Summary:
     from dasrel.oneclass.job import prepare_outliers
     from dasrel.options import OutlierOptions
@@ -331,7 +326,6 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "euclideanize": _euclideanize,
     "cluster": _cluster,
     "align": _align,
-    "embed": _embed,
     "outliers": _outliers,
     "tree": _tree,
     "image": _image,

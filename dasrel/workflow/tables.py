@@ -7,14 +7,17 @@ converted to another type, and unknown keys are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
+from functools import cache
 from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from dasrel.commands.base import Operation, Reads
+from dasrel.commands.operations import OPERATIONS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.names import KindName
@@ -24,7 +27,6 @@ from dasrel.options import (
     STORE_FORMAT,
     AlignOptions,
     ClusterOptions,
-    EmbedOptions,
     EuclideanizeOptions,
     ExportOptions,
     ImageOptions,
@@ -88,6 +90,22 @@ class Table(BaseModel):
     """What the step writes in `out`: its name with each of these."""
     GROUPS: ClassVar[tuple[type | Selection, ...]] = ()
     """The option groups whose fields are keys."""
+    OPERATION: ClassVar[Operation | None] = None
+    READS: ClassVar[dict[str, Reads]] = {}
+    """What keys name that name files or steps."""
+
+    def options(self, places: Mapping[str, str] | None = None) -> Any:
+        """Return the options of the operation, with the places of the files and steps that are named."""
+        assert self.OPERATION is not None
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        for name in self.READS:
+            if isinstance(values.get(name), list):
+                values[name] = [(places or {}).get(f"{name} {k}", value) for k, value in enumerate(values[name])]
+            elif name in (places or {}):
+                values[name] = (places or {})[name]
+            elif values.get(name) is True:
+                values[name] = None  # there is no last result yet
+        return self.OPERATION.in_step(build_group(self.OPERATION.Options, values))
 
     def group(self, group: type[Group] | Selection, **instead: Any) -> Group:
         """Return an option group from the keys of this table, with other values for some of them."""
@@ -108,13 +126,9 @@ def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]],
     def add(table: type[T]) -> type[T]:
         keys: dict[str, Any] = {}
         for one in chain.from_iterable(map(option_fields, groups)):
-            kind = types.get(one.name, Memory if one.name == "memory" else _key_type(one))
-            if one.default is MISSING:
-                keys[one.name] = (kind, ...)
-            elif isinstance(one.default, (list, dict)):
-                keys[one.name] = (kind, Field(default_factory=one.default.copy))
-            else:
-                keys[one.name] = (kind | None if one.default is None else kind, one.default)
+            keys[one.name] = _key_of(one)
+            if one.name in types:
+                keys[one.name] = (types[one.name] if one.default is not None else types[one.name] | None, one.default)
         made_table = create_model(table.__name__, __base__=table, __doc__=table.__doc__, __module__=__name__, **keys)
         made_table.GROUPS = groups
         return made_table
@@ -196,6 +210,7 @@ class Append(Table):
 
 
 EVERY = Selection(Checkpoint, "every", every={"default": None})
+EVERY_FIELD = option_fields(EVERY)[0]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
 
 
@@ -236,16 +251,6 @@ class Align(Table):
     """`dasrel align`."""
 
     HOW = ("memory", "every")
-    SUFFIXES = ("",)
-    store: str | None = None
-
-
-@with_options(EmbedOptions, EVERY)
-class Embed(Table):
-    """`dasrel embed`."""
-
-    HOW = ("every",)
-    FILES = ("labels",)
     SUFFIXES = ("",)
     store: str | None = None
 
@@ -311,7 +316,6 @@ TABLES: dict[str, type[Table]] = {
     "euclideanize": Euclideanize,
     "cluster": Cluster,
     "align": Align,
-    "embed": Embed,
     "outliers": Outliers,
     "tree": Tree,
     "image": Image,
@@ -319,3 +323,47 @@ TABLES: dict[str, type[Table]] = {
     "export": Export,
 }
 """The kinds of steps, in the usual order of work."""
+
+
+@cache
+def table_of(kind: str) -> type[Table] | None:
+    """Return the table of a kind of step, or None for a name that is no kind."""
+    if kind in TABLES:
+        return TABLES[kind]
+    if kind not in OPERATIONS or not operation(kind).is_step:
+        return None
+    return _table_of(operation(kind))
+
+
+def _table_of(operation: Operation) -> type[Table]:
+    """Return the table of an operation: a key for its source, and for each of its options that a file may give."""
+    options = [each for each in option_fields(operation.Options) if not each.option.command_only]
+    keys: dict[str, Any] = {}
+    source = operation.source
+    if source is not None and source.key is not None:
+        keys[source.key] = (str | None, None) if source.key == "store" else (str, ...)
+    for each in options:
+        keys[each.name] = _key_of(each)
+    if operation.saves:
+        keys["every"] = _key_of(EVERY_FIELD)
+    base = MatrixTable if operation.gives_matrix else Table
+    table = create_model(operation.name, __base__=base, __module__=__name__, **keys)
+    table.OPERATION = operation
+    table.HOW = (*(each.name for each in options if each.option.effort), *(["every"] if operation.saves else []))
+    table.READS = {each.name: each.option.reads for each in options if each.option.reads is not None}
+    if source is not None and source.key not in (None, "store"):
+        table.READS[str(source.key)] = Reads()
+    table.FILES = tuple(name for name, reads in table.READS.items() if not reads.steps)
+    return table
+
+
+def _key_of(each: OptionField) -> tuple[Any, Any]:
+    """Return the type and the default of a key."""
+    kind = Memory if each.name == "memory" else _key_type(each)
+    if each.option.reads is not None and each.option.reads.own:
+        kind = Literal[True] | kind
+    if each.default is MISSING:
+        return kind, ...
+    if isinstance(each.default, (list, dict)):
+        return kind, Field(default_factory=each.default.copy)
+    return (kind | None, None) if each.default is None else (kind, each.default)
