@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import MISSING, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -95,7 +95,7 @@ def _target(operation: Operation) -> tuple[list[inspect.Parameter], list[inspect
     target = operation.target
     if target is None:
         return [], []
-    default = inspect.Parameter.empty if target.default is MISSING else target.default
+    default = inspect.Parameter.empty if target.default is ... else target.default
     kind: Any = str if default is inspect.Parameter.empty else str | None
     if target.flag is None:
         return [

@@ -59,8 +59,8 @@ class Output:
     help: str
     flag: str | None = None
     """Such as "--out -o"; without one it is an argument."""
-    default: Any = MISSING
-    """Where it is written if it is not given; None: nowhere, or at a place that the operation chooses."""
+    default: Any = ...
+    """Where it is written if it is not given; ...: it must be given; None: nowhere, or where the operation chooses."""
 
 
 STORE = Input("STORE", "A store: a folder or a URL such as s3://...", "store")

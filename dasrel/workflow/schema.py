@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ from dasrel.options import RENAMED
 from dasrel.util.text import did_you_mean, redacted, shown, some
 from dasrel.workflow.tables import TABLES, MatrixTable, RuntimeTable, Table, table_of
 
-KINDS = [*TABLES, *(name for name in OPERATIONS if table_of(name) is not None)]
-"""All kinds of steps."""
+
+@cache
+def kinds() -> list[str]:
+    """Return all kinds of steps; imports all operations."""
+    return [*TABLES, *(name for name in OPERATIONS if table_of(name) is not None)]
 
 
 def as_key(name: str, value: str | None) -> str:
@@ -38,7 +42,7 @@ def as_key(name: str, value: str | None) -> str:
     ('symmetrize = "mean"', 'store_dtype', 'resume')
     """
     key = RENAMED.get(name, name.rpartition(".")[2])
-    tables = [*(table_of(kind) for kind in KINDS), RuntimeTable]
+    tables = [*(table_of(kind) for kind in kinds()), RuntimeTable]
     if value is None or not any(table is not None and key in table.model_fields for table in tables):
         return key
     return f"{key} = {value}" if value.isupper() or value.isdecimal() else f'{key} = "{value}"'
@@ -143,7 +147,7 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
     faults: list[str] = []
     for kind, tables in content.items():
         if table_of(kind) is None:
-            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*KINDS, 'runtime', 'out', 'report'])}")
+            faults.append(f"[{shown(kind)}]: unknown; {did_you_mean(kind, [*kinds(), 'runtime', 'out', 'report'])}")
             continue
         if not isinstance(tables, dict):
             faults.append(f"{kind}: {shown(repr(tables))} is no table; write [{kind}] and its keys below")
@@ -168,7 +172,7 @@ def _default_name(kind: str) -> str:
 
 
 def _matrices() -> list[str]:
-    return [kind for kind in KINDS if issubclass(_table(kind), MatrixTable)]
+    return [kind for kind in kinds() if issubclass(_table(kind), MatrixTable)]
 
 
 def _table(kind: str) -> type[Table]:

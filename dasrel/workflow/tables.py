@@ -114,6 +114,18 @@ class Table(BaseModel):
         return found
 
 
+def _key_of(each: OptionField) -> tuple[Any, Any]:
+    """Return the type and the default of a key."""
+    kind = Memory if each.name == "memory" else _key_type(each)
+    if each.option.reads is not None and each.option.reads.own:
+        kind = Literal[True] | kind
+    if each.default is MISSING:
+        return kind, ...
+    if isinstance(each.default, (list, dict)):
+        return kind, Field(default_factory=each.default.copy)
+    return (kind | None, None) if each.default is None else (kind, each.default)
+
+
 def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]], type[T]]:
     """Return a decorator that adds the fields of option groups to a table, as keys.
 
@@ -355,15 +367,3 @@ def _table_of(operation: Operation) -> type[Table]:
         table.READS[str(source.key)] = Reads()
     table.FILES = tuple(name for name, reads in table.READS.items() if not reads.steps)
     return table
-
-
-def _key_of(each: OptionField) -> tuple[Any, Any]:
-    """Return the type and the default of a key."""
-    kind = Memory if each.name == "memory" else _key_type(each)
-    if each.option.reads is not None and each.option.reads.own:
-        kind = Literal[True] | kind
-    if each.default is MISSING:
-        return kind, ...
-    if isinstance(each.default, (list, dict)):
-        return kind, Field(default_factory=each.default.copy)
-    return (kind | None, None) if each.default is None else (kind, each.default)

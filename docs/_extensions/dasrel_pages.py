@@ -15,13 +15,14 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 from dasrel.cli.app import COMMANDS, run
+from dasrel.commands.operations import OPERATIONS
 
 
 class Commands(SphinxDirective):
     """A section for each command: `dasrel COMMAND --help-all`."""
 
     def run(self) -> list[nodes.Node]:
-        return [_section(name) for name in COMMANDS]
+        return [_section(name) for name in [*COMMANDS, *OPERATIONS]]
 
 
 def _section(name: str) -> nodes.section:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import typer
 
-from dasrel.cli.app import COMMANDS, app
+from dasrel.cli.app import build_app
 from dasrel.options import PLACE
 from tests.helpers.processes import ran
 
-GROUP: Any = typer.main.get_command(app)
+GROUP: Any = typer.main.get_command(build_app())
+COMMANDS = GROUP.commands
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import dasrel
 from dasrel import watch
 from dasrel.engine.relation import relation
 from dasrel.geometry.embedding import embed, prepare_embed
-from dasrel.options import EmbedOptions
+from dasrel.geometry.options import EmbedParameters
 from tests.helpers.faults import Killed, killed_after
 from tests.helpers.matrices import distances, gram, grouped_points, mirrored, simpson, squared_of, uniform_points
 from tests.helpers.stores import bits, stored
@@ -174,10 +174,10 @@ def test_a_search_that_was_killed_ends_with_the_same_bits(tmp_path: Path) -> Non
 
 def test_the_cost_is_an_upper_bound(tmp_path: Path) -> None:
     matrix = stored(tmp_path / "s.zarr", communities(300), tile=100)
-    cost = prepare_embed(matrix, EmbedOptions()).cost()
+    cost = prepare_embed(matrix, EmbedParameters()).cost()
     assert cost.scans.least <= embed(matrix).scans <= cost.scans.most
     with pytest.raises(dasrel.MemoryLimitError, match="raise memory"):
-        prepare_embed(matrix, EmbedOptions(memory="100kB")).cost()
+        prepare_embed(matrix, EmbedParameters(memory="100kB")).cost()
 
 
 def test_refusals() -> None:

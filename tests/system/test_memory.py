@@ -77,9 +77,9 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import AlignOptions, EmbedOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.options import AlignOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
 from dasrel.cmeans.align_job import prepare_align
-from dasrel.judging.embedding_job import prepare_embedding
+from tests.helpers.commands import prepared
 from dasrel.hierarchy.linkage import prepare_linkage
 from dasrel.oneclass.job import prepare_outliers
 from dasrel.cmeans.plan import plan_clustering
@@ -103,7 +103,7 @@ def actions(path, folder):
         np.save(file, memberships if c == 30 else memberships.argmax(axis=1))
     judging = prepare_validity(path, files, ValidityOptions(indices=list(INDICES)))
     testing = prepare_validity(path, files[:1], ValidityOptions(indices=["silhouette"], permutations=999))
-    axes = prepare_embedding(path, EmbedOptions(max_scans=12, picture=False), folder + "/axes", force=True)
+    axes = prepared("embed", path, folder + "/axes", force=True, max_scans=12, picture=False)
     widths = [w / 10 for w in range(5, 15)]
     options = OutlierOptions(widths, [1.0, 4.0], max_iter=5, picture=False)
     odd = prepare_outliers(path, options, folder + "/o", force=True)

@@ -7,6 +7,7 @@ import venv
 from pathlib import Path
 
 from dasrel.cli.app import COMMANDS
+from dasrel.commands.operations import OPERATIONS
 from tests.helpers.pages import DOCS, ROOT, alike, blocks
 
 README = ROOT / "README.md"
@@ -31,7 +32,7 @@ def test_the_readme_is_short_and_its_links_exist() -> None:
 
 def test_every_command_is_named() -> None:
     table = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
-    assert [name for name in COMMANDS if f"| `dasrel {name} " not in table] == []
+    assert [name for name in [*COMMANDS, *OPERATIONS] if f"| `dasrel {name} " not in table] == []
 
 
 def test_a_fresh_environment_installs_and_shows_the_demo(tmp_path: Path) -> None:

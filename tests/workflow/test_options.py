@@ -9,7 +9,7 @@ import typer
 from pydantic_core import PydanticUndefined
 
 import dasrel
-from dasrel.cli.app import app
+from dasrel.cli.app import build_app
 from dasrel.cli.options import OutputOptions, comma_list
 from dasrel.options import (
     EuclideanizeOptions,
@@ -21,28 +21,31 @@ from dasrel.options import (
     build_group,
     option_fields,
 )
-from dasrel.workflow.tables import TABLES
+from dasrel.workflow.schema import kinds
+from dasrel.workflow.tables import table_of
 
-COMMANDS = {str(name): one for name, one in vars(typer.main.get_command(app))["commands"].items()}
-STEPS = sorted(set(COMMANDS) & set(TABLES) - {"demo"})  # the command is a workflow of its own, of which the step is one
+COMMANDS = {str(name): one for name, one in vars(typer.main.get_command(build_app()))["commands"].items()}
+STEPS = sorted(
+    set(COMMANDS) & set(kinds()) - {"demo"}
+)  # the command is a workflow of its own, of which the step is one
 
 EVERYWHERE = {one.name for one in fields(OutputOptions)} | {one.name for one in option_fields(dasrel.Runtime)}
 """What a command prints, and where it runs: for workflows options of `dasrel run`, and the table [runtime]."""
 STARTING = {"dry_run", "resume", "force", "time_limit", "part"}
 """How one process goes about the work. `dasrel run` resumes by itself, and has its own --dry-run and --time-limit."""
 COMMAND_ONLY = {
-    "align": {"out", "checkpoint"},  # are in the folder of the workflow
+    "align": {"target", "checkpoint"},  # are in the folder of the workflow
     "import": {"store"},  # the output, which is named after the step
     "pairwise": {"store"},
     "append": {"features"},  # follow from the steps that the store was made by
-    "cluster": {"out", "checkpoint"},
-    "embed": {"out", "checkpoint"},
-    "euclideanize": {"out", "checkpoint"},
-    "export": {"out"},
-    "image": {"out"},
-    "outliers": {"out", "checkpoint"},
+    "cluster": {"target", "checkpoint"},
+    "embed": {"target", "checkpoint"},
+    "euclideanize": {"target", "checkpoint"},
+    "export": {"target"},
+    "image": {"target"},
+    "outliers": {"target", "checkpoint"},
     "spectrum": {"checkpoint"},
-    "tree": {"out", "checkpoint"},
+    "tree": {"target", "checkpoint"},
 }
 TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
@@ -57,7 +60,10 @@ OTHER_DEFAULTS = {
 
 
 def options(command: str) -> dict[str, Any]:
-    return {str(one.name): one for one in COMMANDS[command].params if one.name not in {"help", "help_all", *EVERYWHERE}}
+    """The options of a command; an argument that is read has the name of the step's key."""
+    keys = {"source": "store", "out": "target"} if command == "embed" else {"out": "target"}
+    named = {keys.get(str(one.name), str(one.name)): one for one in COMMANDS[command].params}
+    return {name: one for name, one in named.items() if name not in {"help", "help_all", *EVERYWHERE}}
 
 
 def test_the_steps_are_found() -> None:
@@ -66,7 +72,7 @@ def test_the_steps_are_found() -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_command_and_its_step_take_the_same_options(step: str) -> None:
-    given, keys = set(options(step)), set(TABLES[step].model_fields)
+    given, keys = set(options(step)), set(table_of(step).model_fields)
     assert given - keys - STARTING == COMMAND_ONLY[step]
     assert keys - given == TABLE_ONLY.get(step, set())
 
@@ -74,7 +80,7 @@ def test_a_command_and_its_step_take_the_same_options(step: str) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_their_defaults_are_equal(step: str) -> None:
     different = set()
-    for name, key in TABLES[step].model_fields.items():
+    for name, key in table_of(step).model_fields.items():
         one = options(step).get(name)
         if one is None:
             continue

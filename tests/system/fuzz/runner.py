@@ -109,7 +109,8 @@ def preload(base: Path) -> None:
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    app.app = typer.main.get_command(app.app)  # type: ignore[assignment] # made once, not for each command
+    whole = typer.main.get_command(app.build_app())
+    app.build_app = lambda wanted=None: whole  # type: ignore[assignment] # made once, not for each command
     parallel._blas()
     gc.collect()
     gc.freeze()  # collections in children would copy all of it

@@ -10,9 +10,8 @@ import pytest
 
 import dasrel
 from dasrel.cli import app
-from dasrel.judging.embedding_job import prepare_embedding
-from dasrel.options import EmbedOptions
 from dasrel.util import progress
+from tests.helpers.commands import prepared
 from tests.helpers.matrices import distances, gram, grouped_points
 from tests.helpers.stores import files, stored
 
@@ -91,11 +90,11 @@ def test_colours_come_from_results_and_labels(place: Path, capsys: pytest.Captur
         app.run(["cluster", "d.zarr", "clusters", "--rule", "fcm2", "--clusters", "3", "--n-init", "1", "--quiet"]) == 0
     )
     Path("labels.csv").write_text("id,label\n" + "".join(f"{name},g{k % 3}\n" for k, name in enumerate(IDS[::-1])))
-    job = prepare_embedding("d.zarr", EmbedOptions(result="clusters"))
+    job = prepared("embed", "d.zarr", "new", result="clusters")
     assert job.colours is not None
     assert job.colours.memberships is not None
     np.testing.assert_allclose(job.colours.memberships, np.load("clusters/memberships.npy"), rtol=1e-6)
-    by_name = prepare_embedding("d.zarr", EmbedOptions(labels="labels.csv")).colours
+    by_name = prepared("embed", "d.zarr", "new", labels="labels.csv").colours
     assert by_name is not None
     assert by_name.names == ("g0", "g1", "g2")
     np.testing.assert_array_equal(by_name.labels, (np.arange(N) % 3)[::-1])
@@ -131,7 +130,7 @@ def test_an_interrupted_embedding_is_resumed(place: Path, capsys: pytest.Capture
 def test_names_that_the_format_cannot_hold(place: Path) -> None:
     stored("odd.zarr", D, ids=["a\tb", " c", *IDS[2:]], dtype="float64")
     with pytest.warns(dasrel.DasrelWarning, match="ordination.txt is not written"):
-        prepare_embedding("odd.zarr", EmbedOptions(n_components=2), "out").run()
+        prepared("embed", "odd.zarr", "out", n_components=2, picture=False).run()
     assert sorted(one.name for one in Path("out").iterdir()) == ["coordinates.csv", "eigenvalues.csv", "result.json"]
     with open("out/coordinates.csv", encoding="utf-8", newline="") as lines:
         assert [row["id"] for row in csv.DictReader(lines)] == ["a\tb", " c", *IDS[2:]]
@@ -161,7 +160,7 @@ def test_what_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert len(printed.splitlines()) == 1
         assert not Path("out").exists()
     assert app.run(["embed", "d.zarr", "out", "--labels", "few.csv", "--result", "clusters"]) == 2
-    assert "not both: give one of them" in capsys.readouterr().err
+    assert "not both; give one of them" in capsys.readouterr().err
     assert app.run(["embed", "d.zarr", "out", "--correction", "cailliez"]) == 2
     assert app.run(["embed", "d.zarr", "out", "--components", "2", "--quiet"]) == 0
     capsys.readouterr()
