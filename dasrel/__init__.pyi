@@ -1,18 +1,18 @@
-"""The public names of dasrel, each with its home. `__init__.py` reads this file and imports a name on first use."""
+"""The public names of dasrel, each with its home. `lazy_loader` reads it and imports a name on first use."""
 
-from dasrel.cmeans.align_job import align as align
-from dasrel.cmeans.fit import cluster as cluster
-from dasrel.cmeans.output import save_clustering as save_clustering
-from dasrel.cmeans.plan import (
+from .cmeans.align_job import align as align
+from .cmeans.fit import cluster as cluster
+from .cmeans.output import save_clustering as save_clustering
+from .cmeans.plan import (
     ClusteringPlan as ClusteringPlan,
     plan_clustering as plan_clustering,
 )
-from dasrel.cmeans.result import Clustering as Clustering
-from dasrel.commands.report import write_report as write_report
-from dasrel.engine.checkpoint import Checkpoint as Checkpoint
-from dasrel.engine.relation import Relation as Relation, relation as relation
-from dasrel.engine.runtime import Runtime as Runtime, connect as connect
-from dasrel.errors import (
+from .cmeans.result import Clustering as Clustering
+from .commands.report import write_report as write_report
+from .engine.checkpoint import Checkpoint as Checkpoint
+from .engine.relation import Relation as Relation, relation as relation
+from .engine.runtime import Runtime as Runtime, connect as connect
+from .errors import (
     ClusterError as ClusterError,
     DasrelError as DasrelError,
     DasrelWarning as DasrelWarning,
@@ -21,62 +21,62 @@ from dasrel.errors import (
     Stopped as Stopped,
     StoreError as StoreError,
 )
-from dasrel.estimators.agglomerative import AgglomerativeClustering as AgglomerativeClustering
-from dasrel.estimators.cmeans import (
+from .estimators.agglomerative import AgglomerativeClustering as AgglomerativeClustering
+from .estimators.cmeans import (
     EntropyFuzzyCMeans as EntropyFuzzyCMeans,
     EntropyPossibilisticCMeans as EntropyPossibilisticCMeans,
     FuzzyCMeans as FuzzyCMeans,
     HardCMeans as HardCMeans,
     PossibilisticCMeans as PossibilisticCMeans,
 )
-from dasrel.estimators.outliers import OneClusterPCM as OneClusterPCM
-from dasrel.estimators.pcoa import PCoA as PCoA
-from dasrel.geometry.dendrogram import Dendrogram as Dendrogram
-from dasrel.geometry.embedding import Embedding as Embedding, embed as embed
-from dasrel.geometry.euclidean import (
+from .estimators.outliers import OneClusterPCM as OneClusterPCM
+from .estimators.pcoa import PCoA as PCoA
+from .geometry.dendrogram import Dendrogram as Dendrogram
+from .geometry.embedding import Embedding as Embedding, embed as embed
+from .geometry.euclidean import (
     Euclideanized as Euclideanized,
     Spectrum as Spectrum,
     euclideanize as euclideanize,
     spectrum as spectrum,
 )
-from dasrel.geometry.tree import (
+from .geometry.tree import (
     Tree as Tree,
     Ultrametric as Ultrametric,
     minimum_spanning_tree as minimum_spanning_tree,
     ultrametric as ultrametric,
 )
-from dasrel.hierarchy.linkage import linkage as linkage
-from dasrel.io.append import Appended as Appended, append as append
-from dasrel.io.export import export_matrix as export_matrix
-from dasrel.io.importing import import_matrix as import_matrix
-from dasrel.io.options import Reading as Reading
-from dasrel.io.pairwise import from_blocks as from_blocks, pairwise as pairwise
-from dasrel.judging.alignment_search import Alignment as Alignment, Evolution as Evolution
-from dasrel.judging.comparison import Comparison as Comparison, compare as compare
-from dasrel.judging.permanova import Permanova as Permanova, permanova as permanova
-from dasrel.judging.validity import (
+from .hierarchy.linkage import linkage as linkage
+from .io.append import Appended as Appended, append as append
+from .io.export import export_matrix as export_matrix
+from .io.importing import import_matrix as import_matrix
+from .io.options import Reading as Reading
+from .io.pairwise import from_blocks as from_blocks, pairwise as pairwise
+from .judging.alignment_search import Alignment as Alignment, Evolution as Evolution
+from .judging.comparison import Comparison as Comparison, compare as compare
+from .judging.permanova import Permanova as Permanova, permanova as permanova
+from .judging.validity import (
     Validity as Validity,
     silhouette_samples as silhouette_samples,
     validity as validity,
 )
-from dasrel.names import KINDS as KINDS
-from dasrel.oneclass.fit import OneClass as OneClass, one_class as one_class
-from dasrel.oneclass.run import OneClassRun as OneClassRun, Typicality as Typicality
-from dasrel.oneclass.stability import Stability as Stability, stability as stability
-from dasrel.partition.model import Model as Model
-from dasrel.partition.result import Partition as Partition, RunResult as RunResult
-from dasrel.partition.run import Run as Run, grid as grid
-from dasrel.report.figures.dendrogram import dendrogram_picture as dendrogram_picture
-from dasrel.report.figures.embedding import embedding_picture as embedding_picture
-from dasrel.report.figures.matrix import matrix_image as matrix_image
-from dasrel.report.figures.outliers import density_picture as density_picture
-from dasrel.report.figures.partition import partition_picture as partition_picture
-from dasrel.store.audit import audit_store as audit_store
-from dasrel.store.matrix import Matrix as Matrix, open_matrix as open_matrix
-from dasrel.store.options import Policy as Policy, Writing as Writing
-from dasrel.util.drawing import progress as progress
-from dasrel.util.progress import Progress as Progress, watch as watch
-from dasrel.workflow.run import run_workflow as run_workflow
-from dasrel.workflow.schema import read_workflow as read_workflow
+from .names import KINDS as KINDS
+from .oneclass.fit import OneClass as OneClass, one_class as one_class
+from .oneclass.run import OneClassRun as OneClassRun, Typicality as Typicality
+from .oneclass.stability import Stability as Stability, stability as stability
+from .partition.model import Model as Model
+from .partition.result import Partition as Partition, RunResult as RunResult
+from .partition.run import Run as Run, grid as grid
+from .report.figures.dendrogram import dendrogram_picture as dendrogram_picture
+from .report.figures.embedding import embedding_picture as embedding_picture
+from .report.figures.matrix import matrix_image as matrix_image
+from .report.figures.outliers import density_picture as density_picture
+from .report.figures.partition import partition_picture as partition_picture
+from .store.audit import audit_store as audit_store
+from .store.matrix import Matrix as Matrix, open_matrix as open_matrix
+from .store.options import Policy as Policy, Writing as Writing
+from .util.drawing import progress as progress
+from .util.progress import Progress as Progress, watch as watch
+from .workflow.run import run_workflow as run_workflow
+from .workflow.schema import read_workflow as read_workflow
 
 __version__: str

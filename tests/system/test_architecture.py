@@ -4,8 +4,10 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -38,19 +40,22 @@ def tree(module: str) -> ast.Module:
     return ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8"))
 
 
+def modules_named(module: str) -> set[str]:
+    """Return all that a module imports, anywhere in it, by its full name."""
+    found = set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} uses a relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
 @cache
 def imported(module: str) -> set[str]:
     """Return the dasrel modules that a module imports, anywhere in it; public names count as `__init__`."""
-    modules = set()
-    for node in ast.walk(tree(module)):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module} uses a relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        modules |= {home(name) for name in names if name.split(".")[0] == "dasrel"}
-    return modules - {module}
+    return {home(name) for name in modules_named(module) if name.split(".")[0] == "dasrel"} - {module}
 
 
 def home(name: str) -> str:
@@ -117,6 +122,21 @@ def test_data_is_never_run() -> None:
             assert node.value.value is False, where
 
 
+def test_imports_are_declared() -> None:
+    """What dasrel imports is Python's own or a dependency in pyproject.toml; IPython is there where a notebook runs."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    written = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
+    declared = {re.split(r"[\[<>=;]", line)[0].strip().lower() for line in written}
+    names = {module: {*found} for module, found in packages_distributions().items()}
+    used = {name.partition(".")[0] for module in MODULES for name in modules_named(module)}
+    for name in sorted(used - sys.stdlib_module_names - {"dasrel", "IPython"}):
+        known = {one.lower().replace("_", "-") for one in names.get(name, {name})}
+        assert known & declared, f"{name} is imported and not declared in pyproject.toml"
+
+
 def test_test_files_import_helpers_only() -> None:
     """What two of them need is in tests/helpers or a fixture of conftest.py. The fuzzer is a program of its own."""
     other = re.compile(r"tests(?!\.helpers\b|\.system\.fuzz\b)|test_|conftest")
@@ -155,5 +175,5 @@ def test_public_names_are_all_there() -> None:
     for name in dasrel.__all__:
         assert not isinstance(getattr(dasrel, name), type(ast)), f"dasrel.{name} is a module"
     assert dir(dasrel) == sorted(dasrel.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="No dasrel attribute nonsense"):
         _ = dasrel.nonsense
