@@ -61,8 +61,9 @@ from .judging.validity import (
 )
 from .names import KINDS as KINDS
 from .oneclass.fit import OneClass as OneClass, one_class as one_class
-from .oneclass.run import OneClassRun as OneClassRun, Typicality as Typicality
+from .oneclass.run import OneClassRun as OneClassRun
 from .oneclass.stability import Stability as Stability, stability as stability
+from .oneclass.typicality import Typicality as Typicality
 from .partition.model import Model as Model
 from .partition.result import Partition as Partition, RunResult as RunResult
 from .partition.run import Run as Run, grid as grid

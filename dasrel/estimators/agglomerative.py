@@ -2,29 +2,26 @@
 
 >>> import numpy as np
 >>> x = np.array([0.0, 1.0, 2.0, 20.0, 21.0, 23.0])
->>> found = AgglomerativeClustering(n_clusters=2, kind="distance").fit(np.abs(x[:, None] - x))
->>> found.labels_.tolist(), found.n_leaves_
+>>> model = AgglomerativeClustering(n_clusters=2, kind="distance").fit(np.abs(x[:, None] - x))
+>>> model.labels_.tolist(), model.n_leaves_
 ([0, 0, 0, 1, 1, 1], 6)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 
-from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import InputError
-from dasrel.estimators.base import opened, set_features
+from dasrel.estimators.base import PairwiseEstimator
 from dasrel.hierarchy.linkage import linkage
-from dasrel.names import is_similarity
 from dasrel.util import PathLike
-from dasrel.util.text import count_text
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AgglomerativeClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class AgglomerativeClustering(ClusterMixin, PairwiseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Exact agglomerative clustering of a pairwise matrix of any size.
 
     Parameters
@@ -36,9 +33,7 @@ class AgglomerativeClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc
         Clusters at or above this distance are not merged.
     linkage
         "single", "complete", "average", "weighted" or "ward"; see `dasrel.linkage`.
-    kind
-        What the numbers of an array are; stores know theirs.
-    scratch, memory, checkpoint
+    scratch
         As for `dasrel.linkage`.
 
     Attributes
@@ -55,59 +50,35 @@ class AgglomerativeClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc
         (n - 1,) heights of the merges.
     dendrogram_
         The `dasrel.Dendrogram`.
-    n_features_in_
-        Number of objects.
+
+    Cost: one scan, and that of `dasrel.linkage`.
     """
 
     n_clusters: int | None = field(default=None, kw_only=False)
     distance_threshold: float | None = None
     linkage: str = "average"
-    kind: str | None = None
     scratch: PathLike | None = None
-    memory: int | str | None = None
-    checkpoint: Checkpoint | None = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Cluster the objects of a pairwise matrix.
+    _least = "one object has nothing to merge with"
 
-        Parameters
-        ----------
-        X
-            An open `Matrix`, the path or URL of a store, or a NumPy, Zarr or dask array (n, n) of the `kind` given.
-        y
-            Not used.
-
-        Cost: one scan, and that of `dasrel.linkage`; an array is read once more to check it.
-        """
+    def _prepared(self) -> None:
         if self.n_clusters is not None and self.distance_threshold is not None:
-            raise InputError("give either n_clusters or distance_threshold, not both")
-        source, names = opened(self, X, _check_count)
-        found = linkage(
+            raise InputError("both n_clusters and distance_threshold are given", remedy="leave one of them out")
+
+    def _compute(self, source: Any, prepared: Any) -> None:
+        tree = linkage(
             source, method=self.linkage, scratch=self.scratch, memory=self.memory, checkpoint=self.checkpoint
         )
         if self.distance_threshold is not None:
-            count = int((found.heights >= self.distance_threshold).sum()) + 1
+            count = int((tree.heights >= self.distance_threshold).sum()) + 1
         elif self.n_clusters is not None:
             count = self.n_clusters
         else:
-            count = found.largest_gap() if found.n_objects > 2 else 2
-        self.labels_ = found.cut(count)
+            count = tree.largest_gap() if tree.n_objects > 2 else 2
+        self.labels_ = tree.cut(count)
         self.n_clusters_ = count
-        self.n_leaves_ = found.n_objects
-        set_features(self, source, names)
-        self.children_ = found.children
-        self.distances_ = found.heights
-        self.dendrogram_ = found
+        self.n_leaves_ = tree.n_objects
+        self.children_ = tree.children
+        self.distances_ = tree.heights
+        self.dendrogram_ = tree
         self.n_connected_components_ = 1
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = True
-        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
-        return tags
-
-
-def _check_count(n_objects: int) -> None:
-    if n_objects < 2:
-        raise InputError(f"n_samples={count_text(n_objects, 'object')}: give at least 2 objects")

@@ -1,74 +1,143 @@
-"""What estimators are given: matrices in all forms, checked as scikit-learn wants it, and rows of new objects."""
+"""What all estimators have in common: how a pairwise matrix is given, its kind, memory, names, and new objects."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import InputError
 from dasrel.kernels.condensed import square_side
-from dasrel.names import explain_kinds, is_similarity
+from dasrel.names import KINDS, explain_kinds, is_similarity
 from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.matrix import Matrix
 from dasrel.util import Names
 from dasrel.util.labelled import labelled
+from dasrel.util.text import count_text
+
+_PARAMETERS = f"""kind
+        What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
+    memory
+        Memory that may be used, such as "2GiB"; half of the machine's by default.
+    checkpoint
+        A `dasrel.Checkpoint`: the state between scans is saved, and `fit` can resume from it.
+"""
+_ATTRIBUTES = """n_features_in_
+        Number of objects, which is the number of columns that new rows need.
+    feature_names_in_
+        The objects' names, an array of n strings, where `fit` was given an array with names, such as a data frame.
+"""
 
 
-def opened(estimator: Any, X: Any, check_count: Callable[[int], None]) -> tuple[Matrix | ArrayMatrix, Names | None]:
-    """Return the matrix that an estimator with a `kind` is given, and the names that an array has.
+@dataclass(eq=False, repr=False, kw_only=True)
+class PairwiseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """An estimator that is fitted to a pairwise matrix. Fields are parameters of the constructor."""
 
-    Arrays in memory are checked by scikit-learn's own functions, and `check_count` with their number of objects, before
-    anything is read.
+    kind: str | None = None
+    memory: int | str | None = None
+    checkpoint: Checkpoint | None = None
 
-    Cost: an array is read once; values are not copied.
-    """
-    if estimator.kind is None and not _knows_its_kind(X):
-        raise InputError(
-            "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
-        )
-    named = labelled(X)
-    names = None if named is None else named.ids()
-    X = X if named is None else named.values
-    if _is_plain(X):
-        X = _checked(estimator, X, check_count)
-    return as_matrix(X, kind=estimator.kind, ids=names), names
+    _least: ClassVar[str]
+    """Why one object is too few."""
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Describe the parameters and attributes that all estimators have."""
+        super().__init_subclass__(**more)
+        head = "\n    Attributes\n    ----------\n"
+        cls.__doc__ = (cls.__doc__ or "").replace(head, f"    {_PARAMETERS}{head}    {_ATTRIBUTES}", 1)
 
-def set_features(estimator: Any, source: Matrix | ArrayMatrix, names: Names | None) -> None:
-    """Set `n_features_in_` and, where an array had names, `feature_names_in_`."""
-    estimator.n_features_in_ = source.n_objects
-    vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Compute the attributes for a pairwise matrix.
 
+        Parameters
+        ----------
+        X
+            An open `Matrix`, the path or URL of a store, or of the `kind` given: a NumPy, Zarr or dask array (n, n), a
+            condensed vector, a data frame with the same names in index and columns, an xarray array, or a
+            DistanceMatrix of scikit-bio.
+        y
+            Not used.
 
-def new_rows(estimator: Any, X: Any) -> Any:
-    """Return rows of new objects for the model; arrays without names are checked by scikit-learn's own functions."""
-    check_is_fitted(estimator)
-    named = labelled(X)
-    if named is None:
-        return validate_data(estimator, X, reset=False) if _is_plain(X) else X
-    return X if named.columns is not None else validate_data(estimator, named.values, reset=False)
+        Cost: that of the class; an array is read once before, to check it.
+        """
+        self._fitted(X)
+        return self
 
+    def _fitted(self, X: Any) -> Any:
+        """Set all attributes, and return what `_compute` returns."""
+        prepared = self._prepared()
+        source, names = self._opened(X)
+        result = self._compute(source, prepared)
+        self.n_features_in_ = source.n_objects
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        return result
 
-def _checked(estimator: Any, X: Any, check_count: Callable[[int], None]) -> Any:
-    if isinstance(X, np.ndarray) and X.ndim == 1:
-        check_count(square_side(X.shape, "the vector"))
-        return check_array(X, ensure_2d=False, estimator=estimator)
-    kind, X = estimator.kind, validate_data(estimator, X)
-    check_count(len(X))
-    if kind is not None and not is_similarity(kind) and X.min() < 0:
-        row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
-        raise InputError(
-            f"Negative values in data of kind {kind}: {X[row, column]:g} in row {row}, column {column}"
-            f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
-        )
-    return X
+    def _prepared(self) -> Any:
+        """Check the parameters before anything is read; return what `_compute` needs of them."""
+
+    def _compute(self, source: Matrix | ArrayMatrix, prepared: Any) -> Any:
+        """Set the attributes of the result."""
+        raise NotImplementedError
+
+    def _check_count(self, n_objects: int) -> None:
+        """Raise if there are too few objects; called before anything is read."""
+        if n_objects < 2:
+            objects = count_text(n_objects, "object")
+            raise InputError(f"n_samples={objects}: {self._least}", remedy="give at least 2 objects")
+
+    def _opened(self, X: Any) -> tuple[Matrix | ArrayMatrix, Names | None]:
+        """Return the matrix that is given, and the names that an array has.
+
+        Arrays in memory are checked by scikit-learn's own functions. Cost: an array is read once, and not copied.
+        """
+        if self.kind is None and not _knows_its_kind(X):
+            raise InputError(
+                "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
+            )
+        named = labelled(X)
+        names = None if named is None else named.ids()
+        X = X if named is None else named.values
+        return as_matrix(self._checked(X) if _is_plain(X) else X, kind=self.kind, ids=names), names
+
+    def _checked(self, X: Any) -> Any:
+        if isinstance(X, np.ndarray) and X.ndim == 1:
+            self._check_count(square_side(X.shape, "the vector"))
+            return check_array(X, ensure_2d=False, estimator=self)
+        X = validate_data(self, X)
+        self._check_count(len(X))
+        if self._is_positive and X.min() < 0:
+            row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
+            raise InputError(
+                f"Negative values in data of kind {self.kind}: {X[row, column]:g} in row {row}, column {column}"
+                f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
+            )
+        return X
+
+    @property
+    def _is_positive(self) -> bool:
+        return self.kind is not None and not is_similarity(self.kind)
+
+    def _new_rows(self, X: Any) -> Any:
+        """Return rows of new objects; arrays without names are checked by scikit-learn's own functions."""
+        check_is_fitted(self)
+        named = labelled(X)
+        if named is None:
+            return validate_data(self, X, reset=False) if _is_plain(X) else X
+        return X if named.columns is not None else validate_data(self, named.values, reset=False)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        tags.input_tags.positive_only = self._is_positive
+        return tags
 
 
 def _knows_its_kind(X: Any) -> bool:

@@ -2,10 +2,10 @@
 
 >>> import numpy as np
 >>> D = np.abs(np.subtract.outer([0.0, 1.0, 2.0, 20.0, 21.0, 22.0], [0.0, 1.0, 2.0, 20.0, 21.0, 22.0]))
->>> found = FuzzyCMeans(n_clusters=2, kind="distance", random_state=0).fit(D)
->>> sorted(found.medoids_.tolist())
+>>> model = FuzzyCMeans(n_clusters=2, kind="distance", random_state=0).fit(D)
+>>> sorted(model.medoids_.tolist())
 [1, 4]
->>> found.predict([[1.5, 0.5, 0.5, 18.5, 19.5, 20.5]]) == found.labels_[0]
+>>> model.predict([[1.5, 0.5, 0.5, 18.5, 19.5, 20.5]]) == model.labels_[0]
 array([ True])
 """
 
@@ -13,28 +13,28 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
 from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.job import euclideanized, numbered_as
-from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.engine.checkpoint import watched
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.estimators.base import new_rows, opened, set_features
-from dasrel.names import INITS, KINDS, is_similarity
+from dasrel.estimators.base import PairwiseEstimator
+from dasrel.names import INITS, PARAMETERS
 from dasrel.partition.model import Model
 from dasrel.partition.result import Partition
-from dasrel.partition.run import grid
+from dasrel.partition.run import N_INIT, Run, grid
 from dasrel.util import Float
 from dasrel.util.numbers import check_choice
 from dasrel.util.text import count_text
 
-_PARAMETERS = f"""
+_FAMILY = """
     These parameters are the same in all classes of this family.
 
     Parameters
@@ -73,12 +73,6 @@ _PARAMETERS = f"""
         Keep the objective and the largest change of a membership of every iteration in `history_`.
     race
         Stop runs early that cannot win any more; see `dasrel.Run` for when this is safe.
-    kind
-        What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
-    memory
-        Memory that may be used, such as "2GiB"; half of the machine's by default.
-    checkpoint
-        A `dasrel.Checkpoint`: the state between scans is saved, and `fit` can resume from it.
 
     Attributes
     ----------
@@ -102,90 +96,64 @@ _PARAMETERS = f"""
         With `history`, one dict for each iteration of every run: a table. Else an empty list.
     model_
         The centres: `model_.save(path)` saves them, `init=path` continues from them.
-    n_features_in_
-        Number of objects, which is the number of columns that `predict` needs.
-    feature_names_in_
-        The objects' names, an array of n strings, where `fit` was given an array with names, such as a data frame.
+
+    Cost: as many scans as the slowest run has iterations, and some before and after them where a parameter is "auto" or
+    init="sample"; see `dasrel.cluster`. `euclideanize` takes scans of its own.
 """
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, PairwiseEstimator):  # type: ignore[misc]
     """Base class of all rules. The fields are the constructor's parameters, as scikit-learn requires them."""
 
     n_clusters: int = field(default=8, kw_only=False)
-    n_init: int = 10
-    init: Any = "sample"
-    max_iter: int = 300
-    tol: float = 1e-5
+    n_init: int = N_INIT
+    init: Any = Run.init
+    max_iter: int = Run.max_iter
+    tol: float = Run.tol
     random_state: Any = None
-    on_negative: Literal["error", "heal"] = "error"
-    spread: float = 0.0
+    on_negative: Literal["error", "heal"] = Run.on_negative
+    spread: float = Run.spread
     euclideanize: Any = None
-    accelerate: bool = True
-    stop: Literal["memberships", "weights"] = "memberships"
-    norm: float = np.inf
-    history: bool = False
-    race: bool = False
-    kind: str | None = None
-    memory: int | str | None = None
-    checkpoint: Checkpoint | None = None
+    accelerate: bool = Run.accelerate
+    stop: Literal["memberships", "weights"] = Run.stop
+    norm: float = Run.norm
+    history: bool = Run.history
+    race: bool = Run.race
 
     _rule: ClassVar[str]
-    _own: ClassVar[tuple[str, ...]]
-    """Parameters that only some rules have."""
     _notes: ClassVar[str] = ""
     """What the docstrings of several rules say about them."""
 
     def __init_subclass__(cls, **more: Any) -> None:
+        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n{cls._notes}{_FAMILY}"
         super().__init_subclass__(**more)
-        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n{cls._notes}{_PARAMETERS}"
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Cluster the objects of a pairwise matrix.
-
-        Parameters
-        ----------
-        X
-            An open `Matrix`, the path or URL of a store, or of the `kind` given: a NumPy, Zarr or dask array (n, n), a
-            condensed vector, a data frame with the same names in index and columns, an xarray array, or a
-            DistanceMatrix of scikit-bio.
-        y
-            Not used.
-
-        Cost: as many scans as the slowest run has iterations, and some before and after them where a parameter is
-        "auto" or init="sample"; see `dasrel.cluster`. Before that, an array is read once to check it, and
-        `euclideanize` takes scans of its own.
-        """
-        self._fitted(X)
-        return self
-
-    def _fitted(self, X: Any) -> Partition:
-        """Cluster, set the attributes, and return the best partition."""
+    def _prepared(self) -> tuple[list[Run], Any]:
         init, n_init = self._initial()
-        own = {name: getattr(self, name) for name in self._own}
-        runs = grid(
-            self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=init, max_iter=self.max_iter,
-            tol=self.tol, on_negative=self.on_negative, spread=self.spread, accelerate=self.accelerate, stop=self.stop,
-            norm=self.norm, history=self.history, race=self.race, **own,
-        )  # fmt: skip
-        source, names = opened(self, X, self._check_count)
+        of_runs = {f.name for f in fields(Run)} - {"n_clusters", "init", "random_state"}
+        given = {name: value for name, value in vars(self).items() if name in of_runs}
+        runs = grid(self._rule, self.n_clusters, n_init=n_init, random_state=self._seed(), init=init, **given)
+        return runs, init
+
+    def _compute(self, source: Any, prepared: tuple[list[Run], Any]) -> Partition:
+        """Cluster, set the attributes, and return the best partition."""
+        runs, init = prepared
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with watched(self.checkpoint, "euclideanize", "cluster"):
             changed = euclideanized(source, self.euclideanize, **kept)
-            found = cluster(source if changed is None else changed.relation, runs, **kept)
+            result = cluster(source if changed is None else changed.relation, runs, **kept)
 
-        best = numbered_as(found.best, init) if isinstance(init, Model) else found.best
-        set_features(self, source, names)
+        best = numbered_as(result.best, init) if isinstance(init, Model) else result.best
         self.labels_ = best.labels
         self.memberships_ = best.memberships
         self.objective_ = best.objective
         self.medoids_ = best.medoids
         self.n_iter_ = best.result.n_iter
-        self.n_scans_ = found.scans
+        self.n_scans_ = result.scans
         self.euclideanized_ = changed
-        self.runs_ = found.table()
-        self.history_ = found.history()
+        self.runs_ = result.table()
+        self.history_ = result.history()
         self.model_ = best.model
         return best
 
@@ -208,7 +176,7 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
-        rows = new_rows(self, X)
+        rows = self._new_rows(X)
         return self.model_.predict_memberships(rows, self_similarity=self_similarity)
 
     def predict_proba(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
@@ -226,7 +194,7 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
-        rows = new_rows(self, X)
+        rows = self._new_rows(X)
         return _roots(self.model_.distances(rows, self_similarity=self_similarity))
 
     def fit_transform(self, X: Any, y: Any = None) -> Float:
@@ -244,18 +212,12 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         """Columns of `transform`, for `get_feature_names_out`."""
         return self.model_.n_clusters
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = True
-        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
-        return tags
-
-    def _check_count(self, n: int) -> None:
-        if n < max(2, self.n_clusters):
+    def _check_count(self, n_objects: int) -> None:
+        if n_objects < max(2, self.n_clusters):
             raise InputError(
-                f"n_samples={count_text(n, 'object')} cannot make"
-                f" n_clusters={count_text(self.n_clusters, 'cluster')};"
-                " give at least 2 objects, and no more clusters than objects"
+                f"n_samples={count_text(n_objects, 'object')} cannot make"
+                f" n_clusters={count_text(self.n_clusters, 'cluster')}",
+                remedy="give at least 2 objects, and no more clusters than objects",
             )
 
     def _seed(self) -> int:
@@ -295,9 +257,8 @@ class FuzzyCMeans(_CMeans):
     values whose silhouette is within 1 % of the best.
     """
 
-    fuzzifier: float | Literal["auto"] = "auto"
+    fuzzifier: float | Literal["auto"] = PARAMETERS["fcm1"]["fuzzifier"]
     _rule = "fcm1"
-    _own = ("fuzzifier",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -308,21 +269,19 @@ class EntropyFuzzyCMeans(_CMeans):
     values whose silhouette is within 1 % of the best.
     """
 
-    entropy_weight: float | Literal["auto"] = "auto"
+    entropy_weight: float | Literal["auto"] = PARAMETERS["fcm2"]["entropy_weight"]
     _rule = "fcm2"
-    _own = ("entropy_weight",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Possibilistic(_CMeans):
     """Base class of the two possibilistic rules."""
 
-    entropy_weight: float | Literal["auto"] = "auto"
-    eta_scale: float | Literal["auto"] = "auto"
-    eta: Literal["mean", "cut", "overall"] = "mean"
-    eta_cut: float | None = None
-    eta_refit: bool = False
-    _own: ClassVar[tuple[str, ...]] = ("entropy_weight", "eta_scale", "eta", "eta_cut", "eta_refit")
+    entropy_weight: float | Literal["auto"] = PARAMETERS["pcm1"]["entropy_weight"]
+    eta_scale: float | Literal["auto"] = PARAMETERS["pcm1"]["eta_scale"]
+    eta: Literal["mean", "cut", "overall"] = PARAMETERS["pcm1"]["eta"]
+    eta_cut: float | None = Run.eta_cut
+    eta_refit: bool = PARAMETERS["pcm1"]["eta_refit"]
     _notes = """
     The clusters' widths eta are those of a run of fcm2 with `entropy_weight` from the same `init`, times
     `eta_scale`; "auto" is the largest of some values at which clusters do not coincide. `eta` says how they are
@@ -339,9 +298,8 @@ class PossibilisticCMeans(_Possibilistic):
     `fuzzifier` is m, above 1.
     """
 
-    fuzzifier: float = 2.0
+    fuzzifier: float = PARAMETERS["pcm1"]["fuzzifier"]
     _rule = "pcm1"
-    _own = ("fuzzifier", *_Possibilistic._own)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -356,4 +314,3 @@ class HardCMeans(_CMeans):
     """Hard c-means: every object belongs to its nearest centre. On squared Euclidean distances this is k-means."""
 
     _rule = "hard"
-    _own = ()

@@ -2,37 +2,34 @@
 
 >>> import numpy as np
 >>> x = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 20.0])
->>> found = OneClusterPCM(width=2.0, contamination=0.1, kind="distance").fit(np.abs(np.subtract.outer(x, x)))
->>> found.labels_
+>>> model = OneClusterPCM(width=2.0, contamination=0.1, kind="distance").fit(np.abs(np.subtract.outer(x, x)))
+>>> model.labels_
 array([ 0,  0,  0,  0,  0, -1])
->>> found.predict([np.abs(2.5 - x), np.abs(-30 - x)])
+>>> model.predict([np.abs(2.5 - x), np.abs(-30 - x)])
 array([ 1, -1])
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import OutlierMixin
 
 from dasrel.cmeans.job import euclideanized
-from dasrel.engine.checkpoint import Checkpoint, watched
-from dasrel.errors import InputError
-from dasrel.estimators.base import new_rows, opened, set_features
-from dasrel.names import KINDS, is_similarity
+from dasrel.engine.checkpoint import watched
+from dasrel.estimators.base import PairwiseEstimator
 from dasrel.oneclass.fit import one_class
 from dasrel.oneclass.run import OneClassRun, rejected_count
 from dasrel.oneclass.segments import COMMANDS, SavedSegments, segment_clusters, segments_writer
 from dasrel.util import Float, progress
-from dasrel.util.text import shown
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    __doc__ = f"""Find outliers, and clusters of any shape, by the typicality of objects in one cluster in kernel space.
+class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Find outliers, and clusters of any shape, by the typicality of objects in one cluster in kernel space.
 
     Memberships u = exp(-d / eta), d the squared distance to the centre in the space of a Gaussian kernel (1-PCM of
     Filippone, Masulli and Rovetta 2010).
@@ -57,12 +54,6 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         Most iterations, one scan each.
     euclideanize
         Make the matrix Euclidean first: see `dasrel.euclideanize`.
-    kind
-        What the numbers of an array are, one of {", ".join(KINDS)}; stores know theirs.
-    memory
-        Memory that may be used, such as "2GiB"; half of the machine's by default.
-    checkpoint
-        A `dasrel.Checkpoint`: the state between scans is saved, and `fit` can resume from it.
 
     Attributes
     ----------
@@ -84,66 +75,51 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         How often the matrix was read.
     model_
         What predicts new objects: `model_.save(path)` saves it, for `dasrel predict`.
-    n_features_in_
-        Number of objects, which is the number of columns that `predict` needs.
-    feature_names_in_
-        The objects' names, where `fit` was given an array with names, such as a data frame.
+
+    Cost: one scan per iteration, typically 5 to 30, one before them for an automatic width; with `clusters` at most 22
+    scans after them and some reads, see `dasrel.oneclass.segments`.
     """
 
-    width: float | Literal["auto"] | None = "auto"
-    eta_scale: float = 1.0
+    width: float | Literal["auto"] | None = OneClassRun.width
+    eta_scale: float = OneClassRun.eta_scale
     contamination: float | Literal["auto"] = "auto"
     clusters: bool = False
-    tol: float = 1e-5
-    max_iter: int = 300
+    tol: float = OneClassRun.tol
+    max_iter: int = OneClassRun.max_iter
     euclideanize: Any = None
-    kind: str | None = None
-    memory: int | str | None = None
-    checkpoint: Checkpoint | None = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the outliers of a pairwise matrix.
+    _least = "one object can be compared with no other"
 
-        Parameters
-        ----------
-        X
-            An open `Matrix`, the path or URL of a store, or of the `kind` given a NumPy, Zarr or dask array (n, n), a
-            condensed vector, or a data frame with the same names in index and columns.
-        y
-            Not used.
+    def _prepared(self) -> OneClassRun:
+        if self.contamination != "auto":
+            rejected_count(self.contamination, 2, "contamination")
+        return OneClassRun(self.width, self.eta_scale, tol=self.tol, max_iter=self.max_iter)
 
-        Cost: one scan per iteration, typically 5 to 30, one before them for an automatic width; with `clusters` at
-        most 22 scans after them and some reads, see `dasrel.oneclass.segments`.
-        """
-        run = OneClassRun(self.width, self.eta_scale, tol=self.tol, max_iter=self.max_iter)
-        self._check_contamination()
-        source, names = opened(self, X, _check_count)
+    def _compute(self, source: Any, prepared: OneClassRun) -> None:
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with progress.watch() as counted, watched(self.checkpoint, *COMMANDS):
             changed = euclideanized(source, self.euclideanize, **kept)
-            result = one_class(source if changed is None else changed.relation, run, **kept)
-            found = result.best
-            cut = found.outliers(self.contamination)
+            result = one_class(source if changed is None else changed.relation, prepared, **kept)
+            best = result.best
+            cut = best.outliers(self.contamination)
             segments = None
             if self.clusters:
-                with segments_writer(self.checkpoint, result.relation, [run], self.contamination) as keeper:
+                with segments_writer(self.checkpoint, result.relation, [prepared], self.contamination) as keeper:
                     segments = segment_clusters(
-                        result.relation, found, cut, check=changed is None, memory=self.memory,
+                        result.relation, best, cut, check=changed is None, memory=self.memory,
                         saved=SavedSegments(keeper, "segments"),
                     )  # fmt: skip
 
-        set_features(self, source, names)
-        self.typicality_ = found.typicality
+        self.typicality_ = best.typicality
         self.labels_ = np.where(cut.rejected, -1, 0) if segments is None else segments.labels
         self.offset_ = cut.threshold
-        self.width_, self.eta_ = found.run.width, found.eta
-        self.ladder_ = [one.row() for one in result.ladders[0]]
+        self.width_, self.eta_ = best.run.width, best.eta
+        self.ladder_ = [typicality.row() for typicality in result.ladders[0]]
         self.segments_ = segments
-        self.n_iter_ = found.n_iter
+        self.n_iter_ = best.n_iter
         self.n_scans_ = counted.scans
         self.euclideanized_ = changed
-        self.model_ = found.model(result.relation, cut.threshold)
-        return self
+        self.model_ = best.model(result.relation, cut.threshold)
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.intp]:
         """Fit, and return 1 for inliers and -1 for outliers, (n,). Cost: that of `fit`."""
@@ -163,7 +139,7 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
-        rows = new_rows(self, X)
+        rows = self._new_rows(X)
         return self.model_.score_samples(rows, self_similarity=self_similarity)
 
     def decision_function(self, X: Any, *, self_similarity: ArrayLike | None = None) -> Float:
@@ -174,23 +150,3 @@ class OneClusterPCM(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     def predict(self, X: Any, *, self_similarity: ArrayLike | None = None) -> NDArray[np.intp]:
         """Return 1 for inliers and -1 for outliers among new objects, (k,); see `score_samples`."""
         return np.where(self.decision_function(X, self_similarity=self_similarity) < 0, -1, 1)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = True
-        tags.input_tags.positive_only = self.kind is not None and not is_similarity(self.kind)
-        return tags
-
-    def _check_contamination(self) -> None:
-        if isinstance(self.contamination, str):
-            if self.contamination != "auto":
-                raise InputError(
-                    f"contamination is auto, or above 0 and at most 0.5, not {shown(self.contamination)!r}"
-                )
-            return
-        rejected_count(self.contamination, 2)
-
-
-def _check_count(n: int) -> None:
-    if n < 2:
-        raise InputError(f"n_samples={n}: one object can be compared with no other; give at least 2 objects")

@@ -26,7 +26,8 @@ from dasrel.engine.scan import needed_memory
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.kernel_width import Scale, check_widths, scale_of
 from dasrel.names import is_similarity
-from dasrel.oneclass.run import Mask, OneClassRun, Typicality
+from dasrel.oneclass.run import OneClassRun
+from dasrel.oneclass.typicality import Mask, Typicality
 from dasrel.util import Float, html, limits, progress
 from dasrel.util.text import count_text, some, time_text
 

@@ -34,7 +34,7 @@ from dasrel.oneclass.fit import (
     one_class,
     prepare_one_class,
 )
-from dasrel.oneclass.run import OneClassRun, Typicality
+from dasrel.oneclass.run import OneClassRun
 from dasrel.oneclass.segments import (
     COMMANDS,
     EUCLIDEAN_SCANS,
@@ -45,6 +45,7 @@ from dasrel.oneclass.segments import (
     segment_clusters,
     segments_writer,
 )
+from dasrel.oneclass.typicality import Typicality
 from dasrel.options import OutlierOptions
 from dasrel.partition.files import positions
 from dasrel.store.matrix import open_matrix

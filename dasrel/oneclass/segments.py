@@ -36,7 +36,8 @@ from dasrel.geometry.tree import forest_consumer
 from dasrel.kernels.exponential import exponential
 from dasrel.kernels.products import View
 from dasrel.names import is_similarity
-from dasrel.oneclass.run import Cut, OneClassRun, Typicality
+from dasrel.oneclass.run import OneClassRun
+from dasrel.oneclass.typicality import Cut, Typicality
 from dasrel.util import Array, Float, Index, limits, parallel, progress
 from dasrel.util.text import count_text
 

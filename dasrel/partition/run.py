@@ -18,7 +18,7 @@ from typing import Any, Literal
 from dasrel.errors import InputError
 from dasrel.names import INITS, OTHER_RULES, PARAMETERS, RULES, TAKES, RuleName
 from dasrel.util.numbers import check_choice, check_fields, check_number
-from dasrel.util.option_fields import option
+from dasrel.util.option_fields import RUNNING, option
 from dasrel.util.text import count_text, shown, some
 
 MOST_RUNS = 100_000
@@ -32,7 +32,7 @@ ETA_CUT = 0.5
 SETTING = ("rule", "n_clusters", *TAKES, "spread", "on_negative")
 """The fields of a run that make objectives comparable."""
 
-_run = partial(option, panel="Runs: lists such as 2,3,4 make one run of each")
+_run = partial(option, panel=RUNNING)
 _rare = partial(_run, rare=True)
 
 

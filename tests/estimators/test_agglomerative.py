@@ -59,7 +59,7 @@ def test_groups_are_found_without_a_number_of_clusters(store: str) -> None:
 
 def test_refusals() -> None:
     D = distances(uniform_points(9, 2))
-    with pytest.raises(dasrel.InputError, match="either n_clusters or distance_threshold"):
+    with pytest.raises(dasrel.InputError, match="both n_clusters and distance_threshold"):
         dasrel.AgglomerativeClustering(2, distance_threshold=1.0, kind="distance").fit(D)
     with pytest.raises(dasrel.InputError, match="does not tell its kind"):
         dasrel.AgglomerativeClustering(2).fit(D)

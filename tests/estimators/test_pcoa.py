@@ -66,5 +66,5 @@ def test_stores_and_refusals(grouped_store: Any) -> None:
         found.transform(np.zeros((2, 89)))
     with pytest.raises(dasrel.InputError, match="an array does not tell its kind"):
         PCoA().fit(np.zeros((4, 4)))
-    with pytest.raises(dasrel.InputError, match="n_samples=1: one object has no axes"):
+    with pytest.raises(dasrel.InputError, match="n_samples=1 object: one object has no axes"):
         PCoA(kind="distance").fit(np.zeros((1, 1)))

@@ -18,8 +18,8 @@ from dasrel.util.text import count_text
 
 if TYPE_CHECKING:
     from dasrel.oneclass.fit import OneClass
-    from dasrel.oneclass.run import Cut, Typicality
     from dasrel.oneclass.segments import OutlierResult
+    from dasrel.oneclass.typicality import Cut, Typicality
 
 PIXELS = 500
 
