@@ -88,6 +88,7 @@ def run_command(
         planned = [one.as_dict(workflow.out) for one in plan(workflow, read=dry_run, trust=not check)]
         found = redacted({"workflow": str(workflow.path), "out": str(workflow.out), "steps": planned})
         console.result({**found, "seconds": console.seconds}, plan_lines(found, dry_run))
+        _fail(found["steps"])
         return
 
     from dasrel.workflow.run import run_workflow
@@ -104,15 +105,19 @@ def run_command(
     result = {"workflow": str(workflow.path), "out": str(workflow.out), "steps": outcome.steps, "not_converged": left,
               "report": outcome.report}  # fmt: skip
     console.result({**redacted(result), "seconds": console.seconds}, run_lines(result))
-    failed = outcome.having("failed")
-    if failed:
-        first = next(one for one in outcome.steps if one["status"] == "failed")
-        complain(f"{some(failed)} failed: {first['why']}")
-        raise typer.Exit(1)
+    _fail(outcome.steps)
     wanted = [name for name in left if strict or getattr(workflow.steps[name].table, "strict", False)]
     if wanted:
         complain(f"not converged: {some(wanted)}; the results are written nevertheless: raise max_iter or tol")
         raise typer.Exit(NOT_CONVERGED)
+
+
+def _fail(steps: list[dict[str, Any]]) -> None:
+    """Exit with 1 if a step has failed, or cannot be done."""
+    failed = [step for step in steps if step["status"] == "failed"]
+    if failed:
+        complain(f"{some([step['step'] for step in failed])} failed: {failed[0]['why']}")
+        raise typer.Exit(1)
 
 
 def plan_lines(found: dict[str, Any], dry_run: bool) -> list[tuple[str, str]]:

@@ -88,7 +88,7 @@ class Embed(Operation):
         lines = [
             ("results", shown(result["out"], limit=400)),
             ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
-            ("axes", f"{n_components}, {sum(shares):.1%} of the positive eigenvalues"),
+            ("axes", f"{n_components}, {_share_text(result)}"),
             ("shares", listed),
         ]
         if result["spread"]:
@@ -113,6 +113,8 @@ class Embed(Operation):
             rows.append([k + 1, value, residual, percent(share), percent(total)])
         header = ["axis", "eigenvalue", "residual", "share", "sum of shares"]
         text = "Shares are of the sum of all positive eigenvalues; an eigenvalue lies within the residual of each."
+        if result["n_negative"]:
+            text += " That sum is estimated: it depends on negative eigenvalues, not all of which are known."
         alt = f"{count_text(n, 'object')} along the first axes, and the shares of the axes."
         caption = (
             "Objects that are near in the matrix are near here, as far as two axes can show it. Colours are clusters"
@@ -126,11 +128,24 @@ class Embed(Operation):
         ]  # fmt: skip
         headline = f"Principal coordinates of {count_text(n, 'object')}, {count_text(count, 'axis', 'axes')}"
         facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"),
-                 ("axes", f"{count}, {sum(shares):.1%} of the positive eigenvalues"), scans_fact(result)]  # fmt: skip
+                 ("axes", f"{count}, {_share_text(result)}"), scans_fact(result)]  # fmt: skip
         part = ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
                           result.get("matrix"), n)  # fmt: skip
         part.source = source
         return part
+
+
+def _share_text(result: Result) -> str:
+    """Return the share of all axes; with negative eigenvalues it is an estimate with a bound.
+
+    >>> _share_text({"shares": [0.2, 0.1], "positive_sum": 9.0, "positive_sum_least": 6.0, "n_negative": 3})
+    'about 30.0% of the positive eigenvalues, at most 45.0%'
+    """
+    share = sum(result["shares"])
+    if not result["n_negative"]:
+        return f"{share:.1%} of the positive eigenvalues"
+    most = min(1.0, share * result["positive_sum"] / result["positive_sum_least"])
+    return f"about {share:.1%} of the positive eigenvalues, at most {most:.1%}"
 
 
 def _read_colours(path: str, ids: Names) -> Colours:

@@ -94,6 +94,11 @@ class Report(Operation):
                 prepared.sources += find_results(given)
             else:
                 prepared.sources.append(prepared.saved(given))
+        if Path(target.path).suffix.lower() not in (".html", ".htm"):
+            raise InputError(
+                f"the page {path_text(target.path)} is HTML",
+                remedy="give it a name that ends in .html; a browser prints it as PDF",
+            )
         return prepared
 
     def lines(self, result: Result) -> Lines:

@@ -62,7 +62,9 @@ class Embedding:
     shares: Float
     """(axes,) each eigenvalue over the sum of all positive ones, see `positive_sum`."""
     positive_sum: float
-    """The sum of all positive eigenvalues: the trace minus `negative_sum`."""
+    """The sum of all positive eigenvalues: the trace minus `negative_sum`, which is an estimate."""
+    positive_sum_least: float
+    """A bound from below: the trace and the negative eigenvalues that the search has found."""
     negative_sum: float
     """The sum of all negative eigenvalues, estimated; at most 0."""
     negative_share: float
@@ -131,7 +133,8 @@ class Embedding:
 
     def report(self) -> dict[str, Any]:
         """Return the numbers without the coordinates, for JSON."""
-        names = ("positive_sum", "negative_sum", "negative_share", "negative_share_least", "n_negative", "lowest",
+        names = ("positive_sum", "positive_sum_least", "negative_sum", "negative_share", "negative_share_least",
+                 "n_negative", "lowest",
                  "spread", "scans", "converged", "stopped")  # fmt: skip
         arrays = {name: getattr(self, name).tolist() for name in ("eigenvalues", "residuals", "shares")}
         return {
@@ -284,7 +287,8 @@ class EmbedJob:
         return Embedding(
             coordinates=_oriented(result.highest.vectors[:, :positive]) * np.sqrt(values[:positive]),
             eigenvalues=values[:positive], residuals=result.highest.residuals[:positive],
-            shares=values[:positive] / total, positive_sum=total, negative_sum=0.0 - negative,
+            shares=values[:positive] / total, positive_sum=total, positive_sum_least=max(trace + least, seen),
+            negative_sum=0.0 - negative,
             negative_share=negative / (total + negative), negative_share_least=least / (trace + 2 * least),
             n_negative=n_negative, lowest=lowest, spread=spread, row_means=row_sums / n, scans=result.scans,
             converged=result.converged, stopped=result.stopped,

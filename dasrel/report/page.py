@@ -195,7 +195,16 @@ def _embedding(axes: Source, folder: Any, n: int) -> Picture:
     names = [f"axis{k + 1}" for k in range(drawn)]
     read = read_objects(axes.file("coordinates.csv"), names, n, lambda of: np.full(len(of["axis1"]), np.nan), 0)
     coordinates = np.column_stack([read.columns[name] for name in names])
-    kept = ("positive_sum", "negative_sum", "negative_share", "negative_share_least", "n_negative", "lowest", "spread")
+    kept = (
+        "positive_sum",
+        "positive_sum_least",
+        "negative_sum",
+        "negative_share",
+        "negative_share_least",
+        "n_negative",
+        "lowest",
+        "spread",
+    )
     numbers: dict[str, Any] = {name: result[name] for name in kept}
     for name in ("eigenvalues", "residuals", "shares"):
         numbers[name] = np.array(result[name][:drawn])

@@ -150,6 +150,9 @@ def test_where_it_cannot_be_written(made: Path, tmp_path: Path, here: Here) -> N
     assert "is a folder; give the name of a file" in done.stderr
     done = here("report", made / "one" / "result.json", "-o", made / "one" / "result.json", "--force")
     assert "would replace what is read" in done.stderr
+    done = here("report", made / "one", "-o", tmp_path / "page.pdf")
+    assert (done.returncode, (tmp_path / "page.pdf").exists()) == (1, False)
+    assert "page.pdf is HTML; give it a name that ends in .html" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self/mounts").exists(), reason="root may write everywhere")

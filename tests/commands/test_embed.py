@@ -10,6 +10,7 @@ import pytest
 
 import dasrel
 from dasrel.cli import app
+from dasrel.commands.operations import operation
 from dasrel.util import progress
 from tests.helpers.commands import prepared
 from tests.helpers.matrices import distances, gram, grouped_points
@@ -134,6 +135,20 @@ def test_names_that_the_format_cannot_hold(place: Path) -> None:
     assert sorted(one.name for one in Path("out").iterdir()) == ["coordinates.csv", "eigenvalues.csv", "result.json"]
     with open("out/coordinates.csv", encoding="utf-8", newline="") as lines:
         assert [row["id"] for row in csv.DictReader(lines)] == ["a\tb", " c", *IDS[2:]]
+
+
+def test_shares_are_said_to_be_estimates(place: Path) -> None:
+    """The sum of all positive eigenvalues is at least its bound, and a true share is at most what is said."""
+    values = np.linalg.eigvalsh(gram(D**2))
+    whole = values[values > 0].sum()
+    for count in (1, 4):
+        result = prepared("embed", "d.zarr", f"out{count}", n_components=count, picture=False).run()
+        assert result["n_negative"]
+        assert result["positive_sum_least"] <= whole * (1 + 1e-9)
+        line = dict(operation("embed").lines(result))["axes"]
+        assert line.startswith(f"{count}, about ")
+        most = float(line.rpartition("at most ")[2].rstrip("%")) / 100
+        assert most >= values[::-1][:count].sum() / whole - 1e-3  # rounded to a tenth of a percent
 
 
 def test_fewer_axes_are_given_and_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
