@@ -445,12 +445,7 @@ class PreparedScan:
         """Return the number of local threads and whether there is room to read ahead; raise if the scan cannot fit."""
         cache, limit, (fixed, task) = tile_cache(self.source), self.limit, self.needs_here
         here = fixed + (task if of_workers is None else brought_here(self.plan, self.consumers))
-        if here > limit:
-            raise MemoryLimitError(
-                f"a scan needs {size_text(here)} ({size_text(fixed)} for the columns and"
-                f" {size_text(here - fixed)} for a task) and the limit is {size_text(limit)};"
-                f" raise memory, use fewer columns at once, or tiles smaller than {self.plan.layout.tile}"
-            )
+        _check_fits(fixed, here - fixed, limit, self.plan.layout.tile)
         if of_workers is not None:
             there, kept = self.needs_there
             limits.check_workers(of_workers, there, "a scan", kept=kept)
@@ -578,13 +573,18 @@ def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[in
     return fixed, task
 
 
+def _check_fits(fixed: int, task: int, limit: int, tile: int) -> None:
+    if fixed + task > limit:
+        raise MemoryLimitError(
+            f"a scan needs {size_text(fixed + task)} ({size_text(fixed)} for the columns and {size_text(task)} for a"
+            f" task) and the limit is {size_text(limit)}",
+            remedy=f"raise {{memory}}, use fewer columns at once, or tiles smaller than {tile}",
+        )
+
+
 def scan_memory(source: Any, consumers: list[Consumer], limit: int) -> int:
     """Return the bytes that a scan takes on this machine; raise if it cannot fit."""
     fixed, task = needed_memory(source, consumers)
-    if fixed + task > limit:
-        raise MemoryLimitError(
-            f"a scan needs {size_text(fixed + task)} and the limit is {size_text(limit)}",
-            remedy=f"raise {{memory}}, or use tiles smaller than {source.layout.tile}",
-        )
+    _check_fits(fixed, task, limit, source.layout.tile)
     threads = min(limits.thread_count(), (limit - fixed) // task) if task else 0
     return int(fixed + threads * task)
