@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.forks import programs
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 RUN = ("console", "python")
@@ -99,8 +101,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def shell(command: str, folder: Path, **more: str) -> str:
-    """Return what a user at a shell sees; the `dasrel` and `python` are those of this run."""
-    path = f"{folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    """Return what a user at a shell sees; the `dasrel` and `python` are those of this run, forked."""
+    path = os.pathsep.join(map(str, (folder, programs(), Path(sys.executable).parent, os.environ["PATH"])))
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,

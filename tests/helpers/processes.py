@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from dasrel.cli import app
+from tests.helpers.forks import programs
 
 CLUSTER = ("--rule", "fcm1", "--clusters", 3, "--n-init", 2, "--tol", 0, "--quiet")
 """Options of a clustering that does not converge before `--max-iter`."""
@@ -33,8 +34,8 @@ def ran(*arguments: object) -> int:
 
 
 def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run `dasrel` as a user does, in a process of its own; environment variables are added to those of this one."""
-    line = [sys.executable, "-m", "dasrel", *map(str, arguments)]
+    """Run `dasrel` in a process of its own, forked; environment variables are added to those of this one."""
+    line = [str(programs() / "dasrel"), *map(str, arguments)]
     more["env"] = {**os.environ, **more.get("env", {})}
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=250, **more)
 
@@ -107,11 +108,11 @@ def peak_memory():  # type: ignore[no-untyped-def]
         watcher.join()
 
 
-def script_line(script: str, *arguments: object) -> list[str]:
+def script_line(script: str, *arguments: object, python: object = sys.executable) -> list[str]:
     """The command line of a Python process whose script may call `die_in`, `status` and `peak_memory`."""
     head = "import os, signal, sys, threading\nfrom contextlib import contextmanager\n"
     text = head + "\n".join(inspect.getsource(one) for one in (die_in, status, peak_memory)) + textwrap.dedent(script)
-    return [sys.executable, "-c", text, *map(str, arguments)]
+    return [str(python), "-c", text, *map(str, arguments)]
 
 
 def measured(script: str, *arguments: object) -> tuple[int, int]:
@@ -138,11 +139,11 @@ KILLED = """
 
 
 def killed(label: str, scans: int, tiles: int, *command: object) -> None:
-    """Run a command in a process of its own, which gets kill -9 at a moment: in a pass, or at a call of a function.
+    """Run a command in a forked process, which gets kill -9 at a moment: in a pass, or at a call of a function.
 
     For a function `label` is its whole name; it dies before (`scans` 0) or after (1) call number `tiles`.
     """
-    line = script_line(KILLED, label, scans, tiles, *command)
+    line = script_line(KILLED, label, scans, tiles, *command, python=programs() / "python")
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 

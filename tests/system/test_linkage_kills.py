@@ -26,7 +26,7 @@ def test_the_same_bits_after_kills(tmp_path: Path, seed: int) -> None:
     # In the scan that fills the file, between two rows, and while a state is written.
     killed("os.pwrite", int(rng.integers(2)), int(rng.integers(1, 2 * N)), *line)
     killed("dasrel.hierarchy.rounds.RowFile.keep", int(rng.integers(2)), int(rng.integers(1, 200)), *line)
-    killed("dasrel.engine.checkpoint.write_state", int(rng.integers(2)), 2, *line)
+    killed("dasrel.util.archives.write_state", int(rng.integers(2)), 2, *line)
     killed("dasrel.hierarchy.rounds.Rounds.move", int(rng.integers(2)), 1, *line)
     done = command(*line)
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ from dasrel.options import Reading, Writing, parse_part
 from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.tile_files import TileFiles
 from dasrel.store.writer import PartDone, Writer, create_store
+from tests.helpers.forks import programs
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line
 from tests.helpers.stores import files
@@ -46,7 +47,7 @@ def test_many_processes_at_once_leave_the_bytes_of_one(tmp_path):
     a[3, 70] = a[70, 3] = np.nan
     np.save(tmp_path / "a.npy", a)
     store, alone = tmp_path / "s.zarr", tmp_path / "alone.zarr"
-    command = [sys.executable, "-m", "dasrel", "import", str(tmp_path / "a.npy")]
+    command = [str(programs() / "dasrel"), "import", str(tmp_path / "a.npy")]
     requested = ["--kind", "distance", "--tile", str(TILE), "--missing", "max", "--json"]
     parts = [
         subprocess.Popen([*command, str(store), *requested, "--part", f"{k}/4"], stdout=subprocess.PIPE)
@@ -84,7 +85,10 @@ def test_parts_that_die_and_parts_that_run_twice(tmp_path, compress):
     np.save(tmp_path / "x.npy", features())
     store = tmp_path / "s.zarr"
     moments = ((1, 5), (2, 7), (2, 1000))
-    begun = [subprocess.Popen(script_line(DYING, tmp_path, k, tiles, compress or "")) for k, tiles in moments]
+    begun = [
+        subprocess.Popen(script_line(DYING, tmp_path, k, tiles, compress or "", python=programs() / "python"))
+        for k, tiles in moments
+    ]
     codes = [process.wait() for process in begun]
     assert codes[0] == -signal.SIGKILL
     assert codes[1] in (-signal.SIGKILL, 0)  # its twin may have left it fewer than seven tiles

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dasrel.workflow.schema import read_workflow
+from tests.helpers.forks import programs
 from tests.helpers.matrices import blobs, distances
 
 FOLDER = Path(__file__).parents[2] / "workflows"
@@ -20,8 +21,8 @@ SNAKEMAKE = shutil.which("snakemake", path=f"{Path(sys.executable).parent}{os.pa
 
 
 def run(*words: object, home: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A command line, with the `dasrel` of the Python that runs the tests."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    """A command line, with the `dasrel` of the Python that runs the tests, forked."""
+    path = os.pathsep.join([str(programs()), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, **({} if home is None else {"HOME": str(home)})}
     line = [str(word) for word in words]
     return subprocess.run(line, capture_output=True, text=True, env=environment, check=False, timeout=250)
