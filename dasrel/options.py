@@ -34,7 +34,6 @@ from dasrel.names import (
     RULES,
     TAKES,
     VIEWS,
-    ExportName,
     IndexName,
     OrderName,
     RuleName,
@@ -51,7 +50,7 @@ from dasrel.store.options import (
     _one_of,
 )
 from dasrel.util.option_fields import (
-    FIXED_MEMORY,
+    FIXED_MEMORY as FIXED_MEMORY,
     MEMORY,
     PLACE as PLACE,
     READING as READING,
@@ -328,24 +327,11 @@ class ImageOptions:
             raise InputError("a number of eigenvectors goes with the order eigen only")
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """What to write in a format of other tools."""
-
-    format: ExportName = _writing(MISSING, "Format of the output.")
-    relation: str | None = _writing(
-        None,
-        "Write squared dissimilarities: Euclideanised by a file (.npz) of `dasrel euclideanize`, or plain.",
-        metavar="FILE|plain",
-    )
-    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str, metavar="SIZE")
-
-
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
     RunOptions, ClusterOptions, OutlierOptions, AlignOptions, PairwiseOptions, SpectrumOptions,
-    EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions, ExportOptions,
+    EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

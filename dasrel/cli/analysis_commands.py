@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasrel.cli.console import Console, as_option, complain, spectrum_lines
+from dasrel.cli.console import Console, as_option, complain
 from dasrel.cli.options import DryRun, Force, OldStore, comma_list, command, option
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.runtime import Runtime
@@ -449,6 +449,7 @@ def spectrum_command(
     """Test whether the matrix of a STORE is Euclidean, from the ends of its spectrum, in a few scans."""
     from dasrel.geometry.euclidean import prepare_spectrum
     from dasrel.report.figures.spectrum import spectrum_picture
+    from dasrel.report.pieces import spectrum_lines
     from dasrel.util.results import check_file
 
     if picture is not None:

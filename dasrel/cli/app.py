@@ -159,8 +159,6 @@ COMMANDS = {
     "import": matrix_commands.import_command,
     "pairwise": matrix_commands.pairwise_command,
     "append": matrix_commands.append_command,
-    "audit": matrix_commands.audit_command,
-    "export": matrix_commands.export_command,
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
     "align": alignment_commands.align_command,

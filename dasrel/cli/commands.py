@@ -82,12 +82,18 @@ def _arguments(operation: Operation) -> list[inspect.Parameter]:
     source, positional = operation.source, []
     if source is not None:
         kind = list[source.kind] if source.several else source.kind  # type: ignore[name-defined]
-        positional.append(_keyword("source", Annotated[kind, typer.Argument(metavar=source.metavar, help=source.help)]))
+        argument = typer.Argument(metavar=source.metavar, help=source.help)
+        positional.append(_keyword(_source_name(operation), Annotated[kind, argument]))
     for each in option_fields(operation.Options):
         if each.option.argument:
             argument = typer.Argument(metavar=each.option.metavar, help=each.option.help)
             positional.append(_keyword(each.name, Annotated[each.type, argument]))
     return [*positional, *_target(operation)[0]]
+
+
+def _source_name(operation: Operation) -> str:
+    """Return the name of the parameter for what is read: that of its key."""
+    return "source" if operation.source is None else operation.source.key or "source"
 
 
 def _target(operation: Operation) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
@@ -106,7 +112,8 @@ def _target(operation: Operation) -> tuple[list[inspect.Parameter], list[inspect
 
 def _run(operation: Operation, console: Console, values: dict[str, Any]) -> None:
     """Check the options, do the work or estimate its cost, and print the result."""
-    source, path = values.pop("source", None), values.pop("target", None)
+    source = None if operation.source is None else values.pop(_source_name(operation))
+    path = values.pop("target", None)
     try:
         options = build_from_text(operation.Options, values)
         checkpoint = build_from_text(SAVING, values) if operation.saves else None

@@ -247,27 +247,3 @@ def print_object(values: dict[str, Any]) -> None:
 def discard_output() -> None:
     """Discard what could not be written to stdout, so that Python does not report it again on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines that print a spectrum."""
-    answer = {True: "yes", False: "no", None: "unknown: too few scans"}[found["is_euclidean"]]
-    if found["is_euclidean"] is False:
-        answer += (
-            f"; at least {found['n_negative']:,} negative eigenvalues, about {found['negative_share']:.2g} of all by"
-            f" size; adding a constant of {found['spread']:.6g} makes it Euclidean"
-        )
-    lines = [
-        ("objects", f"{found['n_objects']:,}"),
-        ("Euclidean", answer),
-        ("lowest", _numbers(found["lowest"], found["lowest_residuals"])),
-        ("highest", _numbers(found["highest"], found["highest_residuals"])),
-        ("entropy threshold", f"{found['entropy_threshold']:.6g} (above it all clusters of fcm2 are equal)"),
-        ("scans", f"{found['scans']}, {found['stopped']}"),
-    ]
-    return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
-
-
-def _numbers(values: Any, residuals: Any) -> str:
-    first = f"{values[0]:.6g} +- {residuals[0]:.1g}"
-    return "  ".join([first, *(f"{value:.4g}" for value in values[1:])])

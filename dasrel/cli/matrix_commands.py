@@ -9,17 +9,14 @@ runs, progress is drawn and errors become one line; `console.result` prints. Wha
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from dasrel.cli.console import Console, complain, spectrum_lines
+from dasrel.cli.console import Console
 from dasrel.cli.options import (
     DryRun,
-    Force,
     Kind,
-    Memory,
     NewStore,
     OldStore,
     command,
@@ -32,11 +29,9 @@ from dasrel.options import (
     IDS,
     NEW_PAIRS,
     READING,
-    ExportOptions,
     PairwiseOptions,
     Policy,
     Reading,
-    SpectrumOptions,
     Writing,
 )
 from dasrel.util import limits
@@ -125,81 +120,6 @@ def pairwise_command(
         return
     audit = audit_store(store)
     console.result({**audit, "seconds": console.seconds}, audit_lines(audit))
-
-
-@command("dasrel export distances.zarr distances.lsmat --format lsmat")
-def export_command(
-    console: Console,
-    *,
-    store: OldStore,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The file or folder to write.")],
-    options: ExportOptions,
-    force: Force = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Write a STORE in a format of other tools."""
-    check_not_input(out, store, options.relation)
-    from dasrel.geometry.euclidean import named_relation
-    from dasrel.io.export import as_numbers, export_matrix, prepare_export
-
-    given: Any = store if options.relation is None else named_relation(store, options.relation)
-    wanted: dict[str, Any] = {"format": options.format, "memory": options.memory, "force": force}
-    if dry_run:
-        console.cost(prepare_export(given, out, **wanted).cost())
-        return
-    written = str(export_matrix(given, out, **wanted))
-    numbers = as_numbers(given)
-    values = {
-        "store": store, "out": written, "format": options.format, "relation": options.relation, "kind": numbers.kind,
-        "numbers": numbers.description, "seconds": console.seconds,
-    }  # fmt: skip
-    lines = [("wrote", shown(written, limit=400)), ("format", options.format)]
-    console.result(values, lines if options.relation is None else [*lines, ("numbers", numbers.description)])
-
-
-@command("dasrel audit distances.zarr --verify")
-def audit_command(
-    console: Console,
-    *,
-    store: OldStore,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read and check every tile; exit with 1 if one is damaged.")
-    ] = False,
-    spectrum: Annotated[
-        bool, typer.Option("--spectrum", help="Also test whether it is Euclidean, in a few scans.")
-    ] = False,
-    memory: Memory = "1GiB",
-    dry_run: DryRun = False,
-    runtime: Runtime,
-) -> None:
-    """Describe a STORE: its objects, values, repairs and source."""
-    if dry_run:
-        from dasrel.geometry.euclidean import prepare_spectrum
-        from dasrel.store.audit import estimate_audit
-
-        cost = estimate_audit(store, verify=verify, memory=memory)
-        if spectrum:
-            ends = prepare_spectrum(store, SpectrumOptions(memory=memory)).cost()
-            cost = replace(cost, scans=cost.scans + ends.scans, memory=max(cost.memory, ends.memory))
-        console.cost(cost)
-        return
-
-    from dasrel.store.audit import audit_lines, audit_store
-
-    with console.at(runtime):
-        audit = audit_store(store, verify=verify, memory=memory)
-        lines = audit_lines(audit)
-        if spectrum:
-            from dasrel.geometry.euclidean import spectrum as compute_spectrum
-
-            audit["spectrum"] = compute_spectrum(store, memory=memory).as_dict()
-            lines += spectrum_lines(audit["spectrum"])[1:]
-    console.result(audit, lines)
-    if verify and audit["verified"]["bad"]:
-        complain(
-            f"{count_text(len(audit['verified']['bad']), 'fault')}; restore these tiles from a copy, or import again"
-        )
-        raise typer.Exit(1)
 
 
 @command("dasrel append distances.zarr rows.csv")

@@ -21,7 +21,6 @@ from dasrel.cli.help import EXAMPLE, REQUIRED, show_all
 from dasrel.errors import InputError
 from dasrel.names import KINDS, OTHER_RULES, RULES
 from dasrel.options import (
-    FIXED_MEMORY,
     REPLACE,
     SURVIVING,
     TIME_LIMIT,
@@ -52,7 +51,6 @@ def flag(name: str, text: str, **more: Any) -> Any:
 
 
 Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}.", REQUIRED, metavar="KIND")]
-Memory = Annotated[str, option("--memory", FIXED_MEMORY, WRITING, metavar="SIZE")]
 Force = Annotated[bool, option("--force", REPLACE, WRITING)]
 TimeLimit = Annotated[
     str | None,

@@ -11,6 +11,8 @@ from typing import cast
 from dasrel.commands.base import Operation
 
 OPERATIONS: tuple[str, ...] = (
+    "audit",
+    "export",
     "embed",
     "report",
 )  # fmt: skip

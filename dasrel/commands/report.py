@@ -38,7 +38,6 @@ _READERS: dict[str, Callable[[Source], ResultPart]] = {
     "tree": other_parts.tree_part,
     "spectrum": other_parts.spectrum_part,
     "euclideanize": other_parts.euclideanize_part,
-    "audit": other_parts.audit_part,
     "validity": other_parts.validity_part,
 }
 
@@ -50,7 +49,6 @@ _MARKS: dict[str, set[str]] = {
     "tree": {"shortest", "longest", "units"},
     "spectrum": {"lowest_residuals", "highest_residuals"},
     "euclideanize": {"gamma", "method", "ratio"},
-    "audit": {"bytes_per_scan", "tiles_written", "input"},
     "validity": {"partitions", "best", "n_objects"},
 }
 """Keys by which the JSON object of each kind of result is known, in this order."""

@@ -1,4 +1,4 @@
-"""The parts of a page about outliers, trees, alignments, embeddings, spectra, Euclideanisations, stores and figures."""
+"""The parts of a page about outliers, trees, alignments, embeddings, spectra, Euclideanisations and figures."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from dasrel.report.result_reading import (
     read_table,
     whole_file,
 )
-from dasrel.report.result_store import audit_blocks, run_section
+from dasrel.report.result_store import run_section
 from dasrel.report.verdict import (
     alignment_verdict,
-    audit_verdict,
     euclideanize_verdict,
     figures_verdict,
     linkage_verdict,
@@ -40,7 +39,7 @@ from dasrel.report.verdict import (
     silhouette_statement,
     spectrum_verdict,
 )
-from dasrel.util.text import count_text, path_text, shown, size_text, some
+from dasrel.util.text import count_text, path_text, shown, some
 
 MOST_PICTURES = 24
 """Pictures of a folder of figures, at most."""
@@ -272,21 +271,6 @@ def euclideanize_part(source: Source) -> ResultPart:
     sections = [Section("Numbers", [Facts(rows)]), run_section(source)]
     return ResultPart("Euclideanisation", path_text(source.path), f"The matrix is {what}", euclideanize_verdict(result),
                       facts, sections, None, None)  # fmt: skip
-
-
-def audit_part(source: Source) -> ResultPart:
-    """Return the part about a store, or about the JSON object of `dasrel audit`. Cost: no scan."""
-    audit, n = source.values, source.values["n_objects"]
-    sections = [Section("Audit", audit_blocks(audit))]
-    verdict = audit_verdict(audit)
-    if audit.get("spectrum"):
-        inner = spectrum_part(Source("spectrum", source.path, audit["spectrum"]))
-        verdict += inner.verdict
-        sections.append(inner.sections[0])
-    facts = [("objects", f"{n:,}"), ("kind", shown(audit["kind"])),
-             ("one scan reads", size_text(audit["bytes_per_scan"]))]  # fmt: skip
-    headline = f"{count_text(n, 'object')}, kind {shown(audit['kind'])}"
-    return ResultPart("Matrix", path_text(source.path), headline, verdict, facts, sections, audit.get("matrix"), n)
 
 
 def validity_part(source: Source) -> ResultPart:

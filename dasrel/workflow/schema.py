@@ -304,12 +304,8 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             if reads.steps:
                 _take(key, getattr(table, key), reads)
         return Step(step.name, step.kind, table, uses, settings, files)
-    for key, also in (("euclideanize", METHODS), ("relation", ("plain",))):
-        wanted = getattr(table, key, None)
-        if wanted is not None and wanted.endswith(".npz"):
-            files[key] = _located(wanted, folder)
-        elif wanted is not None and (wanted not in also or wanted in steps):
-            take(key, wanted, ["euclideanize"], also)
+    if getattr(table, "euclideanize", None) is not None:
+        _take("euclideanize", table.euclideanize, Reads(("euclideanize",), METHODS, (".npz",)))
     for k, init in enumerate(getattr(table, "init", [])):
         if init.endswith((".npz", ".npy")):
             files[f"init {k}"] = _located(init, folder)
@@ -388,10 +384,4 @@ def outputs(step: Step) -> tuple[str, ...]:
         return (f"{name}.json", f"{name}.png") if table.picture else (f"{name}.json",)
     if step.kind == "image":
         return (f"{name}.{table.format}",)
-    if step.kind == "export":
-        return (f"{name}{EXPORTED[table.format]}",)
     return tuple(f"{name}{suffix}" for suffix in table.SUFFIXES)
-
-
-EXPORTED = {"npy": ".npy", "condensed": ".npy", "lsmat": ".lsmat", "phylip": ".phy", "zarr": ".zarr"}
-"""The suffix of each export format."""

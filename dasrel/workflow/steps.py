@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dasrel.commands.base import Target
-from dasrel.workflow.schema import EXPORTED, Step
+from dasrel.workflow.schema import Step
 
 Summary = dict[str, Any]
 BETWEEN = 4 << 30
@@ -305,18 +305,6 @@ def _figure(job: Job) -> Summary:
     return {"n_objects": len(memberships), "n_clusters": memberships.shape[1]}
 
 
-def _export(job: Job) -> Summary:
-    from dasrel.geometry.euclidean import named_relation
-    from dasrel.io.export import export_matrix
-
-    table = job.step.table
-    target = job.file(EXPORTED[table.format])
-    name = job.places.get("relation", table.relation)
-    matrix: Any = job.store if name is None else named_relation(job.store, name)
-    export_matrix(matrix, target, format=table.format, memory=table.memory, force=True)
-    return {"format": table.format}
-
-
 _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "import": _import,
     "pairwise": _pairwise,
@@ -330,5 +318,4 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "tree": _tree,
     "image": _image,
     "figure": _figure,
-    "export": _export,
 }

@@ -28,7 +28,6 @@ from dasrel.options import (
     AlignOptions,
     ClusterOptions,
     EuclideanizeOptions,
-    ExportOptions,
     ImageOptions,
     OptionField,
     OutlierOptions,
@@ -303,14 +302,6 @@ class Figure(Table):
     title: str = ""
 
 
-@with_options(ExportOptions)
-class Export(Table):
-    """`dasrel export`."""
-
-    SUFFIXES = (".npy", ".lsmat", ".phy", ".zarr")
-    store: str | None = None
-
-
 @with_options(Runtime, **{one.name: Printable for one in option_fields(Runtime) if one.type is str})
 class RuntimeTable(Table):
     """`[runtime]`: the fields of `dasrel.engine.runtime.Runtime`, and the default memory of the steps."""
@@ -332,7 +323,6 @@ TABLES: dict[str, type[Table]] = {
     "tree": Tree,
     "image": Image,
     "figure": Figure,
-    "export": Export,
 }
 """The kinds of steps, in the usual order of work."""
 

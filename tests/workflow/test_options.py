@@ -11,9 +11,9 @@ from pydantic_core import PydanticUndefined
 import dasrel
 from dasrel.cli.app import build_app
 from dasrel.cli.options import OutputOptions, comma_list
+from dasrel.commands.export import ExportOptions
 from dasrel.options import (
     EuclideanizeOptions,
-    ExportOptions,
     PairwiseOptions,
     Selection,
     SpectrumOptions,
@@ -60,9 +60,8 @@ OTHER_DEFAULTS = {
 
 
 def options(command: str) -> dict[str, Any]:
-    """The options of a command; an argument that is read has the name of the step's key."""
-    keys = {"source": "store", "out": "target"} if command == "embed" else {"out": "target"}
-    named = {keys.get(str(one.name), str(one.name)): one for one in COMMANDS[command].params}
+    """The options of a command."""
+    named = {{"out": "target"}.get(str(one.name), str(one.name)): one for one in COMMANDS[command].params}
     return {name: one for name, one in named.items() if name not in {"help", "help_all", *EVERYWHERE}}
 
 
