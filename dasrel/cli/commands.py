@@ -18,6 +18,7 @@ from dasrel.commands.operations import operation, summary
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
+from dasrel.util.numbers import check_fields
 from dasrel.util.option_fields import Selection, option_fields
 from dasrel.util.results import check_not_input
 
@@ -120,6 +121,7 @@ def _run(operation: Operation, console: Console, values: dict[str, Any]) -> None
         runtime = build_from_text(Runtime, values) if operation.on_dask else Runtime()
     except InputError as error:
         raise typer.BadParameter(error.text(as_option)) from None
+    check_fields(options)
     force = bool(values.get("force"))
     target = Target(path, force=force, resume=console.resume)
     if path is not None and isinstance(source, str):
