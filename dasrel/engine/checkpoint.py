@@ -275,8 +275,7 @@ class CheckpointWriter:
             warnings.warn(text, DasrelWarning, stacklevel=5)
 
     def _refuse_other(self, file: Path, made: dict[str, Any]) -> None:
-        # Checkpoints of earlier versions do not say which kernels they were computed with, and are resumed with any.
-        theirs, ours = _flat({KERNELS: self._about[KERNELS], **made}), _flat(self._about)
+        theirs, ours = _flat(made), _flat(self._about)
         for name in [*ours, *theirs]:
             there, here = theirs.get(name, "not given"), ours.get(name, "not given")
             if there != here and not _same_number(there, here):

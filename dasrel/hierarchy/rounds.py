@@ -453,7 +453,7 @@ class Rounds:
     @staticmethod
     def restored(method: str, rows: RowFile, state: dict[str, Any]) -> Rounds:
         """Return the agglomeration of a saved state; `rows` gets the places of its rows."""
-        found = Rounds(method, rows, _saved_lists(state))
+        found = Rounds(method, rows, NearLists(state["near_slots"], state["near_values"]))
         found.nearest, found.values = state["nearest"], state["values"]
         found.seen, found.alive, found.numbers = state["seen"], state["alive"], state["numbers"]
         found.fresh, found.chain, found.rounds = state["fresh"], [int(k) for k in state["chain"]], state["rounds"]
@@ -473,16 +473,6 @@ class Rounds:
         used = set(rows.places[found.alive].tolist())
         rows.free = [place for place in range(rows.end) if place not in used]
         return found
-
-
-def _saved_lists(state: dict[str, Any]) -> NearLists:
-    """Return the lists of a saved state; in those of earlier versions they have the nearest neighbour only."""
-    if "near_slots" in state:
-        return NearLists(state["near_slots"], state["near_values"])
-    lists, known = NearLists.empty(len(state["nearest"])), state["nearest"] >= 0
-    lists.slots[known, 0], lists.values[known, 0] = state["nearest"][known], state["values"][known]
-    lists.values[:, -1] = np.where(known, state.get("others", state["values"]), state["values"])
-    return lists
 
 
 @contextmanager

@@ -200,11 +200,9 @@ class Model:
             "entropy_weight": self.entropy_weight,
             "steps": [list(step) for step in self.steps],
             "has_terms": self.has_terms,
+            "threshold": self.threshold,
+            "modes": None if self.modes is None else list(self.modes),
         }
-        if self.threshold is not None:
-            about["threshold"] = self.threshold
-        if self.modes is not None:
-            about["modes"] = list(self.modes)
         none = np.empty(0)
         arrays = {
             "V": self.V,
@@ -234,8 +232,8 @@ class Model:
                 steps=tuple((str(step), _numbers(value)) for step, value in about["steps"]),
                 diagonal=parts["diagonal"] if parts["diagonal"].size else None,
                 has_terms=bool(about["has_terms"]),
-                threshold=_optional(about.get("threshold")),
-                modes=_modes(about.get("modes")),  # not in models of earlier versions
+                threshold=_optional(about["threshold"]),
+                modes=_modes(about["modes"]),
             )
             model._check_complete()
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:

@@ -179,7 +179,7 @@ def _silhouettes(objects: Objects | None, silhouettes: Array | None) -> Block:
     if objects is None:
         return Note("Not drawn: the result has no labels.csv.")
     if silhouettes is None:
-        text = "Not drawn: the result has no silhouettes; results of one cluster and of earlier versions have none."
+        text = "Not drawn: the result has no silhouettes; results of one cluster have none."
         return Note(f"{text} `dasrel validity STORE OUT` computes their means.")
     return pictures.picture_or_note(lambda: pictures.silhouette_picture(objects.columns["label"], silhouettes))
 

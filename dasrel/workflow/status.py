@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,7 +137,7 @@ def step_status(
             why = f"path {shown(step.files['path'], limit=200)} is not a dasrel store; `dasrel import` makes one"
             return StepStatus(step, "failed", why)
         return StepStatus(step, "done", "it exists", key, inputs, inputs["path"])
-    if done is not None and done["key"] in (key, _key_before(step, inputs, done)):
+    if done is not None and done["key"] == key:
         fault = _fault(workflow, step, state, known, read)
         if fault is None:
             return StepStatus(step, "done", "up to date", key, inputs, done["content"], done["ended"], done["parts"])
@@ -161,24 +161,9 @@ def _unchanged(known: ContentHashes, path: Path) -> bool:
         return True  # it does not exist; reading it raises the error
 
 
-def _key(step: Step, inputs: Mapping[str, str], leave_out: Collection[str] = ()) -> str:
-    used = {name: value for name, value in parameters(step).items() if name not in leave_out}
-    content = {"kind": step.kind, "parameters": used, "inputs": dict(inputs), "formats": FORMATS}
+def _key(step: Step, inputs: Mapping[str, str]) -> str:
+    content = {"kind": step.kind, "parameters": parameters(step), "inputs": dict(inputs), "formats": FORMATS}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _key_before(step: Step, inputs: Mapping[str, str], done: Mapping[str, Any]) -> str:
-    """Return the key without parameters that the version which did the step did not have, if they have their defaults.
-
-    What is new in dasrel does not make a step stale that does not use it.
-    """
-    fields = type(step.table).model_fields
-    later = [
-        name
-        for name, value in parameters(step).items()
-        if name not in done["parameters"] and name in fields and value == fields[name].default
-    ]
-    return _key(step, inputs, later)
 
 
 def parameters(step: Step) -> dict[str, Any]:
@@ -216,9 +201,7 @@ def _fault(workflow: Workflow, step: Step, state: StateFile, known: ContentHashe
         if not read and not known.is_known(place):
             return f"{name} may have changed"
         try:
-            if known.of(place) in [content, *_grown(workflow, step, state, known, content)]:
-                continue
-            if _earlier_hash(place) != content:
+            if known.of(place) not in [content, *_grown(workflow, step, state, known, content)]:
                 return f"{name} has changed"
         except DasrelError as error:
             return f"{name} is damaged ({error})"
@@ -314,17 +297,17 @@ class ContentHashes:
         now = signature(path)
         kept = self.known.get(name)
         if kept is not None and kept["signature"] == now and (self.trust or name in self._seen):
-            return kept["word"]
+            return kept["content"]
         content = read(path)
         if signature(path) != now:
             raise InputError(f"{shown(path, limit=200)} changes while it is being read; wait until it is complete")
-        self.known[name] = {"signature": now, "word": content}
+        self.known[name] = {"signature": now, "content": content}
         self._seen.add(name)
         return content
 
     def adopt(self, path: Path, content: str) -> None:
         """Store the content hash of an output that has just been written."""
-        self.known[str(path)] = {"signature": signature(path), "word": content}
+        self.known[str(path)] = {"signature": signature(path), "content": content}
         self._seen.add(str(path))
 
 
@@ -340,7 +323,7 @@ def signature(path: Path) -> str:
         raise InputError(f"{shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
 
-def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True, times: bool = False) -> str:
+def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> str:
     """Read a file, a folder or a store, and return its content hash.
 
     Parameters
@@ -349,12 +332,10 @@ def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True, time
         Files of a folder to ignore.
     verify
         Read the tiles of a store and compare them with their checksums; otherwise only check that they exist.
-    times
-        Whether the hash depends on the times in a result.json.
     """
     try:
         if not path.is_dir():
-            return _file(path, times)
+            return _file(path)
         from dasrel.store.matrix import open_matrix, store_manifest
 
         if store_manifest(path) is not None:
@@ -362,19 +343,14 @@ def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True, time
         digest = hashlib.sha256()
         for name, file in _files(path):
             if name not in leave_out:
-                digest.update(f"{name}\0{_file(file, times)}\n".encode("utf-8", "surrogateescape"))
+                digest.update(f"{name}\0{_file(file)}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
     except FileNotFoundError as error:
         raise InputError(f"{shown(error.filename or path, limit=200)} does not exist; check the name") from None
 
 
-def _earlier_hash(path: Path) -> str:
-    """Return the content hash as earlier versions computed it, with the times in a result."""
-    return read(path, times=True)
-
-
-def _file(path: Path, times: bool) -> str:
-    if path.name in TIMES and not times:  # the same result has the same hash, whenever it was computed
+def _file(path: Path) -> str:
+    if path.name in TIMES:  # the same result has the same hash, whenever it was computed
         with suppress(OSError, ValueError, RecursionError):
             content = without_times(json.loads(path.read_text(encoding="utf-8")))
             return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -336,18 +336,6 @@ def test_a_newest_checkpoint_that_is_damaged_gives_way_to_the_one_before(tmp_pat
         cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True))
 
 
-def test_checkpoints_hold_the_names_that_they_were_first_written_with(tmp_path, grouped_store):
-    """What has another name in Python now keeps its old one there, so that older checkpoints can be resumed."""
-    runs = [Run("hard", 3), Run("fcm1", 3, max_iter=30, tol=0.0)]
-    with pytest.raises(Killed), killed_after(28):  # the first run has ended by then
-        cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path))
-    kept = read_state(Checkpoint(tmp_path).files("cluster")[0])
-    assert {"start", "seed"} <= set(kept["about"]["run"][0])
-    ((place, row),) = kept["states"]["bundles"]["rows"]
-    assert place == 0
-    assert {"sizes", "coincident", "negatives", "n_iter"} <= set(row)
-
-
 def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, grouped_store, crooked_store):
     runs = grid("fcm1", 3, n_init=2, max_iter=8, tol=0.0)
     with pytest.raises(Killed), killed_after(2):
@@ -362,7 +350,7 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, gr
     refused("run 0 max_iter is 8 there and 9 here", these=grid("fcm1", 3, n_init=2, max_iter=9, tol=0.0))
     refused("run 1 fuzzifier is 2.0 there and 3.0 here", these=[runs[0], dataclasses.replace(runs[1], fuzzifier=3.0)])
     refused("run 1 rule is fcm1 there and not given here", these=runs[:1])
-    refused("run 0 start is random there and memberships [0-9a-f]+ here", these=[Run("fcm1", 3, init=memberships(90))])
+    refused("run 0 init is random there and memberships [0-9a-f]+ here", these=[Run("fcm1", 3, init=memberships(90))])
     refused("keep_all is False there and True here", keep_all=True)
     refused("relation spread is 0.0 there and 2.0 here", dasrel.relation(grouped_store).spread(2.0))
     refused("relation matrix tile is 32 there and 96 here", squared(90), kind="squared-distance")
@@ -387,22 +375,6 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, gr
         euclideanize(crooked_store, checkpoint=Checkpoint(tmp_path))
     with pytest.raises(StoreError, match="method is ultrametric there and spread here"):
         euclideanize(crooked_store, method="spread", checkpoint=go_on)
-
-
-def test_a_checkpoint_that_names_no_kernels_is_resumed(tmp_path, grouped_store):
-    """As earlier versions wrote them."""
-    runs = grid("fcm1", 3, n_init=2, max_iter=8, tol=0.0)
-    whole = cluster(grouped_store, runs)
-    with pytest.raises(Killed), killed_after(3):
-        cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path))
-    for file in Checkpoint(tmp_path).files("cluster"):
-        state = read_state(file)
-        assert state["about"].pop("kernels") == native.signature()
-        write_state(file, state)
-    with watch() as count:
-        again = cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True))
-    assert count.scans < whole.scans
-    assert bits(again)["partitions"] == bits(whole)["partitions"]
 
 
 def test_a_moved_store_and_more_memory_are_no_other_run(tmp_path, grouped_store):

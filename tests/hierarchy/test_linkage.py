@@ -211,9 +211,7 @@ def test_a_union_that_stays_the_nearest_needs_no_search(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("method", ["complete", "average", "ward"])
-@pytest.mark.parametrize("version", ["lists", "one neighbour", "no bound"])
-def test_states_of_earlier_versions_are_resumed(tmp_path: Path, method: str, version: str) -> None:
-    """They had the nearest neighbour of each cluster, with or without a lower bound of the others, and no list."""
+def test_states_are_resumed(tmp_path: Path, method: str) -> None:
     D = distances(grouped_points(60)) ** (2 if method == "ward" else 1)
     expected = rounds_of(D, method).made
     rows, near = D.copy(), NearLists.empty(60)
@@ -227,16 +225,10 @@ def test_states_of_earlier_versions_are_resumed(tmp_path: Path, method: str, ver
 
         rounds = Rounds(method, row_file(), near)
         rounds.run(25, pool)
-        state = rounds.state()
-        if version != "lists":
-            lists, bounds = state.pop("near_slots"), state.pop("near_values")
-            if version == "one neighbour":  # the second of the list, or the bound where there is none
-                state["others"] = np.where(lists[:, 1] >= 0, np.minimum(bounds[:, 1], bounds[:, -1]), bounds[:, -1])
-        resumed = Rounds.restored(method, row_file(), state)
+        resumed = Rounds.restored(method, row_file(), rounds.state())
         resumed.run(1, pool)
     found, heights = np.sort(resumed.made.heights), np.sort(expected.heights)
-    # With other searches pairs are merged in other rounds, which changes the last bits.
-    np.testing.assert_allclose(found, heights, rtol=0 if version == "lists" else 1e-12)
+    np.testing.assert_allclose(found, heights, rtol=0)
 
 
 def test_neighbours_that_go_round_in_a_circle_are_searched_again() -> None:

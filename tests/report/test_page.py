@@ -30,7 +30,6 @@ HOSTILE = [
     "'><img src=x onerror=alert(1)>",
     "`x`&amp;",
 ]
-FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
 
 def points() -> Any:
@@ -235,13 +234,6 @@ def test_a_table_of_figures(tmp_path: Path, report: Callable[..., Page], place: 
     assert page.said("1 figure: different")
     assert page.captions == ["curve.svg", "partition.png"]
     assert page.scripts == 1  # the picture stays a picture
-
-
-def test_results_of_earlier_versions(report: Callable[..., Page]) -> None:
-    page = report(FORMATS / "result")
-    assert "clusters of" in page.headings[0]
-    page = report(FORMATS / "workflow" / "steps")
-    assert {row[0] for row in page.tables["steps"][1:]} >= {"matrix", "euclideanize", "fuzzy"}
 
 
 # ------------------------------------------------------------------------------------------------------------ the store

@@ -219,8 +219,8 @@ def test_owners_on_other_hosts(tmp_path: Path, flock: bool, request: pytest.Fixt
     assert not path.exists()
 
 
-@pytest.mark.parametrize("content", ["", "4711\n"], ids=["store", "checkpoint"])
-def test_lock_files_of_earlier_versions(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("content", ["", "4711\n"], ids=["empty", "a number"])
+def test_lock_files_without_an_owner(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PATIENCE", 0.0)
     path = tmp_path / ".s.lock"
     path.write_text(content)
