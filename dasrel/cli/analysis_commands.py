@@ -223,13 +223,13 @@ def predict_command(
 
     from dasrel.cmeans.output import load_model, save_outliers, save_predictions
     from dasrel.io.features import read_rows
-    from dasrel.io.readers.text import given_ids
+    from dasrel.io.readers.stream import given_ids
     from dasrel.util.results import check_file
 
     check_file(out, force=force)
     known = load_model(model)
     found = read_rows(rows, checksum=False)
-    names = found.ids if reading.ids is None else given_ids(reading)
+    names = found.ids if reading.ids is None else given_ids(reading.ids)
     lines = [("wrote", shown(out, limit=400))]
     if known.threshold is not None:
         scores = known.score_samples(found, self_similarity=self_similarity)

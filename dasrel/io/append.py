@@ -19,8 +19,7 @@ from dasrel.errors import InputError
 from dasrel.io.features import Features, Mapped, PackedBits, is_sparse, read_features, read_rows, row_block
 from dasrel.io.importing import block_checksum
 from dasrel.io.metrics import Metric, check_features, made_ready, resolve, tile_values
-from dasrel.io.options import Reading
-from dasrel.io.readers.text import given_ids
+from dasrel.io.readers.stream import given_ids
 from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics
@@ -143,7 +142,7 @@ def _finished(store: StoreLike, source: Any, ids: str | Names | None, as_rows: b
 
 def _given(ids: str | Names | None) -> list[str] | None:
     """Return the names of the new objects, if they are given."""
-    return None if ids is None else given_ids(Reading(ids=os.fspath(ids) if isinstance(ids, os.PathLike) else ids))
+    return None if ids is None else given_ids(os.fspath(ids) if isinstance(ids, os.PathLike) else ids)
 
 
 def _about(form: str, provenance: dict[str, Any], policy: Policy | None = None) -> dict[str, Any]:

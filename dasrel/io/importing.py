@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import os
 import shutil
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +17,12 @@ from zarr.storage import MemoryStore
 
 from dasrel.errors import InputError, Stopped, StoreError
 from dasrel.io.options import Reading
-from dasrel.io.readers import chunked as chunked_files, matlab, npz, source as array_files, sparse as triplets
 from dasrel.io.readers.errors import check_objects, reader_errors
-from dasrel.io.readers.npy import check_numbers
-from dasrel.io.readers.source import ArraySource, Opened, SequentialSource, Source, TriangleSource
-from dasrel.io.readers.text import given_ids, sniff
+from dasrel.io.readers.sniff import open_source
+from dasrel.io.readers.source import ArraySource, Opened, SequentialSource, Source
+from dasrel.io.readers.stream import given_ids
 from dasrel.io.store_job import TILE_OVERHEAD, StoreJob, Tile
 from dasrel.kernels import checks
-from dasrel.kernels.condensed import check_condensed, square_side
-from dasrel.names import FORMATS
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, StoredNames, open_matrix
 from dasrel.store.options import Policy, Writing, group
@@ -35,17 +30,8 @@ from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, che
 from dasrel.store.writer import check_new_store, claimed, new_layout
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import crc32c, full_disk, remove_temporary_files
-from dasrel.util.labelled import check_not_reordered, labelled
-from dasrel.util.text import path_text, shown
-
-SUFFIXES = {
-    ".npy": "npy", ".npz": "npz", ".mtx": "mtx", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".zarr": "zarr",
-    ".bin": "raw", ".raw": "raw", ".dat": "raw", ".qza": "qza", ".parquet": "parquet", ".pq": "parquet", ".m8": "m8",
-    ".lsmat": "lsmat", ".phy": "phylip", ".phylip": "phylip", ".dist": "phylip", ".csv": "csv", ".tsv": "tsv",
-    ".txt": "tsv", ".mat": "tsv",
-}  # fmt: skip
-TEXT = ("lsmat", "csv", "tsv", "phylip", "qza")
-PAIRS = ("pairs", "m8", "parquet")
+from dasrel.util.labelled import check_not_reordered
+from dasrel.util.text import path_text
 
 
 def import_matrix(
@@ -127,7 +113,7 @@ def prepare_import(
         name, as_it_is = open_source(source, kind=kind, reading=reading, policy=policy)
         opened, writing = _fitted(as_it_is, writing)
         facts = _facts(source, name, opened)
-        names, n = given_ids(reading), opened.n_objects
+        names, n = given_ids(reading.ids), opened.n_objects
         if n is not None:
             check_objects(n, writing.memory, opened.provenance["source"])
         ids = None if names is None or n is None else checked_ids(names, n)  # before anything is spooled
@@ -207,146 +193,6 @@ def _spooled(opened: Opened, folder: Path | None, store: StoreLike) -> Source:
     if local_path(store) is None:
         found.local = True  # the folder is a temporary one, which workers of other machines do not see
     return found
-
-
-def open_source(source: Any, *, kind: str, reading: Reading, policy: Policy) -> tuple[str, Opened]:
-    """Return the format of a source, and the source with its header read."""
-    if not isinstance(source, str | os.PathLike):
-        return "array", open_array(source, reading, kind)
-    if "://" in str(source):
-        with reader_errors(source, "Zarr"):
-            return "zarr", chunked_files.open_zarr(str(source), reading, kind)
-    path = Path(source)
-    if "\0" in str(path):
-        raise InputError(f"{path_text(path)} is no path: it has a NUL character; give another name")
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(f"{path_text(path)} is a pipe or a device; write its content to a file first")
-    try:
-        with reader_errors(path):
-            name = detect(path, reading)
-        with reader_errors(path, name):
-            return name, _opened(path, name, replace(reading, format=name), kind, policy)
-    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        wrong = path_text(error.filename or path)
-        raise InputError(f"cannot read {wrong}: {error.strerror}; check the name and the permissions") from None
-
-
-def detect(path: Path, reading: Reading) -> str:
-    """Return the name of the format: as requested, by the first bytes, by the suffix, or by the look of the text."""
-    if reading.format is not None:
-        if reading.format not in FORMATS:
-            raise InputError(f"no format {shown(reading.format)}; there are: {', '.join(FORMATS)}")
-        return reading.format
-    if path.is_dir():
-        return "zarr"
-    with open(path, "rb") as file:
-        head = file.read(matlab.HEAD)
-    if not head:
-        raise InputError(f"{path_text(path)} is empty (0 bytes)")
-    if head[:2] == b"\x1f\x8b":
-        with gzip.open(path) as unpacked, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
-            head = unpacked.read(16)
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    by_suffix = SUFFIXES.get(suffixes[-1]) if suffixes else None
-    magic = {b"\x93NUMPY": "npy", b"\x89HDF": "hdf5", b"%%Matrix": "mtx", b"PAR1": "parquet"}
-    if matlab.is_matlab(head) or (suffixes[-1:] == [".mat"] and (b"\0" in head or head.startswith(b"\x89HDF"))):
-        return "mat"
-    for begin, name in magic.items():
-        if head.startswith(begin):
-            return name
-    if head.startswith(b"PK"):
-        return "qza" if by_suffix == "qza" else "npz"
-    if reading.shape is not None and reading.dtype is not None:
-        return "raw"
-    if by_suffix in ("npy", "npz", "hdf5", "mtx", "parquet", "qza", "zarr"):
-        detail = FORMATS[str(by_suffix)].partition(":")[0].partition(",")[0]
-        raise InputError(
-            f"{path_text(path)} has the suffix of a {detail} file, but not its first bytes; is it damaged?"
-        )
-    if by_suffix in ("raw", "m8", "phylip", "lsmat"):
-        return str(by_suffix)
-    name_or_none = sniff(path) or by_suffix
-    if name_or_none is None:
-        raise InputError(
-            f"the format of {path_text(path)} cannot be detected",
-            remedy=f"say {{Reading.format=NAME}}, one of: {', '.join(FORMATS)}",
-        )
-    return name_or_none
-
-
-def _opened(path: Path, name: str, reading: Reading, kind: str, policy: Policy) -> Opened:
-    openers: dict[str, Callable[[Path, Reading, str], Opened]] = {
-        "npy": array_files.open_npy,
-        "npz": npz.open_npz,
-        "raw": array_files.open_raw,
-        "mtx": triplets.open_mtx,
-        "hdf5": chunked_files.open_hdf5,
-        "mat": matlab.open_mat,
-        "zarr": chunked_files.open_zarr,
-    }
-    if name == "condensed":
-        with open(path, "rb") as file:
-            head = file.read(6)
-        inner = "npy" if head == b"\x93NUMPY" else "npz" if head.startswith(b"PK") else "raw"
-        source = openers[inner](path, reading, kind)
-        if source.mirrored:
-            raise InputError(
-                f"{path_text(path)} is no condensed vector: it holds a full matrix",
-                remedy="leave {Reading.format} out",
-            )
-        return source
-    if name in TEXT:
-        from dasrel.io.readers import text_square as text_matrix
-
-        return text_matrix.open_text(path, reading, kind)
-    if name in PAIRS:
-        from dasrel.io.readers import pair_list
-
-        return pair_list.open_pairs(path, reading, kind, policy)
-    return openers[name](path, reading, kind)
-
-
-def open_array(array: Any, reading: Reading, kind: str) -> Opened:
-    """Open a NumPy, SciPy sparse, dask, xarray or Zarr array, a data frame, or a matrix of scikit-bio."""
-    import zarr
-    from scipy.sparse import issparse
-
-    if isinstance(array, zarr.Array | zarr.Group):
-        return chunked_files.open_zarr(array, reading, kind)
-    name = type(array).__module__.partition(".")[0]
-    what, ids = f"the {name} array", None
-    named = labelled(array)
-    if named is not None:
-        array, ids = named.values, named.ids() if reading.ids is None else named.rows
-    is_sparse: bool = issparse(array)
-    if is_sparse:
-        check_numbers(array.dtype, what)
-        n = square_side(array.shape, what)
-        with reader_errors("the SciPy sparse matrix"):
-            if array.format in ("csr", "csc", "bsr"):
-                array.check_format(full_check=True)  # SciPy takes any index for valid, and reads beyond its arrays
-            rows = array.tocsr(copy=True)
-        rows.sum_duplicates()
-        provenance = {"source": f"SciPy sparse {array.format} array"}
-        return triplets.SparseArraySource(rows, n, provenance, triplets.absent_value(kind))
-    if (
-        (name == "numpy" and not isinstance(array, np.ndarray))
-        or not hasattr(array, "shape")
-        or not hasattr(array, "dtype")
-    ):
-        raise InputError(f"a source of type {type(array).__name__} is not known; give a path, a URL or an array")
-    check_numbers(np.dtype(array.dtype), what)
-    n = square_side(array.shape, what)
-    provenance = {"source": f"{name} array of {' x '.join(map(str, array.shape))} {array.dtype}"}
-    chunks = getattr(array, "chunks", None)
-    if len(array.shape) == 1 and isinstance(array, np.ndarray):
-        check_condensed(kind, what)
-        return TriangleSource(array, n, provenance, ids, local=True)
-    if len(array.shape) == 1:
-        return array_files.sequential_vector(
-            array, chunks[0] if chunks else (array.shape[0],), n, provenance, kind, ids
-        )
-    return ArraySource(array, n, provenance, ids, chunks=chunks, local=True)
 
 
 def _fitted(source: Opened, writing: Writing) -> tuple[Opened, Writing]:

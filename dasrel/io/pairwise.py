@@ -18,8 +18,7 @@ import numpy as np
 from dasrel.errors import DasrelError, InputError
 from dasrel.io.features import Features, array_checksum, read_features, row_block
 from dasrel.io.metrics import Metric, check_features, described, made_ready, resolve, tile_values
-from dasrel.io.options import Reading
-from dasrel.io.readers.text import given_ids
+from dasrel.io.readers.stream import given_ids
 from dasrel.io.store_job import StoreJob, Tile
 from dasrel.kernels.checks import CHECK_MEMORY, EXAMPLES, check_tile
 from dasrel.store.matrix import Matrix, StoredNames
@@ -111,7 +110,7 @@ def prepare_pairwise(
         chosen = resolve(metric, kind, metric_options)
         state = check_new_store(store, kind, Policy(), writing)
         found = read_features(features, packed_bits=packed_bits)
-        given = given_ids(Reading(ids=ids))
+        given = given_ids(ids)
         check_not_reordered(given, found.ids, found.named())
         names = checked_ids(found.ids if given is None else given, found.shape[0])
         check_features(chosen, found, names)
@@ -230,7 +229,7 @@ def _prepared_blocks(
         if retries < 0:
             raise InputError(f"retries must be 0 or more, not {retries}")
         state = check_new_store(store, kind, policy, writing)
-        names = checked_ids(given_ids(Reading(ids=ids)), n_objects)
+        names = checked_ids(given_ids(ids), n_objects)
         layout = new_layout(n_objects, writing)
         memory = layout.tile * layout.tile * 8 + layout.tile_bytes + CHECK_MEMORY
 

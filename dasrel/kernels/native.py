@@ -1,6 +1,6 @@
 """Load the compiled library, and say which kernels are in use.
 
-The library's C functions do what NumPy, BLAS and Arrow also do, more slowly. Its sources (`kernels/csrc`) are compiled
+The library's C functions do what NumPy, BLAS and Python also do, more slowly. Its sources (`kernels/csrc`) are compiled
 when dasrel is installed on a machine that has a C compiler. Without the library, or with DASREL_NO_NATIVE=1 in the
 environment, the modules use NumPy instead. The products of its vector kernels differ from those of BLAS in the last
 bits: `signature` names the kernels in use.

@@ -16,8 +16,9 @@ from scipy.spatial.distance import squareform
 
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.io.importing import detect, import_matrix, open_source
+from dasrel.io.importing import import_matrix
 from dasrel.io.readers import stream as streams
+from dasrel.io.readers.sniff import detect, open_source
 from dasrel.io.readers.source import SequentialSource, Source
 from dasrel.names import FORMATS
 from dasrel.options import Reading, Writing
@@ -159,7 +160,7 @@ def test_raw(tmp_path, expected, condensed):
 
 
 def test_a_file_larger_than_memory_is_asked_for_row_by_row(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr("dasrel.io.readers.npy.FlatFile.large", lambda self: True)
+    monkeypatch.setattr("dasrel.io.readers.source.FlatFile.large", lambda self: True)
     for name in ("a.npy", "f.npy", "a.npz"):
         WRITERS[name](tmp_path / name, line_distances(N))
         import_matrix(tmp_path / name, tmp_path / f"{name}.zarr", kind="distance", writing=WRITING)
@@ -316,9 +317,9 @@ def test_an_entry_that_is_listed_twice_is_refused(tmp_path, symmetry):
 
 def test_sparse_entries_in_any_order(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "dasrel.io.readers.sparse.SIDE", 16
+        "dasrel.io.readers.records.SIDE", 16
     )  # many small runs and blocks: the sort on disk has work to do
-    monkeypatch.setattr("dasrel.io.readers.sparse.COPY", 1000)
+    monkeypatch.setattr("dasrel.io.readers.mtx.COPY", 1000)
     monkeypatch.setattr("dasrel.io.readers.npz.PIECE", 97)
     rng = np.random.default_rng(3)
     a = line_distances(64, "float64")

@@ -10,7 +10,8 @@ import scipy.sparse
 from scipy.spatial.distance import squareform
 
 from dasrel.errors import InputError
-from dasrel.io.importing import detect, import_matrix, open_source
+from dasrel.io.importing import import_matrix
+from dasrel.io.readers.sniff import detect, open_source
 from dasrel.options import Policy, Reading, Writing
 
 N = 40

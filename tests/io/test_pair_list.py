@@ -11,8 +11,9 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from dasrel.errors import InputError
-from dasrel.io.readers import pair_list, sparse as triplets, stream as streams, text as text_stream
+from dasrel.io.readers import fields, pair_list, records as triplets, stream as streams
 from dasrel.io.readers.pair_list import open_pairs
+from dasrel.io.readers.parquet import open_parquet
 from dasrel.io.readers.source import Source
 from dasrel.options import Policy, Reading
 
@@ -21,7 +22,7 @@ NAN = np.nan
 
 
 needs_compiled = pytest.mark.skipif(
-    streams.library() is None, reason="no C compiler when dasrel was installed: Arrow reads all lists"
+    streams.library() is None, reason="no C compiler when dasrel was installed: lists are read field by field"
 )
 
 
@@ -34,7 +35,8 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def opened(path: Path, kind: str = "distance", duplicates: str = "error", **reading: object) -> Source:
     policy = Policy(duplicates=duplicates)  # type: ignore[arg-type]
     scratch = path.parent / f"scratch {path.name}"
-    return open_pairs(path, Reading(format="pairs", **reading), kind, policy).spool(scratch)  # type: ignore[arg-type]
+    opener = open_parquet if path.suffix == ".parquet" else open_pairs
+    return opener(path, Reading(format="pairs", **reading), kind, policy).spool(scratch)  # type: ignore[arg-type]
 
 
 def write(folder: Path, text: str | bytes, name: str = "pairs.tsv") -> Path:
@@ -201,6 +203,20 @@ def test_layouts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(source), expected)
 
 
+@pytest.mark.usefixtures("either_way")
+def test_quotes_around_fields_are_no_part_of_them(tmp_path: Path) -> None:
+    """As R writes a table; what has a delimiter in quotes, or an empty name, is read field by field."""
+    rows = ['"a b","#c",1', 'd,"e","2"', '"d","a b",3']
+    source = opened(write(tmp_path, "\n".join(rows) + "\n", "plain.csv"))
+    assert list(source.ids or ()) == ["a b", "#c", "d", "e"]
+    source = opened(write(tmp_path, "\n".join([*rows, '"x,1","e",4', '"say ""hi""",e,5']) + "\n", "quoted.csv"))
+    assert list(source.ids or ()) == ["a b", "#c", "d", "e", "x,1", 'say "hi"']
+    block = whole(source)
+    assert [block[0, 1], block[2, 3], block[0, 2], block[3, 4], block[3, 5]] == [1, 2, 3, 4, 5]
+    with pytest.raises(InputError, match=r"line 4.*the id of the first object is empty"):
+        opened(write(tmp_path, "\n".join([*rows, '"",e,4']) + "\n", "empty.csv"))
+
+
 def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "pairs.parquet"
     columns = {
@@ -295,10 +311,11 @@ def test_memory_is_predicted(tmp_path: Path) -> None:
 
 
 def parsed(text: bytes, width: int = 3, chosen: tuple[int, int, int] = (0, 1, 2)) -> pair_list.Part | None:
-    """Lines as the compiled reader sees them; None if it leaves them to Arrow."""
+    """Lines as the compiled reader sees them; None if it leaves them to others."""
     layout = pair_list.ListLayout(Path("list"), b"\t", None, width, chosen)
     raw = np.frombuffer(bytearray(text), np.uint8)
-    return pair_list._parse_plain(layout, pair_list.Lines(1, raw, text.count(b"\n")), streams.BufferPool())
+    lines = pair_list.Lines(1, raw, text.count(b"\n"))
+    return pair_list._parse_plain(layout, raw, lines, streams.BufferPool())
 
 
 def random_rows(random: np.random.Generator, count: int) -> list[Triple]:
@@ -360,7 +377,7 @@ def test_decimals_are_the_nearest_doubles() -> None:
         part = parsed(f"a\tb\t{words}\n".encode())
         assert part is not None
         assert part.values == [1.5]
-    part = parsed("".join(f"a\tb\t{word}\n" for word in text_stream.MISSING).encode())
+    part = parsed("".join(f"a\tb\t{word}\n" for word in fields.MISSING).encode())
     assert part is not None
     assert np.isnan(part.values).all()
 

@@ -197,7 +197,7 @@ def test_sigterm_while_a_text_is_read(tmp_path: Path) -> None:
     table.write_text("\t".join(["", *(f"object{k}" for k in range(n))]) + "\n" + "\n".join(rows) + "\n")
     slow = (
         "import inspect, sys, time\n"
-        "import dasrel.io.readers.text as spool\n"
+        "import dasrel.io.readers.stream as spool\n"
         "plain = spool.Stream.read\n"
         "def slowly(self, size):\n"
         "    if not any(frame.function == '_spool' for frame in inspect.stack()):\n"

@@ -20,25 +20,16 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
-from dasrel.io.readers.chunked import opened_dataset
 from dasrel.io.readers.errors import check_unpacked, reader_errors
-from dasrel.io.readers.npy import FlatFile, check_numbers
+from dasrel.io.readers.hdf5 import opened_dataset
 from dasrel.io.readers.source import (
-    MappedSource,
     Opened,
-    SequentialSource,
-    Source,
-    TriangleSource,
     choose,
+    copied_source,
     is_matrix,
-    mapped_memory,
     mapped_source,
     provenance_of,
-    triangle_memory,
 )
-from dasrel.kernels.condensed import check_condensed, square_side
-from dasrel.util import limits
-from dasrel.util.files import replacing
 from dasrel.util.text import count_text, path_text, shown, some
 
 HEAD = 128
@@ -84,6 +75,12 @@ class Variable:
         """Number of values."""
         return math.prod(self.shape)
 
+    def described(self, *, short: bool = False) -> str:
+        """Return what it is, for messages about a variable that is no matrix."""
+        return self.what or ("x" if short else " x ").join(map(str, self.shape)).join(
+            ("" if short else "of shape ", "")
+        )
+
     def read_shape(self) -> tuple[int, ...]:
         """Return the shape as other formats have it: a vector has one dimension."""
         return (self.count,) if len(self.shape) == 2 and 1 in self.shape else self.shape
@@ -97,8 +94,8 @@ def open_mat(path: Path, reading: Reading, kind: str) -> Opened:
         return _open_hdf5(path, reading, kind)
     if not is_matlab(head):
         raise InputError(
-            f"{path_text(path)} is no MATLAB file of version 5 or 7.3; save it in MATLAB with -v7 or -v7.3",
-            remedy="name its format if it is text: {Reading.format=NAME}",
+            f"{path_text(path)} is no MATLAB file of version 5 or 7.3",
+            remedy="save it in MATLAB with -v7 or -v7.3, or name its format if it is text: {Reading.format=NAME}",
         )
     return _open_version_5(path, reading, kind)
 
@@ -107,8 +104,8 @@ def _open_hdf5(path: Path, reading: Reading, kind: str) -> Opened:
     import h5py
 
     with reader_errors(path, "MATLAB 7.3"), h5py.File(path, "r") as file:
-        found = [name for name, item in file.items() if name != "#refs#" and _is_numbers(item)]
-        name = choose(found, reading.dataset, str(path))
+        names = [name for name, item in file.items() if name != "#refs#" and _is_numbers(item)]
+        name = choose(names, reading.dataset, str(path))
         return opened_dataset(path, file[name], kind, fortran=True)
 
 
@@ -124,55 +121,45 @@ def _is_numbers(item: Any) -> bool:
 
 def _open_version_5(path: Path, reading: Reading, kind: str) -> Opened:
     with reader_errors(path, "MATLAB 5"):
-        variables = {one.name: one for one in _variables(path)}
-    named = [one.name for one in variables.values() if _may_be_matrix(one)]
-    if reading.dataset is not None and reading.dataset in variables and reading.dataset not in named:
-        one = variables[reading.dataset]
-        what = one.what or f"of shape {' x '.join(map(str, one.shape))}"
-        raise InputError(f"{path_text(path)}, variable {shown(one.name)} is {what}; save full(X) of a real matrix X")
+        variables = {variable.name: variable for variable in _variables(path)}
+    named = [name for name, variable in variables.items() if _may_be_matrix(variable)]
+    if reading.dataset in variables and reading.dataset not in named:
+        raise InputError(
+            f"{path_text(path)}, variable {shown(reading.dataset)} is {variables[reading.dataset].described()}",
+            remedy="save full(X) of a real matrix X",
+        )
     if not named and variables:
-        held = some([f"{shown(one.name)} ({one.what or 'x'.join(map(str, one.shape))})" for one in variables.values()])
+        held = some([f"{shown(name)} ({variable.described(short=True)})" for name, variable in variables.items()])
         raise InputError(f"{path_text(path)} has no square matrix of numbers and no condensed vector, but {held}")
-    one = variables[choose(named, reading.dataset, str(path))]
-    what, provenance, shape = f"{path_text(path)}, variable {shown(one.name)},", provenance_of(path), one.read_shape()
-    assert one.dtype is not None
-    check_numbers(one.dtype, what)
-    n = square_side(shape, what)
-    if not one.packed:
-        return mapped_source(path, one.dtype, one.start + one.skip, shape, True, provenance, kind)
-    needed = one.count * one.dtype.itemsize
-    check_unpacked(needed, one.size, path)
-    if len(shape) == 1:
-        check_condensed(kind, what)
-    dtype = one.dtype
-
-    def spool(folder: Path) -> Source:
-        target = folder / "values"
-        if not target.exists():
-            with reader_errors(path, "MATLAB 5"), replacing(target) as temporary, open(temporary, "wb") as out:
-                left, skip = needed, one.skip
-                for piece in _unpacked(path, one):
-                    limits.check()
-                    part, skip = piece[skip : skip + left], max(0, skip - len(piece))
-                    left -= out.write(part)
-                if left:
-                    raise InputError(
-                        f"{what} is truncated: {count_text(needed - left, 'byte')} of {needed:,}; copy the file again"
-                    )
-        file = FlatFile(str(target), dtype, 0, one.count)
-        if len(shape) == 1:
-            return TriangleSource(file, n, provenance)
-        return MappedSource(file, n, provenance, fortran=True)
-
-    memory = mapped_memory if len(shape) == 2 else partial(triangle_memory, dtype=dtype)
-    return SequentialSource(n, len(shape) == 2, provenance, "is compressed", spool, needed, memory)
+    variable = variables[choose(named, reading.dataset, str(path))]
+    dtype, shape, provenance = variable.dtype, variable.read_shape(), provenance_of(path)
+    assert dtype is not None
+    if not variable.packed:
+        return mapped_source(path, dtype, variable.start + variable.skip, shape, True, provenance, kind)
+    check_unpacked(variable.count * dtype.itemsize, variable.size, path)
+    pieces = partial(_numbers, path, variable, variable.count * dtype.itemsize)
+    return copied_source(pieces, shape, dtype, provenance, kind, "is compressed", fortran=True)
 
 
-def _may_be_matrix(one: Variable) -> bool:
-    shape = one.read_shape()
-    if one.dtype is None or one.count < 2:
+def _may_be_matrix(variable: Variable) -> bool:
+    shape = variable.read_shape()
+    if variable.dtype is None or variable.count < 2:
         return False
-    return (len(shape) == 2 and shape[0] == shape[1]) or (len(shape) == 1 and one.dtype.kind == "f")
+    return (len(shape) == 2 and shape[0] == shape[1]) or (len(shape) == 1 and variable.dtype.kind == "f")
+
+
+def _numbers(path: Path, variable: Variable, needed: int) -> Iterator[bytes]:
+    """Yield the numbers of a compressed variable; all of its element is unpacked, as its checksum comes last."""
+    what = f"{path_text(path)}, variable {shown(variable.name)},"
+    left, skip = needed, variable.skip
+    with reader_errors(path, "MATLAB 5"):
+        for piece in _unpacked(path, variable):
+            part, skip = piece[skip : skip + left], max(0, skip - len(piece))
+            left -= len(part)
+            yield part
+        if left:
+            met = f"{count_text(needed - left, 'byte')} of {needed:,}"
+            raise InputError(f"{what} is truncated: {met}", remedy="copy the file again")
 
 
 def _variables(path: Path) -> Iterator[Variable]:
@@ -185,12 +172,15 @@ def _variables(path: Path) -> Iterator[Variable]:
             file.seek(at)
             tag = file.read(8)
             if len(tag) < 8:
-                raise InputError(f"{path_text(path)} is truncated after {count_text(at, 'byte')}; copy it again")
+                raise InputError(
+                    f"{path_text(path)} is truncated after {count_text(at, 'byte')}", remedy="copy it again"
+                )
             code, size = struct.unpack(f"{order}II", tag)
             if code not in (MATRIX, COMPRESSED) or at + 8 + size > end:
                 raise InputError(
                     f"{path_text(path)} is truncated or damaged: the variable at byte {at:,} should have"
-                    f" {count_text(size, 'byte')}; copy it again"
+                    f" {count_text(size, 'byte')}",
+                    remedy="copy it again",
                 )
             yield _variable(file, order, at + 8, size, packed=code == COMPRESSED)
             at += 8 + size
@@ -237,12 +227,12 @@ def _element(text: bytes, at: int, order: str, *, only_tag: bool = False) -> tup
     return data, begin + padded, (code, size, begin)
 
 
-def _unpacked(path: Path, one: Variable) -> Iterator[bytes]:
+def _unpacked(path: Path, variable: Variable) -> Iterator[bytes]:
     """Yield the bytes of a compressed element, all of them: its checksum comes last."""
     unpacker = zlib.decompressobj()
     with open(path, "rb") as file:
-        file.seek(one.start)
-        left = one.size
+        file.seek(variable.start)
+        left = variable.size
         while left and not unpacker.eof:
             piece = file.read(min(left, COPY // 64))
             if not piece:
@@ -253,4 +243,6 @@ def _unpacked(path: Path, one: Variable) -> Iterator[bytes]:
                 piece = unpacker.unconsumed_tail
         yield unpacker.flush()
     if not unpacker.eof:
-        raise InputError(f"{path_text(path)}, variable {shown(one.name)}, is truncated; copy the file again")
+        raise InputError(
+            f"{path_text(path)}, variable {shown(variable.name)}, is truncated", remedy="copy the file again"
+        )

@@ -1,4 +1,4 @@
-"""Open `.npz` archives: one array, square or condensed, or a SciPy sparse matrix."""
+"""NumPy's `.npz` archives: one array, square or condensed, or a SciPy sparse matrix."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
-from dasrel.io.readers.errors import reader_errors
-from dasrel.io.readers.npy import FlatFile, archive_header, check_archive, check_numbers, npy_header, npy_layout
+from dasrel.io.readers.errors import check_unpacked, reader_errors
+from dasrel.io.readers.npy import npy_header, npy_layout
+from dasrel.io.readers.records import spool_entries, triplet_memory
 from dasrel.io.readers.source import (
-    MappedSource,
+    FlatFile,
     Opened,
     SequentialSource,
     Source,
-    TriangleSource,
     as_text,
+    check_numbers,
     choose,
+    copied_source,
     is_matrix,
-    mapped_memory,
     mapped_source,
     provenance_of,
-    triangle_memory,
 )
-from dasrel.io.readers.sparse import spool_entries, triplet_memory
-from dasrel.kernels.condensed import check_condensed, square_side
+from dasrel.kernels.condensed import square_side
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing
-from dasrel.util.text import path_text, shown
+from dasrel.util.text import count_text, path_text, shown
 
 COPY = 8 << 20
 """Bytes that are unpacked at a time."""
@@ -60,23 +60,11 @@ def open_npz(path: Path, reading: Reading, kind: str) -> Opened:
 def _open_array(path: Path, archive: zipfile.ZipFile, name: str, kind: str) -> Opened:
     """Open one array of an archive: mapped where it is stored as it is; else it must be unpacked first."""
     shape, fortran, dtype, offset = archive_header(archive, path, name)
-    what, provenance = path_text(path), provenance_of(path)
+    provenance = provenance_of(path)
     if offset is not None:
         return mapped_source(path, dtype, offset, shape, fortran, provenance, kind)
-    n = square_side(shape, what)
-    if len(shape) == 1:
-        check_condensed(kind, what)
-
-    def spool(folder: Path) -> Source:
-        file = _values(path, name, folder)
-        if len(shape) == 1:
-            return TriangleSource(file, n, provenance)
-        return MappedSource(file, n, provenance, fortran=fortran)
-
-    return SequentialSource(
-        n, len(shape) == 2, provenance, "is compressed", spool, math.prod(shape) * dtype.itemsize,
-        mapped_memory if len(shape) == 2 else partial(triangle_memory, dtype=dtype),
-    )  # fmt: skip
+    pieces = partial(_unpacked, path, name)
+    return copied_source(pieces, shape, dtype, provenance, kind, "is compressed", fortran=fortran)
 
 
 def _open_sparse(path: Path, kind: str) -> SequentialSource:
@@ -137,19 +125,25 @@ def _values(path: Path, name: str, folder: Path) -> FlatFile:
     """Return the numbers of one array of an archive: in place, or unpacked to the folder if they are compressed."""
     with zipfile.ZipFile(path) as archive:
         shape, _, dtype, offset = archive_header(archive, path, name)
-        count = math.prod(shape)
-        if offset is not None:
-            return FlatFile(str(path), dtype, offset, count)
-        info = archive.getinfo(f"{name}.npy")
-        unpacked = folder / f"member{archive.infolist().index(info)}"
-        if not unpacked.exists():
-            with reader_errors(f"{path}, array {name}"), archive.open(info) as member:
-                npy_header(member, f"{path}, array {name}")  # type: ignore[arg-type]
-                with replacing(unpacked) as temporary, open(temporary, "wb") as out:
-                    while piece := member.read(COPY):
-                        limits.check()
-                        out.write(piece)
+        count, place = math.prod(shape), archive.namelist().index(f"{name}.npy")
+    if offset is not None:
+        return FlatFile(str(path), dtype, offset, count)
+    unpacked = folder / f"member{place}"
+    if not unpacked.exists():
+        with replacing(unpacked) as temporary, open(temporary, "wb") as out:
+            for piece in _unpacked(path, name):
+                limits.check()
+                out.write(piece)
     return FlatFile(str(unpacked), dtype, 0, count)
+
+
+def _unpacked(path: Path, name: str) -> Iterator[bytes]:
+    """Yield the numbers of a compressed array, some MB at a time."""
+    what = f"{path}, array {name}"
+    with reader_errors(what), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        npy_header(member, what)  # type: ignore[arg-type]
+        while piece := member.read(COPY):
+            yield piece
 
 
 def _matrices(archive: zipfile.ZipFile, path: Path, names: list[str]) -> list[str]:
@@ -167,3 +161,37 @@ def _matrices(archive: zipfile.ZipFile, path: Path, names: list[str]) -> list[st
             if is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
                 found.append(name)
     return found
+
+
+def check_archive(path: Path) -> None:
+    """Raise if an array of an archive is damaged, or its header claims more than the archive holds of it.
+
+    Cost: reads the headers of the arrays.
+    """
+    with reader_errors(path, "a NumPy archive"), zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".npy"):
+                archive_header(archive, path, name.removesuffix(".npy"), numbers=False)
+
+
+def archive_header(
+    archive: zipfile.ZipFile, path: Path, name: str, *, numbers: bool = True
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int | None]:
+    """Return shape, Fortran order, type, and the offset of the numbers in the file; None if they are compressed."""
+    info, what = archive.getinfo(f"{name}.npy"), f"{path}, array {name}"
+    with reader_errors(what), archive.open(info) as member:
+        shape, fortran, dtype, begin = npy_header(member, what, numbers=numbers)  # type: ignore[arg-type]
+        needed = begin + math.prod(shape) * dtype.itemsize
+        if needed > info.file_size:
+            raise InputError(
+                f"{path_text(what)} is damaged: its header asks for {count_text(needed, 'byte')}, and the archive has"
+                f" {info.file_size:,}; write or copy it again"
+            )
+        check_unpacked(info.file_size, info.compress_size, what)
+        if info.compress_type != zipfile.ZIP_STORED:
+            return shape, fortran, dtype, None
+        with open(path, "rb") as file:
+            file.seek(info.header_offset)
+            head = file.read(30)
+        names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+        return shape, fortran, dtype, info.header_offset + 30 + names + begin

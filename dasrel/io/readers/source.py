@@ -1,4 +1,4 @@
-"""Sources of square arrays: npy, raw binary, and arrays in memory; what all sources have in common.
+"""What the readers of all formats share: sources of blocks, and numbers that a file holds as they are.
 
 An opener reads the header of a file and returns a `Source`, which gives any block of the matrix, or a
 `SequentialSource`, which must first be read completely and spooled to disk. A source that reads a file is pickled as
@@ -9,9 +9,10 @@ processed by the threads of this process.
 from __future__ import annotations
 
 import math
+import mmap
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,12 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasrel.errors import InputError
-from dasrel.io.options import Reading
-from dasrel.io.readers.npy import FlatFile, check_numbers, npy_header
 from dasrel.kernels.condensed import check_condensed, square_side, triangle_block
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, path_text, shown, some
+
+MOST_CHUNKS = 1 << 20
+"""Chunks per side of a matrix, at most; smaller chunks would make tables that are larger than the data."""
 
 
 class Source(Protocol):
@@ -218,6 +220,65 @@ class ArraySource:
         """Do nothing: there is no file to close."""
 
 
+@dataclass
+class FlatFile:
+    """Consecutive numbers inside a file, mapped on first use, once in each process."""
+
+    path: str
+    dtype: np.dtype[Any]
+    offset: int
+    count: int
+    _map: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        size, needed = os.stat(self.path).st_size, self.offset + self.count * self.dtype.itemsize
+        if size < needed:
+            raise InputError(
+                f"{path_text(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,};"
+                " copy it again"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None}
+
+    def values(self) -> Array:
+        """Return all numbers as a read-only view of the file."""
+        if self.count == 0:
+            return np.empty(0, dtype=self.dtype)
+        if self._map is None:
+            with open(self.path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if self.large():
+                mapped.madvise(mmap.MADV_RANDOM)
+            self._map = mapped
+        return np.frombuffer(self._map, dtype=self.dtype, count=self.count, offset=self.offset)
+
+    def large(self) -> bool:
+        """Return whether the file may not stay in memory; then reading ahead beyond a tile's short rows is waste."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return 2 * self.count * self.dtype.itemsize > memory
+
+    def will_need(self, first: int, count: int) -> None:
+        """Ask the system to read these numbers from the disk; return at once."""
+        self.values()
+        start = self.offset + first * self.dtype.itemsize
+        page = start - start % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.dtype.itemsize)
+
+    def close(self) -> None:
+        """Drop the map; it is unmapped with the last array on it."""
+        self._map = None
+
+
+def check_numbers(dtype: np.dtype[Any], what: str) -> None:
+    """Raise if the type is not one of real numbers."""
+    if dtype.hasobject:
+        raise InputError(f"{what} holds Python objects (pickle), which dasrel never loads; save it as float32 numbers")
+    if dtype.kind not in "fiub":
+        hint = "save its real part" if dtype.kind == "c" else "save it as float32 numbers"
+        raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed: {hint}")
+
+
 def allocated(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep: bool = False) -> Any:
     """Create a file and map it for writing; with `keep`, behind what is in it already.
 
@@ -241,44 +302,10 @@ def _spans(sizes: tuple[int, ...]) -> list[slice]:
 def provenance_of(path: Path) -> dict[str, Any]:
     """Return where a file comes from, and what shows whether it is still the same."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise InputError(f"{path_text(path)}: cannot be read: {error.strerror}") from error
-    return {"source": str(path), "size": found.st_size, "modified": found.st_mtime_ns}
-
-
-def open_npy(path: Path, reading: Reading, kind: str) -> Source:
-    """Open a `.npy` file, mapped: square in either order, or a condensed vector."""
-    with open(path, "rb") as file:
-        shape, fortran, dtype, offset = npy_header(file, str(path))
-    return mapped_source(path, dtype, offset, shape, fortran, provenance_of(path), kind)
-
-
-def open_raw(path: Path, reading: Reading, kind: str) -> Source:
-    """Open bare numbers, rows after rows, or a condensed vector; the size of the file tells which."""
-    if reading.shape is None or reading.dtype is None:
-        raise InputError(
-            f"{path_text(path)} is raw binary",
-            remedy="say {Reading.shape=N} (objects) and {Reading.dtype=TYPE} (float32, <f8, ...)",
-        )
-    n = reading.shape
-    try:
-        dtype = np.dtype(reading.dtype)
-    except TypeError:
-        raise InputError(
-            f"{shown(reading.dtype)} is no NumPy type", remedy="say {Reading.dtype=TYPE}: float32, float64, <i2 ..."
-        ) from None
-    check_numbers(dtype, path_text(path))
-    size = path.stat().st_size
-    square, triangle = n * n * dtype.itemsize, n * (n - 1) // 2 * dtype.itemsize
-    if size not in (square, triangle):
-        raise InputError(
-            f"{path_text(path)} has {count_text(size, 'byte')}; {count_text(n, 'object')} of {dtype} take {square}"
-            f" (full) or {triangle} (condensed)",
-            remedy="it is truncated, or {Reading.shape} or {Reading.dtype} is wrong",
-        )
-    shape = (n, n) if size == square else (n * (n - 1) // 2,)
-    return mapped_source(path, dtype, 0, shape, False, provenance_of(path), kind)
+    return {"source": str(path), "size": status.st_size, "modified": status.st_mtime_ns}
 
 
 def mapped_source(
@@ -289,38 +316,82 @@ def mapped_source(
     fortran: bool,
     provenance: dict[str, Any],
     kind: str,
+    ids: Names | None = None,
+    diagonal: bool = False,
 ) -> MappedSource | TriangleSource:
-    """Return the source of an array that a file holds as it is: square, or a condensed vector."""
-    what = path_text(provenance["source"])
-    n = square_side(shape, what)
+    """Return the source of an array that a file holds as it is: square, or one triangle, with a `diagonal` or not."""
+    n = _side(shape, diagonal, kind, provenance)
     file = FlatFile(str(path), dtype, offset, math.prod(shape))
     if len(shape) == 1:
+        return TriangleSource(file, n, provenance, ids, diagonal)
+    return MappedSource(file, n, provenance, ids, fortran=fortran)
+
+
+def _side(shape: tuple[int, ...], diagonal: bool, kind: str, provenance: dict[str, Any]) -> int:
+    if diagonal:
+        return (math.isqrt(8 * shape[0] + 1) - 1) // 2
+    what = path_text(provenance["source"])
+    n = square_side(shape, what)
+    if len(shape) == 1:
         check_condensed(kind, what)
-        return TriangleSource(file, n, provenance)
-    return MappedSource(file, n, provenance, fortran=fortran)
+    return n
+
+
+def copied_source(
+    pieces: Callable[[], Iterator[Any]],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    provenance: dict[str, Any],
+    kind: str,
+    reason: str,
+    *,
+    fortran: bool = False,
+    ids: Names | None = None,
+    diagonal: bool = False,
+    holes: str = "",
+) -> SequentialSource:
+    """Return the source of an array whose bytes come in order, and are first copied to a file; see `mapped_source`."""
+    n = _side(shape, diagonal, kind, provenance)
+
+    def spool(folder: Path) -> Source:
+        path = folder / "values"
+        if not path.exists():
+            with replacing(path) as temporary, open(temporary, "wb") as out:
+                for piece in pieces():
+                    limits.check()
+                    out.write(piece)
+        return mapped_source(path, dtype, 0, shape, fortran, provenance, kind, ids, diagonal)
+
+    memory = mapped_memory if len(shape) == 2 else partial(triangle_memory, dtype=dtype)
+    size = math.prod(shape) * dtype.itemsize
+    return SequentialSource(n, len(shape) == 2, provenance, reason, spool, size, memory, holes)
 
 
 def sequential_vector(
-    array: Any, sizes: tuple[int, ...], n: int, provenance: dict[str, Any], kind: str, ids: Names | None = None
+    array: Any, sizes: tuple[int, ...], provenance: dict[str, Any], kind: str, ids: Names | None = None
 ) -> SequentialSource:
     """Return the source of a condensed vector in chunks of these sizes, which is copied to a plain file first."""
-    check_condensed(kind, path_text(provenance["source"]))
     dtype = np.dtype(array.dtype)
 
-    def spool(folder: Path) -> Source:
-        path, at = folder / "vector", 0
-        with open(path, "wb") as out:
-            for size in sizes:
-                limits.check()
-                part = array[at : at + size]
-                out.write(np.ascontiguousarray(part.compute() if hasattr(part, "dask") else part, dtype=dtype).data)
-                at += size
-        return TriangleSource(FlatFile(str(path), dtype, 0, at), n, provenance, ids)
+    def pieces() -> Iterator[Any]:
+        for span in _spans(sizes):
+            part = array[span]
+            yield np.ascontiguousarray(part.compute() if hasattr(part, "dask") else part, dtype=dtype).data
 
-    memory = partial(triangle_memory, dtype=dtype)
-    size = sum(sizes) * dtype.itemsize
-    holes = getattr(array, "holes", "")
-    return SequentialSource(n, False, provenance, "is a vector in chunks", spool, size, memory, holes)
+    reason, holes = "is a vector in chunks", getattr(array, "holes", "")
+    return copied_source(pieces, (sum(sizes),), dtype, provenance, kind, reason, ids=ids, holes=holes)
+
+
+def regular_chunks(chunks: tuple[int, ...], shape: tuple[int, ...], what: str) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of the chunks along each axis."""
+    if any(size > side * MOST_CHUNKS for side, size in zip(chunks, shape, strict=True)):
+        raise InputError(
+            f"{what} has {' x '.join(f'{size:,}' for size in shape)} values in chunks of"
+            f" {' x '.join(f'{side:,}' for side in chunks)}: too many chunks; is its header damaged?"
+        )
+    return tuple(
+        tuple(min(side, size - k) for k in range(0, size, side)) for side, size in zip(chunks, shape, strict=True)
+    )
 
 
 def is_matrix(item: Any) -> bool:

@@ -1,29 +1,45 @@
-"""Text files, plain or compressed, as streams of complete lines; every error of a reader becomes an `InputError`."""
+"""Text files, plain or compressed, as streams of complete lines; every error of a reader becomes an `InputError`.
+
+What a text reader spools to disk is marked when it is complete, so that a resumed import need not read the text again.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gzip
+import json
+import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers.errors import check_unpacked
+from dasrel.io.readers.source import provenance_of
 from dasrel.kernels import native
 from dasrel.kernels.native import LONG, POINTER
-from dasrel.util import Array, limits
-from dasrel.util.files import crc32c
-from dasrel.util.text import path_text
+from dasrel.util import Array, Names, limits
+from dasrel.util.files import crc32c, replacing
+from dasrel.util.text import path_text, shown
 
 CHUNK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 LONGEST_LINE = 256 << 20
+FEW = 64
+"""A table of more columns than this is a square; of fewer, the number of its rows decides."""
+THREADS = min(4, os.cpu_count() or 1)
+MARKER = "finished.json"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class _Summed:
@@ -80,7 +96,7 @@ class Stream:
         self._text: Any
         self._size = 0
         """Bytes that were returned so far."""
-        with self._errors():
+        with _read_errors(path):
             if member is not None:
                 self._zip = zipfile.ZipFile(path)
                 info = self._zip.getinfo(member)
@@ -92,13 +108,10 @@ class Stream:
             self._summed = _Summed(path)
             self._text = gzip.GzipFile(fileobj=cast(Any, self._summed), mode="rb") if packed else self._summed
 
-    def _errors(self) -> _ReadErrors:
-        return _ReadErrors(self.path)
-
     def read(self, size: int) -> bytes:
         """Return at most this many bytes; none at the end."""
         limits.check()
-        with self._errors():
+        with _read_errors(self.path):
             return bytes(self._counted(self._text.read(size)))
 
     def _counted(self, found: Any) -> Any:
@@ -141,7 +154,7 @@ class Stream:
             room[:filled] = rest
             while more and not cut:
                 limits.check()
-                with self._errors():
+                with _read_errors(self.path):
                     # One place is kept for a newline at the very end.
                     count = self._counted(self._text.readinto(room[filled:-1]))
                 filled, more = filled + count, count > 0
@@ -193,27 +206,24 @@ class Stream:
             self._zip.close()
 
 
-class _ReadErrors:
-    """Turns errors of the decompression libraries into one line that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        name = path_text(self.path)
-        if isinstance(error, EOFError):
-            raise InputError(f"{name}: the compressed file ends too early; copy or download it again") from error
-        if isinstance(error, (gzip.BadGzipFile, zlib.error, zipfile.BadZipFile)):
-            raise InputError(f"{name}: damaged compressed file ({error}); copy or download it again") from error
-        if isinstance(error, (NotImplementedError, RuntimeError)):
-            raise InputError(f"{name}: cannot be unpacked ({error}); unpack it first") from error
-        if isinstance(error, ValueError) and "\0" in str(self.path):
-            raise InputError(f"{name} is no path: it has a NUL character; give another name") from error
-        if isinstance(error, OSError):
-            raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the decompression libraries into one line that names the file."""
+    name = path_text(path)
+    try:
+        yield
+    except EOFError as error:
+        raise InputError(f"{name}: the compressed file ends too early", remedy="copy or download it again") from error
+    except (gzip.BadGzipFile, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{name}: damaged compressed file ({error})", remedy="copy or download it again") from error
+    except (NotImplementedError, RuntimeError) as error:
+        raise InputError(f"{name}: cannot be unpacked ({error})", remedy="unpack it first") from error
+    except ValueError as error:
+        if "\0" not in str(path):
+            raise
+        raise InputError(f"{name} is no path: it has a NUL character", remedy="give another name") from error
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
 
 
 def _after_last_line(text: Array) -> int:
@@ -251,3 +261,98 @@ def line_count(text: bytes | Array) -> int:
     if found is None:
         return bytes(text).count(b"\n")
     return int(found.dasrel_count_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))
+
+
+class Line(NamedTuple):
+    """A line of a text: its number from 1, and its position in a chunk of the text, so that it need not be copied."""
+
+    number: int
+    text: bytes
+    start: int
+    end: int
+
+    def bytes(self) -> bytes:
+        """Return a copy of the line."""
+        return self.text[self.start : self.end]
+
+
+def lines(stream: Stream, *, comments: bool, size: int = 1 << 16) -> Iterator[Line]:
+    """Yield the lines of a text that are not empty; with `comments`, leading lines of `#` are skipped too."""
+    for first, text in stream.chunks(size):
+        start, number = 0, first
+        while start < len(text):
+            end = text.find(b"\n", start)
+            blank = end - start < FEW and not text[start:end].strip(b" ")
+            if not blank and not (comments and text.startswith(b"#", start)):
+                comments = False
+                yield Line(number, text, start, end)
+            start, number = end + 1, number + 1
+
+
+def decoded(raw: bytes, path: Path, number: int) -> str:
+    """Return an id as text, without blanks around it."""
+    try:
+        return raw.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        detail = raw.decode("utf-8", "backslashreplace")
+        raise InputError(
+            f"{path_text(path)}: line {number}: {shown(detail)} is not UTF-8 text; convert the file, for instance with"
+            " iconv"
+        ) from None
+
+
+def given_ids(ids: str | Names | None) -> list[str] | None:
+    """Return the names that the user gave, as a list or as a file with one name per line."""
+    if ids is None or not isinstance(ids, str):
+        return None if ids is None else [str(name) for name in ids]
+    path = Path(ids)
+    with closing(Stream(path)) as stream:
+        names = [
+            decoded(line, path, first + k)
+            for first, text in stream.chunks()
+            for k, line in enumerate(text[:-1].split(b"\n"))
+        ]
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS) -> Iterator[Result]:
+    """Yield the results of `function` in the order of the items, a few being computed at a time."""
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                limits.check()
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def spool_once(
+    folder: Path, path: Path, reading: Reading, kind: str, read: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the facts about what `read` spools from a text to a folder; reuse what it finished there before."""
+    names = given_ids(reading.ids)
+    ids = None if names is None else f"{crc32c(json.dumps(names).encode()):08x}"
+    columns = None if reading.columns is None else list(reading.columns)
+    key = {**provenance_of(path), "format": reading.format, "ids": ids, "columns": columns, "kind": kind}
+    facts: dict[str, Any]
+    try:
+        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        if marker["key"] == key:
+            facts = marker["facts"]
+            return facts
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).unlink(missing_ok=True)
+    facts = read()
+    with replacing(folder / MARKER) as temporary:
+        temporary.write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
+    return facts

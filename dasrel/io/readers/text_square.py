@@ -22,10 +22,20 @@ from pyarrow import csv as arrow_csv
 
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
-from dasrel.io.readers import stream as streams, text as text_stream
+from dasrel.io.readers import stream as streams
 from dasrel.io.readers.errors import check_claimed, whole_number
+from dasrel.io.readers.fields import (
+    DELIMITERS,
+    MISSING,
+    as_number,
+    fields,
+    find_delimiter,
+    has_decimal_comma,
+    is_number,
+    not_a_number,
+)
 from dasrel.io.readers.source import SequentialSource, Source, provenance_of
-from dasrel.io.readers.text import DELIMITERS, Line, fields, find_delimiter, lines, square_layout
+from dasrel.io.readers.stream import Line, decoded, in_order, lines, spool_once
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names
 from dasrel.util.text import count_text, path_text, shown, some
@@ -51,12 +61,7 @@ def open_text(path: str | Path, reading: Reading, kind: str) -> SequentialSource
     n, mirrored = table.n_objects, table.lower is None
 
     def spool(folder: Path) -> Source:
-        key = text_stream.spool_key(path, reading, kind)
-        facts = text_stream.finished(folder, key)
-        if facts is None:
-            text_stream.unmark(folder)
-            facts = _spool(path, reading, folder, kind)
-            text_stream.mark_finished(folder, key, facts)
+        facts = spool_once(folder, path, reading, kind, lambda: _spool(path, reading, folder, kind))
         return SquareSource(path, folder / VALUES, facts, facts["ids"])
 
     return SequentialSource(
@@ -140,10 +145,10 @@ def _square(path: Path, stream: streams.Stream, name: str | None) -> tuple[Table
     rows_of_fields = [fields(line, mark) for line in (first, second) if line is not None]
     for line, found in zip(start, rows_of_fields, strict=True):
         for field in found[1:]:
-            if text_stream.has_decimal_comma(field):
-                raise InputError(f"{path_text(path)}: line {line.number}: {text_stream.not_a_number(field)}")
+            if has_decimal_comma(field):
+                raise InputError(f"{path_text(path)}: line {line.number}: {not_a_number(field)}")
     names, labelled = square_layout(*rows_of_fields, *([None] if second is None else []))
-    header = None if names is None else [text_stream.decoded(field, path, start[0].number) for field in names]
+    header = None if names is None else [decoded(field, path, start[0].number) for field in names]
     n = len(fields(first, mark)) - labelled if header is None else len(header)
     if n < 1:
         raise InputError(f"{path_text(path)}: line {start[0].number}: the matrix has no objects (n = 0)")
@@ -176,7 +181,7 @@ def _split_slowly(line: Line, mark: bytes | None, labelled: bool, path: Path) ->
     label, values = (found[0], found[1:]) if labelled else (b"", found)
     for field in values:
         if mark is not None and mark in field:
-            raise InputError(f"{path_text(path)}: line {line.number}: {text_stream.not_a_number(field)}")
+            raise InputError(f"{path_text(path)}: line {line.number}: {not_a_number(field)}")
     return label, (mark or b"\t").join(values), len(values)
 
 
@@ -210,7 +215,7 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
     strict, values = False, first.bytes().split()[1:]
     if tabs:
         values = first.bytes().rstrip().split(b"\t")[1:]
-    elif len(values) not in (n, 0, 1) or not all(text_stream.is_number(field) for field in values):
+    elif len(values) not in (n, 0, 1) or not all(is_number(field) for field in values):
         strict, values = True, first.bytes()[STRICT_NAME:].split()
     found = len(values)
     if found not in (n, 0, 1):
@@ -247,7 +252,7 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
 def _check_strict_name(label: bytes, path: str, number: int) -> None:
     """Raise if the first ten characters of a row are more than a name: they are, where the row lacks a value."""
     words = label.split()
-    if len(words) > 1 and any(b"." in word and text_stream.is_number(word) for word in words):
+    if len(words) > 1 and any(b"." in word and is_number(word) for word in words):
         described = shown(label.strip().decode("utf-8", "backslashreplace"))
         raise InputError(
             f"{path}: line {number}: no name of ten characters, nor a name and as many values as the row should have:"
@@ -294,6 +299,33 @@ def _qza_member(path: Path) -> str:
     )
 
 
+def square_layout(first: list[bytes], second: list[bytes] | None) -> tuple[list[bytes] | None, bool]:
+    """Return the names in the header if the first line is one, and whether each row begins with a name.
+
+    >>> square_layout([b"", b"a", b"b"], [b"a", b"0", b"1"])
+    ([b'a', b'b'], True)
+    >>> square_layout([b"0", b"1"], [b"1", b"0"])
+    (None, False)
+    """
+    first = [field.strip() for field in first]
+    strange = sum(not is_number(field) for field in first[1:])
+    if second is None:
+        if strange == 0 and first[0] and len(first) == 1 + (not is_number(first[0])):
+            return None, not is_number(first[0])  # one object
+        return (first[1:], True) if not first[0] else (first, True)
+    second = [field.strip() for field in second]
+    if len(second) == len(first) + 1:  # R leaves out the corner
+        return first, True
+    if not first[0]:
+        return first[1:], True
+    if second[0] in first[1:] and not is_number(first[0]):
+        return first[1:], True
+    if strange and 2 * strange >= len(first) - 1:
+        labelled = not is_number(second[0])
+        return first[1:] if labelled else first, labelled
+    return None, not is_number(first[0])
+
+
 Split = Callable[[Line, int], tuple[bytes, bytes | memoryview, int]]
 """Takes a line and the number of values it should hold; returns its label, the rest, and the number of values there."""
 BATCH = 1 << 20
@@ -335,9 +367,9 @@ def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
         def work(batch: tuple[int, list[Line]]) -> list[tuple[int, bytes]]:
             return _parse(table, *batch, descriptor)
 
-        for labels in text_stream.in_order(work, _batches(table, rows)):
+        for labels in in_order(work, _batches(table, rows)):
             count += len(labels)
-            ids.extend(text_stream.decoded(label, table.path, number) for number, label in labels)
+            ids.extend(decoded(label, table.path, number) for number, label in labels)
             numbers.extend(number for number, _ in labels)
         if count == n + 1 and not table.labelled and table.header is None:
             # Names 0, 1, 2, ... over the columns look like values; only the number of rows gives them away.
@@ -505,7 +537,7 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
                 read_options=arrow_csv.ReadOptions(column_names=["value"], use_threads=False, block_size=1 << 20),
                 parse_options=arrow_csv.ParseOptions(quote_char=False, delimiter="\t", ignore_empty_lines=False),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types={"value": pa.float64()}, null_values=text_stream.MISSING, check_utf8=False
+                    column_types={"value": pa.float64()}, null_values=MISSING, check_utf8=False
                 ),
             )
             values: Array = read.column(0).to_numpy()
@@ -519,9 +551,9 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
     for line, width in zip(batch, widths, strict=True):
         _, body, _ = table.split(line, width)
         for column, field in enumerate(bytes(body).split(table.delimiter) if width else ()):
-            if not text_stream.is_number(field):
+            if not is_number(field):
                 _refuse(table, line.number, column, field)
-            values[place] = text_stream.as_number(field)
+            values[place] = as_number(field)
             place += 1
     return values
 
@@ -530,5 +562,5 @@ def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
     header = f" ({shown(table.header[column])})" if table.header is not None else ""
     raise InputError(
         f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}:"
-        f" {text_stream.not_a_number(field)}; correct it, or leave the field empty for a missing value"
+        f" {not_a_number(field)}; correct it, or leave the field empty for a missing value"
     )

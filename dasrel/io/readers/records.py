@@ -1,4 +1,4 @@
-"""(row, column, value) records, sorted on disk once; sparse matrices and MatrixMarket files, which consist of them.
+"""Records (row, column, value), sorted on disk once: what sparse matrices and lists of pairs consist of.
 
 Records arrive in any order. They are written in runs, each sorted by the block of the matrix that a record belongs to,
 with an index of the blocks of each run; a block of the matrix is then gathered from one stretch of each run.
@@ -7,35 +7,19 @@ with an index of the blocks of each run; a block of the matrix is then gathered 
 from __future__ import annotations
 
 import ctypes
-import gzip
 import math
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from dasrel.errors import InputError
-from dasrel.io.options import Reading
 from dasrel.io.readers import stream as streams
-from dasrel.io.readers.errors import check_claimed, whole_number
-from dasrel.io.readers.npy import FlatFile
-from dasrel.io.readers.source import (
-    MappedSource,
-    SequentialSource,
-    Source,
-    TriangleSource,
-    mapped_memory,
-    provenance_of,
-    triangle_memory,
-)
-from dasrel.kernels.condensed import square_side
+from dasrel.io.readers.source import FlatFile
 from dasrel.kernels.native import LONG, POINTER
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names, limits, parallel
@@ -45,8 +29,6 @@ SIDE = 1024
 """Rows and columns of the blocks that records are sorted by."""
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f8")])
 RECORDS, INDEX = "pairs.bin", "index.bin"
-COPY = 8 << 20
-"""Bytes of a MatrixMarket file that are parsed at a time, at least."""
 
 
 class _Coded(ctypes.Structure):
@@ -385,9 +367,6 @@ def has_both_directions(records: Records, n: int) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------------------ sparse matrices
-
-
 def absent_value(kind: str) -> float:
     """Return the value of an entry that a sparse matrix does not list.
 
@@ -395,37 +374,6 @@ def absent_value(kind: str) -> float:
     what people mean by leaving a pair out: for distances it is a missing pair (NaN), and a policy must name its value.
     """
     return 0.0 if is_similarity(kind) else math.nan
-
-
-@dataclass
-class SparseArraySource:
-    """A SciPy sparse array in memory, in CSR form without duplicates."""
-
-    array: Any
-    n_objects: int
-    provenance: dict[str, Any]
-    absent: float
-    ids: Names | None = None
-    mirrored: bool = True
-    local: bool = True
-    checksum: str | None = None
-
-    def block(self, rows: slice, columns: slice) -> Array:
-        """Return the block as a dense array."""
-        part = self.array[rows, columns].tocoo()
-        result = np.full(part.shape, self.absent, dtype=np.float32 if part.dtype == np.float32 else np.float64)
-        result[part.row, part.col] = part.data
-        if rows == columns and math.isnan(self.absent):  # an object is at distance 0 from itself
-            own = np.diagonal(result)
-            np.fill_diagonal(result, np.where(np.isnan(own), 0, own))
-        return result
-
-    def block_memory(self, rows: int, columns: int) -> int:
-        """Return the size of the dense block and of its entries, at most."""
-        return rows * columns * (8 + 16)
-
-    def close(self) -> None:
-        """Do nothing: there is no file to close."""
 
 
 def spool_entries(
@@ -458,155 +406,3 @@ def spool_entries(
     finally:
         writer.close()
     return TripletSource(records, n, provenance, not upper, absent, zero_diagonal=math.isnan(absent))
-
-
-@dataclass(frozen=True)
-class _MtxHeader:
-    """The first lines of a MatrixMarket file."""
-
-    form: str
-    """`coordinate` or `array`."""
-    symmetric: bool
-    n: int
-    total: int
-    """Number of entries that follow."""
-    width: int
-    """Numbers per line."""
-    line: int
-    """Number of the line with the size."""
-
-
-def open_mtx(path: Path, reading: Reading, kind: str) -> SequentialSource:
-    """Open a MatrixMarket file, plain or gzipped, coordinate or array; it is parsed once, into files on disk."""
-    provenance = provenance_of(path)
-    with _mtx_text(path) as file:
-        header = _mtx_header(file, path)
-
-    def spool(folder: Path) -> Source:
-        with _mtx_text(path) as file:
-            _mtx_header(file, path)
-            numbers = _numbers(file, path, header)
-            if header.form == "coordinate":
-                entries = (_entries(piece, path) for piece in numbers)
-                return spool_entries(entries, header.n, provenance, kind, folder, upper=header.symmetric)
-            dense = folder / "dense"
-            with open(dense, "wb") as out:
-                for piece in numbers:
-                    out.write(np.ascontiguousarray(piece).data)
-        values = FlatFile(str(dense), np.dtype(np.float64), 0, header.total)
-        if header.symmetric:
-            return TriangleSource(values, header.n, provenance, diagonal=True)
-        return MappedSource(values, header.n, provenance, fortran=True)
-
-    dense_memory = partial(triangle_memory, dtype=np.dtype(np.float64)) if header.symmetric else mapped_memory
-    coordinate = header.form == "coordinate"
-    return SequentialSource(
-        header.n, not header.symmetric, provenance, "is text (mtx)", spool,
-        header.total * (RECORD.itemsize if coordinate else 8), triplet_memory if coordinate else dense_memory,
-    )  # fmt: skip
-
-
-@contextmanager
-def _mtx_text(path: Path) -> Iterator[BinaryIO]:
-    try:
-        with open(path, "rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if packed else open(path, "rb") as file:
-            yield file  # type: ignore[misc]
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path_text(path)} is truncated or no gzip file ({shown(error)}); copy it again") from None
-
-
-def _mtx_header(file: BinaryIO, path: Path) -> _MtxHeader:
-    words = file.readline(1000).decode("ascii", "replace").lower().split()
-    if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
-        raise InputError(f"{path_text(path)}, line 1: no MatrixMarket header (%%MatrixMarket matrix ...)")
-    form, field_name, symmetry = words[2:]
-    if form not in ("coordinate", "array") or field_name not in ("real", "double", "integer", "pattern"):
-        raise InputError(
-            f"{path_text(path)}, line 1: {shown(form)} {shown(field_name)} cannot be used; real numbers are needed"
-        )
-    if symmetry not in ("general", "symmetric"):
-        raise InputError(
-            f"{path_text(path)}, line 1: a {shown(symmetry)} matrix cannot be used; general or symmetric can"
-        )
-    line = 1
-    while True:
-        text = file.readline(1 << 16)
-        line += 1
-        if text.strip() and not text.startswith(b"%"):
-            break
-        if not text:
-            raise InputError(f"{path_text(path)} is truncated: there is no line with the size")
-    sizes = text.split()
-    counts = [count for size in sizes if (count := whole_number(size)) is not None]
-    if len(sizes) != (3 if form == "coordinate" else 2) or len(counts) != len(sizes):
-        raise InputError(f"{path_text(path)}, line {line}: {shown(text.decode(errors='replace').strip())} is no size")
-    n = square_side((counts[0], counts[1]), path_text(path))
-    width = {"pattern": 2}.get(field_name, 3) if form == "coordinate" else 1
-    total = counts[2] if form == "coordinate" else n * n if symmetry == "general" else n * (n + 1) // 2
-    check_claimed(2 * width * total, path, count_text(total, "entry", "entries"))
-    return _MtxHeader(form, symmetry == "symmetric", n, total, width, line)
-
-
-def _entries(lines: Array, path: Path) -> tuple[Array, Array, Array]:
-    """Return rows, columns (from 0) and values of coordinate lines; without a third number the value is 1."""
-    values = lines[:, 2] if lines.shape[1] == 3 else np.ones(len(lines))
-    with np.errstate(invalid="ignore"):
-        places = lines[:, :2].astype(np.int64)
-    wrong = (places != lines[:, :2]).any(axis=1)
-    if wrong.any():
-        row, column = lines[np.argmax(wrong), :2]
-        raise InputError(f"{path_text(path)}: an entry has the place ({row:g}, {column:g}); whole numbers are needed")
-    return places[:, 0] - 1, places[:, 1] - 1, values
-
-
-def _numbers(file: BinaryIO, path: Path, header: _MtxHeader) -> Iterator[Array]:
-    """Yield the lines after the size, `width` numbers each, some MB at a time."""
-    line, width, seen = header.line, header.width, 0
-    rest = b""
-    # A large file is read in larger pieces: each becomes a run, and a block is gathered from all runs.
-    size = min(max(COPY, path.stat().st_size // 1024), 4 * COPY)
-    while piece := file.read(size):
-        limits.check()
-        complete, _, rest = (rest + piece).rpartition(b"\n")
-        if len(rest) > COPY or seen > header.total:
-            break
-        if complete:
-            rows = _parsed(complete, path, line, width)
-            line += complete.count(b"\n") + 1
-            seen += len(rows)
-            yield rows
-    if rest.strip() and len(rest) <= COPY:
-        rows = _parsed(rest, path, line, width)
-        seen += len(rows)
-        yield rows
-    if len(rest) > COPY:
-        raise InputError(f"{path_text(path)}, line {line + 1} is longer than {COPY >> 20} MiB: this is no MatrixMarket")
-    if seen != header.total:
-        state = "is truncated" if seen < header.total else "is too long"
-        raise InputError(
-            f"{path_text(path)} {state}: {count_text(seen, 'entry', 'entries')}, and its size line says"
-            f" {header.total:,}; copy it again"
-        )
-
-
-def _parsed(text: bytes, path: Path, line: int, width: int) -> Array:
-    try:
-        values = np.fromstring(text.decode("ascii"), sep=" ")
-        lines = text.count(b"\n") + 1
-        if values.size == lines * width:  # else there are blank lines, or a line is too long or too short
-            return values.reshape(-1, width)
-    except (ValueError, DeprecationWarning):  # NumPy warns of what it cannot parse, or raises, by its version
-        pass
-    rows = []
-    for k, words in enumerate(row.split() for row in text.split(b"\n")):
-        if words:
-            try:
-                rows.append([float(word) for word in words])
-            except ValueError:
-                detail = shown(b" ".join(words).decode(errors="replace"))
-                raise InputError(f"{path_text(path)}, line {line + 1 + k}: {detail} is not {width} numbers") from None
-            if len(words) != width:
-                raise InputError(f"{path_text(path)}, line {line + 1 + k}: {len(words)} numbers instead of {width}")
-    return np.array(rows, dtype=np.float64).reshape(-1, width)

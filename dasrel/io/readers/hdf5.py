@@ -1,8 +1,8 @@
-"""Square arrays in chunks: HDF5 (MATLAB's 7.3 too) and Zarr.
+"""HDF5: a square or condensed dataset, such as unifrac's `matrix` with its `order`; MATLAB's 7.3 too.
 
-Both libraries return a fill value, mostly 0, for what a file does not hold: a lost chunk, a part that was never
-written, a virtual dataset whose file is gone. As a distance that would mean equal objects. Here such values are missing
-(NaN), so that `Policy.missing` decides, or an error where the library cannot tell them from others.
+The library returns a fill value, mostly 0, for what a file does not hold: a lost chunk, a part that was never written,
+a virtual dataset whose file is gone. As a distance that would mean equal objects. Here such values are missing (NaN),
+so that `Policy.missing` decides, or an error where the library cannot tell them from others.
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ import numpy as np
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
 from dasrel.io.readers.errors import HOLES, reader_errors
-from dasrel.io.readers.npy import check_numbers
 from dasrel.io.readers.source import (
     ArraySource,
     Opened,
     as_text,
+    check_numbers,
     choose,
     is_matrix,
     mapped_source,
     provenance_of,
+    regular_chunks,
     sequential_vector,
 )
-from dasrel.io.readers.zarr_values import ZarrValues
 from dasrel.kernels.condensed import square_side
 from dasrel.util import Array
 from dasrel.util.text import count_text, path_text, shown
-
-MOST_CHUNKS = 1 << 20
-"""Chunks per side of a matrix, at most; smaller chunks would make tables that are larger than the data."""
 
 
 def open_hdf5(path: Path, reading: Reading, kind: str) -> Opened:
@@ -71,14 +68,12 @@ def opened_dataset(path: Path, data: Any, kind: str, ids: list[str] | None = Non
     whole = _is_whole(data, what)
     offset = data.id.get_offset()
     if data.chunks is None and offset is not None and data.external is None:
-        mapped = mapped_source(path, data.dtype, offset, shape, fortran, provenance_of(path), kind)
-        mapped.ids = ids
-        return mapped
+        return mapped_source(path, data.dtype, offset, shape, fortran, provenance_of(path), kind, ids)
     dtype = np.dtype(data.dtype) if whole else np.result_type(data.dtype, np.float32)
     array = _Dataset(str(path), name, dtype, whole, fortran, len(shape) == 1 < len(data.shape))
     chunks = regular_chunks(data.chunks or data.shape, data.shape, what)
     if len(shape) == 1:
-        return sequential_vector(array, max(chunks, key=sum), n, provenance_of(path), kind, ids)
+        return sequential_vector(array, max(chunks, key=sum), provenance_of(path), kind, ids)
     if fortran:
         chunks = chunks[::-1]
     return ArraySource(array, n, provenance_of(path), ids, chunks=(chunks[0], chunks[1]), holes=array.holes)
@@ -228,55 +223,3 @@ class _Dataset:
                 shaped[tuple(slice(max(0, a - span.start), a + side - span.start)
                              for a, span, side in zip(at, spans, data.chunks, strict=True))] = np.nan  # fmt: skip
         return result
-
-
-def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
-    """Open a Zarr array of either format version: a path, a URL, a `zarr.Array`, or a group with one square array."""
-    import zarr
-
-    node: Any = source
-    if isinstance(source, str | os.PathLike):
-        if os.path.isdir(source) and not any(os.path.isfile(os.path.join(source, name)) for name in ZARR_FILES):
-            raise InputError(
-                f"{path_text(source)} is a folder, and not one of a Zarr array or group; give a file, or the folder"
-                " that has zarr.json or .zarray in it"
-            )
-        try:
-            node = zarr.open(os.fspath(source), mode="r")
-        except Exception as error:
-            raise InputError(f"{path_text(source)} cannot be opened as Zarr ({shown(error, limit=200)})") from None
-    if isinstance(node, zarr.Group):
-        if "dasrel" in node.attrs:
-            raise InputError(
-                f"{path_text(source)} is a dasrel store already",
-                remedy="`dasrel export STORE OUT --format zarr` gives an array",
-            )
-        names = [name for name, item in node.arrays() if is_matrix(item)]
-        node = node[choose(names, reading.dataset, str(source))]
-    elif reading.dataset is not None:
-        raise InputError(f"{path_text(source)} is one Zarr array, not a group", remedy="leave {Reading.dataset} out")
-    where = path_text(source) if isinstance(source, str | os.PathLike) else "the Zarr array"
-    provenance = {"source": str(source) if isinstance(source, str | os.PathLike) else f"Zarr array {node.store_path}"}
-    check_numbers(node.dtype, where)
-    n = square_side(node.shape, where)
-    chunks = regular_chunks(node.shards or node.chunks, node.shape, where)
-    array = ZarrValues(node, where)
-    if node.ndim == 1:
-        return sequential_vector(array, chunks[0], n, provenance, kind)
-    shared = isinstance(source, str | os.PathLike)
-    return ArraySource(array, n, provenance, chunks=(chunks[0], chunks[1]), local=not shared, holes=array.holes)
-
-
-ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
-
-
-def regular_chunks(chunks: tuple[int, ...], shape: tuple[int, ...], what: str) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the chunks along each axis."""
-    if any(size > side * MOST_CHUNKS for side, size in zip(chunks, shape, strict=True)):
-        raise InputError(
-            f"{what} has {' x '.join(f'{size:,}' for size in shape)} values in chunks of"
-            f" {' x '.join(f'{side:,}' for side in chunks)}: too many chunks; is its header damaged?"
-        )
-    return tuple(
-        tuple(min(side, size - k) for k in range(0, size, side)) for side, size in zip(chunks, shape, strict=True)
-    )
