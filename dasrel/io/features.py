@@ -21,11 +21,9 @@ import zarr
 
 from dasrel.errors import InputError
 from dasrel.io.readers.errors import check_unpacked, reader_errors
-from dasrel.io.readers.npy import npy_header
-from dasrel.io.readers.npz import check_archive
-from dasrel.io.readers.source import FlatFile
+from dasrel.io.readers.flat import FlatFile, check_archive, npy_header
 from dasrel.io.readers.stream import Stream
-from dasrel.io.readers.zarr import ZarrValues
+from dasrel.io.readers.zarr_values import ZarrValues
 from dasrel.kernels.checks import EXAMPLES
 from dasrel.kernels.products import View
 from dasrel.util import Array, Float, Names, limits, parallel

@@ -160,7 +160,7 @@ def test_raw(tmp_path, expected, condensed):
 
 
 def test_a_file_larger_than_memory_is_asked_for_row_by_row(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr("dasrel.io.readers.source.FlatFile.large", lambda self: True)
+    monkeypatch.setattr("dasrel.io.readers.flat.FlatFile.large", lambda self: True)
     for name in ("a.npy", "f.npy", "a.npz"):
         WRITERS[name](tmp_path / name, line_distances(N))
         import_matrix(tmp_path / name, tmp_path / f"{name}.zarr", kind="distance", writing=WRITING)

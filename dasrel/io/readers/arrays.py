@@ -11,8 +11,9 @@ import numpy as np
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
 from dasrel.io.readers.errors import reader_errors
+from dasrel.io.readers.flat import check_numbers
 from dasrel.io.readers.records import absent_value
-from dasrel.io.readers.source import ArraySource, Opened, TriangleSource, check_numbers, sequential_vector
+from dasrel.io.readers.source import ArraySource, Opened, TriangleSource, sequential_vector
 from dasrel.io.readers.zarr import open_zarr
 from dasrel.kernels.condensed import check_condensed, square_side
 from dasrel.util import Array, Names

@@ -18,11 +18,11 @@ import numpy as np
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
 from dasrel.io.readers.errors import HOLES, reader_errors
+from dasrel.io.readers.flat import check_numbers
 from dasrel.io.readers.source import (
     ArraySource,
     Opened,
     as_text,
-    check_numbers,
     choose,
     is_matrix,
     mapped_source,

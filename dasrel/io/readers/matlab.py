@@ -22,14 +22,7 @@ from dasrel.errors import InputError
 from dasrel.io.options import Reading
 from dasrel.io.readers.errors import check_unpacked, reader_errors
 from dasrel.io.readers.hdf5 import opened_dataset
-from dasrel.io.readers.source import (
-    Opened,
-    choose,
-    copied_source,
-    is_matrix,
-    mapped_source,
-    provenance_of,
-)
+from dasrel.io.readers.source import Opened, choose, copied_source, is_matrix, mapped_source, provenance_of
 from dasrel.util.text import count_text, path_text, shown, some
 
 HEAD = 128

@@ -16,12 +16,7 @@ from dasrel.errors import InputError
 from dasrel.io.options import Reading
 from dasrel.io.readers.errors import check_claimed, whole_number
 from dasrel.io.readers.records import RECORD, spool_entries, triplet_memory
-from dasrel.io.readers.source import (
-    SequentialSource,
-    Source,
-    copied_source,
-    provenance_of,
-)
+from dasrel.io.readers.source import SequentialSource, Source, copied_source, provenance_of
 from dasrel.kernels.condensed import square_side
 from dasrel.util import Array, limits
 from dasrel.util.text import count_text, path_text, shown

@@ -8,22 +8,19 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
-from dasrel.io.readers.errors import check_unpacked, reader_errors
-from dasrel.io.readers.npy import npy_header, npy_layout
+from dasrel.io.readers.errors import reader_errors
+from dasrel.io.readers.flat import FlatFile, archive_header, check_archive, check_numbers, npy_header, npy_layout
 from dasrel.io.readers.records import spool_entries, triplet_memory
 from dasrel.io.readers.source import (
-    FlatFile,
     Opened,
     SequentialSource,
     Source,
     as_text,
-    check_numbers,
     choose,
     copied_source,
     is_matrix,
@@ -33,7 +30,7 @@ from dasrel.io.readers.source import (
 from dasrel.kernels.condensed import square_side
 from dasrel.util import Array, limits
 from dasrel.util.files import replacing
-from dasrel.util.text import count_text, path_text, shown
+from dasrel.util.text import path_text, shown
 
 COPY = 8 << 20
 """Bytes that are unpacked at a time."""
@@ -161,37 +158,3 @@ def _matrices(archive: zipfile.ZipFile, path: Path, names: list[str]) -> list[st
             if is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
                 found.append(name)
     return found
-
-
-def check_archive(path: Path) -> None:
-    """Raise if an array of an archive is damaged, or its header claims more than the archive holds of it.
-
-    Cost: reads the headers of the arrays.
-    """
-    with reader_errors(path, "a NumPy archive"), zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if name.endswith(".npy"):
-                archive_header(archive, path, name.removesuffix(".npy"), numbers=False)
-
-
-def archive_header(
-    archive: zipfile.ZipFile, path: Path, name: str, *, numbers: bool = True
-) -> tuple[tuple[int, ...], bool, np.dtype[Any], int | None]:
-    """Return shape, Fortran order, type, and the offset of the numbers in the file; None if they are compressed."""
-    info, what = archive.getinfo(f"{name}.npy"), f"{path}, array {name}"
-    with reader_errors(what), archive.open(info) as member:
-        shape, fortran, dtype, begin = npy_header(member, what, numbers=numbers)  # type: ignore[arg-type]
-        needed = begin + math.prod(shape) * dtype.itemsize
-        if needed > info.file_size:
-            raise InputError(
-                f"{path_text(what)} is damaged: its header asks for {count_text(needed, 'byte')}, and the archive has"
-                f" {info.file_size:,}; write or copy it again"
-            )
-        check_unpacked(info.file_size, info.compress_size, what)
-        if info.compress_type != zipfile.ZIP_STORED:
-            return shape, fortran, dtype, None
-        with open(path, "rb") as file:
-            file.seek(info.header_offset)
-            head = file.read(30)
-        names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        return shape, fortran, dtype, info.header_offset + 30 + names + begin

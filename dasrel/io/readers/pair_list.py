@@ -351,7 +351,9 @@ def open_list(path: Path, reading: Reading, kind: str, policy: Policy, read: Rea
     """
 
     def spool(folder: Path) -> Source:
-        facts = spool_once(folder, path, reading, kind, lambda: _spool(path, reading, folder, kind, read))
+        facts = spool_once(
+            folder, provenance_of(path), reading, kind, lambda: _spool(path, reading, folder, kind, read)
+        )
         ids, zero = facts["ids"], not is_similarity(kind)
         return TripletSource(
             Records(folder, facts["bounds"]), len(ids), provenance_of(path), facts["mirrored"], np.nan, zero,

@@ -19,7 +19,7 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.io.readers import stream as streams
-from dasrel.io.readers.source import FlatFile
+from dasrel.io.readers.flat import FlatFile
 from dasrel.kernels.native import LONG, POINTER
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names, limits, parallel

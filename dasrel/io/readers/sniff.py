@@ -46,7 +46,7 @@ class Format(NamedTuple):
 FORMATS = {
     "npy": Format("npy.open_npy", (".npy",), (b"\x93NUMPY",)),
     "npz": Format("npz.open_npz", (".npz",), (b"PK",)),
-    "raw": Format("raw.open_raw", (".bin", ".raw", ".dat"), by_suffix=True),
+    "raw": Format("npy.open_raw", (".bin", ".raw", ".dat"), by_suffix=True),
     "condensed": Format("sniff.open_condensed"),
     "mtx": Format("mtx.open_mtx", (".mtx",), (b"%%Matrix",)),
     "hdf5": Format("hdf5.open_hdf5", (".h5", ".hdf5", ".hdf"), (b"\x89HDF",)),

@@ -9,10 +9,9 @@ processed by the threads of this process.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,10 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasrel.errors import InputError
+from dasrel.io.readers.flat import FlatFile
 from dasrel.kernels.condensed import check_condensed, square_side, triangle_block
 from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.files import replacing
-from dasrel.util.text import count_text, path_text, shown, some
+from dasrel.util.text import path_text, shown, some
 
 MOST_CHUNKS = 1 << 20
 """Chunks per side of a matrix, at most; smaller chunks would make tables that are larger than the data."""
@@ -218,65 +218,6 @@ class ArraySource:
 
     def close(self) -> None:
         """Do nothing: there is no file to close."""
-
-
-@dataclass
-class FlatFile:
-    """Consecutive numbers inside a file, mapped on first use, once in each process."""
-
-    path: str
-    dtype: np.dtype[Any]
-    offset: int
-    count: int
-    _map: Any = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        size, needed = os.stat(self.path).st_size, self.offset + self.count * self.dtype.itemsize
-        if size < needed:
-            raise InputError(
-                f"{path_text(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,};"
-                " copy it again"
-            )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_map": None}
-
-    def values(self) -> Array:
-        """Return all numbers as a read-only view of the file."""
-        if self.count == 0:
-            return np.empty(0, dtype=self.dtype)
-        if self._map is None:
-            with open(self.path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if self.large():
-                mapped.madvise(mmap.MADV_RANDOM)
-            self._map = mapped
-        return np.frombuffer(self._map, dtype=self.dtype, count=self.count, offset=self.offset)
-
-    def large(self) -> bool:
-        """Return whether the file may not stay in memory; then reading ahead beyond a tile's short rows is waste."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return 2 * self.count * self.dtype.itemsize > memory
-
-    def will_need(self, first: int, count: int) -> None:
-        """Ask the system to read these numbers from the disk; return at once."""
-        self.values()
-        start = self.offset + first * self.dtype.itemsize
-        page = start - start % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.dtype.itemsize)
-
-    def close(self) -> None:
-        """Drop the map; it is unmapped with the last array on it."""
-        self._map = None
-
-
-def check_numbers(dtype: np.dtype[Any], what: str) -> None:
-    """Raise if the type is not one of real numbers."""
-    if dtype.hasobject:
-        raise InputError(f"{what} holds Python objects (pickle), which dasrel never loads; save it as float32 numbers")
-    if dtype.kind not in "fiub":
-        hint = "save its real part" if dtype.kind == "c" else "save it as float32 numbers"
-        raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed: {hint}")
 
 
 def allocated(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep: bool = False) -> Any:

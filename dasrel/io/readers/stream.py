@@ -24,7 +24,6 @@ import numpy as np
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
 from dasrel.io.readers.errors import check_unpacked
-from dasrel.io.readers.source import provenance_of
 from dasrel.kernels import native
 from dasrel.kernels.native import LONG, POINTER
 from dasrel.util import Array, Names, limits
@@ -335,13 +334,13 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads:
 
 
 def spool_once(
-    folder: Path, path: Path, reading: Reading, kind: str, read: Callable[[], dict[str, Any]]
+    folder: Path, provenance: dict[str, Any], reading: Reading, kind: str, read: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the facts about what `read` spools from a text to a folder; reuse what it finished there before."""
     names = given_ids(reading.ids)
     ids = None if names is None else f"{crc32c(json.dumps(names).encode()):08x}"
     columns = None if reading.columns is None else list(reading.columns)
-    key = {**provenance_of(path), "format": reading.format, "ids": ids, "columns": columns, "kind": kind}
+    key = {**provenance, "format": reading.format, "ids": ids, "columns": columns, "kind": kind}
     facts: dict[str, Any]
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))

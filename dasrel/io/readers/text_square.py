@@ -61,7 +61,7 @@ def open_text(path: str | Path, reading: Reading, kind: str) -> SequentialSource
     n, mirrored = table.n_objects, table.lower is None
 
     def spool(folder: Path) -> Source:
-        facts = spool_once(folder, path, reading, kind, lambda: _spool(path, reading, folder, kind))
+        facts = spool_once(folder, provenance_of(path), reading, kind, lambda: _spool(path, reading, folder, kind))
         return SquareSource(path, folder / VALUES, facts, facts["ids"])
 
     return SequentialSource(

@@ -7,27 +7,15 @@ such values are missing (NaN), so that `Policy.missing` decides.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dasrel.errors import InputError
 from dasrel.io.options import Reading
-from dasrel.io.readers.errors import HOLES, reader_errors
-from dasrel.io.readers.source import (
-    ArraySource,
-    Opened,
-    check_numbers,
-    choose,
-    is_matrix,
-    regular_chunks,
-    sequential_vector,
-)
+from dasrel.io.readers.flat import check_numbers
+from dasrel.io.readers.source import ArraySource, Opened, choose, is_matrix, regular_chunks, sequential_vector
+from dasrel.io.readers.zarr_values import ZarrValues
 from dasrel.kernels.condensed import square_side
-from dasrel.store.manifest import check_codecs
-from dasrel.util import Array
 from dasrel.util.text import path_text, shown
 
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
@@ -68,47 +56,3 @@ def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
         return sequential_vector(array, chunks[0], provenance, kind)
     shared = isinstance(source, str | os.PathLike)
     return ArraySource(array, n, provenance, chunks=(chunks[0], chunks[1]), local=not shared, holes=array.holes)
-
-
-class ZarrValues:
-    """The values of a Zarr array, NaN where it has no chunk.
-
-    Zarr itself says which values are not there: the array is opened with NaN as its fill value. Integers have no NaN;
-    they are read with a fill value that is rare, and once more with another one where it is met.
-    """
-
-    holes = HOLES
-
-    def __init__(self, array: Any, where: str) -> None:
-        check_codecs(array, where)
-        self.where = where
-        self.shape, self.chunks = array.shape, array.shards or array.chunks
-        dtype = np.dtype(array.dtype)
-        self.dtype = np.result_type(dtype, np.float16)
-        bounds = (np.nan,) if dtype.kind == "f" else (True, False) if dtype.kind == "b" else _bounds(dtype)
-        self._arrays = [_filled(array, bound) for bound in bounds]
-
-    def __getitem__(self, place: Any) -> Array:
-        with reader_errors(self.where, "Zarr"):
-            found = np.asarray(self._arrays[0][place])
-            if found.dtype.kind == "f":
-                return found
-            absent = found == self._arrays[0].fill_value
-            if absent.any():
-                absent &= np.asarray(self._arrays[1][place]) == self._arrays[1].fill_value
-            result = found.astype(self.dtype)
-            result[absent] = np.nan
-            return result
-
-
-def _bounds(dtype: np.dtype[Any]) -> tuple[int, int]:
-    return int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
-
-
-def _filled(array: Any, value: Any) -> Any:
-    """Return an array with another fill value."""
-    import zarr
-
-    inner = array.async_array
-    metadata = replace(array.metadata, fill_value=np.dtype(array.dtype).type(value))
-    return zarr.Array(type(inner)(metadata=metadata, store_path=inner.store_path, config=inner.config))
