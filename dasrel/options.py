@@ -179,33 +179,6 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True)
-class OutlierOptions:
-    """How to find outliers: one result for each combination of the listed values."""
-
-    width: list[Literal["auto", "none"] | float] = _run(
-        ["auto"], "Widths of the Gaussian kernel; none takes the matrix itself as a kernel.", metavar="W", above=0
-    )
-    eta_scale: list[float] = _run([1.0], "gamma: large values give kernel densities.", metavar="G", above=0)
-    reject: Literal["auto"] | float = _run(
-        "auto", "Share of objects to reject, such as 0.05.", metavar="P", parse=parse_reject, above=0, most=0.5
-    )
-    clusters: bool = _run(False, "Find clusters of any shape among the others; the matrix must be Euclidean.")
-    features: str | None = _run(
-        None, "Check clusters by these features, whose distances the matrix has.", metavar="FILE"
-    )
-    eta_refit: bool = _run(False, "Estimate eta again at every iteration.")
-    max_iter: int = _run(300, "Maximum number of iterations.", least=1)
-    tol: float = _run(1e-5, "Converged when typicalities change by less than this on average.", least=0)
-    euclideanize: str | None = _run(None, "As for `dasrel cluster`.", metavar="METHOD|FILE")
-    picture: bool = _run(True, "Draw the typicalities, and the matrix in the order of the clusters.")
-    memory: int | str | None = _run(None, MEMORY, typed=str, metavar="SIZE")
-
-    def __post_init__(self) -> None:
-        if self.features is not None and not self.clusters:
-            raise InputError("features are for clusters only", remedy="ask for clusters, or leave out {features}")
-
-
-@dataclass(frozen=True)
 class AlignOptions:
     """How to find the number of clusters and the width of a kernel that agree best."""
 
@@ -330,7 +303,7 @@ class ImageOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, OutlierOptions, AlignOptions, PairwiseOptions, SpectrumOptions,
+    RunOptions, ClusterOptions, AlignOptions, PairwiseOptions, SpectrumOptions,
     EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {

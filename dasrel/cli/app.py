@@ -14,7 +14,6 @@ from dasrel.cli import (
     alignment_commands,
     analysis_commands,
     matrix_commands,
-    outlier_commands,
 )
 from dasrel.cli.commands import add_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
@@ -162,7 +161,6 @@ COMMANDS = {
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
     "align": alignment_commands.align_command,
-    "outliers": outlier_commands.outliers_command,
     "predict": analysis_commands.predict_command,
     "validity": analysis_commands.validity_command,
     "compare": analysis_commands.compare_command,

@@ -13,6 +13,7 @@ from dasrel.commands.base import Operation
 OPERATIONS: tuple[str, ...] = (
     "audit",
     "export",
+    "outliers",
     "embed",
     "report",
 )  # fmt: skip

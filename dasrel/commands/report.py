@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[[Source], ResultPart]] = {
     "cluster": cluster_part,
-    "outliers": other_parts.outlier_part,
     "align": other_parts.alignment_part,
     "linkage": other_parts.linkage_part,
     "tree": other_parts.tree_part,
@@ -43,7 +42,6 @@ _READERS: dict[str, Callable[[Source], ResultPart]] = {
 
 _MARKS: dict[str, set[str]] = {
     "cluster": {"settings", "runs_converged", "bundles"},
-    "outliers": {"settings", "scale", "n_objects"},
     "align": {"alignment", "partitions", "centred_best"},
     "linkage": {"cuts", "linkage", "n_objects"},
     "tree": {"shortest", "longest", "units"},

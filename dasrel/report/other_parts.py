@@ -25,7 +25,6 @@ from dasrel.report.result_reading import (
     Source,
     damaged,
     number,
-    read_objects,
     read_table,
     whole_file,
 )
@@ -35,7 +34,6 @@ from dasrel.report.verdict import (
     euclideanize_verdict,
     figures_verdict,
     linkage_verdict,
-    outlier_verdict,
     silhouette_statement,
     spectrum_verdict,
 )
@@ -43,85 +41,6 @@ from dasrel.util.text import count_text, path_text, shown, some
 
 MOST_PICTURES = 24
 """Pictures of a folder of figures, at most."""
-
-
-# ------------------------------------------------------------------------------------------------------------- outliers
-
-
-def outlier_part(source: Source) -> ResultPart:
-    """Return the part about a result of `dasrel outliers`. Cost: no scan; reads the tables."""
-    result, n = source.values, source.values["n_objects"]
-    settings = result["settings"]
-    sections: list[Section] = []
-    if len(settings) > 1:
-        header = ["setting", "width", "gamma", "outliers", "cut", "converged", "iterations"]
-        rows = [[one["folder"], one["width"], one["eta_scale"], one["outliers"], one["threshold"], one["converged"],
-                 one["n_iter"]] for one in settings]  # fmt: skip
-        sections.append(Section("Settings", [table("settings", header, rows, "Details of each setting are below.")]))
-    verdict: list[Statement] = []
-    for one in settings[:10]:
-        named = "" if len(settings) == 1 else f" ({shown(one['folder'])})"
-        sections += _outlier_sections(source, one, n, named)
-        found = outlier_verdict(result, one)
-        verdict += [
-            Statement(s.level, f"{s.text}" if not named else f"{shown(one['folder'])}: {s.text}") for s in found
-        ]
-    if len(settings) > 10:
-        sections.append(Section("Other settings", [Note(f"{len(settings) - 10} more settings are not shown.")]))
-    first = settings[0]
-    headline = f"{count_text(first['outliers'], 'outlier')} among {count_text(n, 'object')}"
-    headline += f" at the first of {count_text(len(settings), 'setting')}" if len(settings) > 1 else ""
-    if first.get("clusters"):
-        headline += f", {count_text(first['clusters']['n_clusters'], 'cluster')} of any shape"
-    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), scans_fact(result)]
-    return ResultPart("Outliers", path_text(source.path), headline, verdict, facts,
-                      [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
-
-
-def _outlier_sections(source: Source, one: dict[str, Any], n: int, named: str) -> list[Section]:
-    folder = source.setting(one["folder"])
-    path = folder / "outliers.csv"
-    columns = ("typicality", "rank", "outlier", "cluster")
-    if not path.is_file():
-        return [Section(f"Outliers{named}", [Note(f"There is no {path_text(path)}.")])]
-    found = read_objects(path, columns, n, lambda of: of["rank"], LISTED)
-    u, rejected = found.columns["typicality"], found.columns["outlier"] > 0
-    listed = found.chosen[: max(20, min(LISTED, int(rejected.sum())))]
-    rows = [
-        [name, float(u[k]), int(found.columns["rank"][k]), bool(rejected[k]), int(found.columns["cluster"][k])]
-        for name, k in zip(found.names, listed, strict=False)
-    ]
-    text = "The least typical objects first. Those that are no outliers are listed for comparison where there are few."
-    header = ["id", "typicality", "rank", "outlier", "cluster"]
-    blocks: list[Block] = [
-        pictures.picture_or_note(lambda: pictures.typicality_picture(u, one["threshold"], one["outliers"])),
-        table("outliers", header, rows, text, total=n),
-        *downloads(path, "outliers"),
-    ]
-    sections = [Section(f"Outliers{named}", blocks)]
-    clusters = one.get("clusters")
-    if clusters is not None:
-        sizes = [[k, size, percent(size / n)] for k, size in enumerate(clusters["sizes"][:LISTED])]
-        text = "Clusters of any shape: objects that segments above the cut connect."
-        more = {"total": len(clusters["sizes"])}
-        sections.append(
-            Section(f"Clusters{named}", [table("clusters", ["cluster", "objects", "share"], sizes, text, **more)])
-        )
-    drawn = folder / "outliers.png"
-    if drawn.is_file():
-        caption = (
-            "Typicalities and their cut, and the matrix in the order of clusters with the outliers last: black is"
-            " alike, and outliers are bright lines at the right and lower edge."
-        )
-        alt = f"Typicalities, their histogram, and the matrix with {count_text(one['outliers'], 'outlier')} last."
-        block = pictures.picture_or_note(lambda: pictures.png_file(drawn, alt, caption))
-        sections.append(Section(f"The matrix with outliers last{named}", [block]))
-    if one.get("ladder"):
-        rows = [[rung["width"], rung["n_iter"], rung["same_outliers"]] for rung in one["ladder"]]
-        text = "Other widths of the kernel, and how many of as many outliers are the same objects there."
-        header = ["width", "iterations", "same outliers"]
-        sections.append(Section(f"Other widths{named}", [table("widths", header, rows, text)]))
-    return sections
 
 
 # ---------------------------------------------------------------------------------------------------------------- trees

@@ -10,7 +10,6 @@ from dasrel.options import (
     AlignOptions,
     ClusterOptions,
     EuclideanizeOptions,
-    OutlierOptions,
     RunOptions,
     TreeOptions,
     option_fields,
@@ -18,7 +17,7 @@ from dasrel.options import (
 from dasrel.util.text import redacted, shown
 
 GROUPS: dict[str, tuple[type, ...]] = {
-    "cluster": (RunOptions, ClusterOptions), "outliers": (OutlierOptions,), "align": (AlignOptions,),
+    "cluster": (RunOptions, ClusterOptions), "align": (AlignOptions,),
     "linkage": (TreeOptions,), "tree": (), "euclideanize": (EuclideanizeOptions,),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from dasrel.cmeans.result import Clustering
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.judging.comparison import adjusted_rand_index
-from dasrel.options import OutlierOptions, RunOptions, TreeOptions, Writing
+from dasrel.options import RunOptions, TreeOptions, Writing
 from dasrel.store.audit import audit_store
 from dasrel.util.files import replacing
 from dasrel.util.text import count_text, shown, some
@@ -142,16 +141,19 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
     }
 
 
+def _result(name: str, store: Path, out: Path, force: bool, **options: Any) -> dict[str, Any]:
+    """Return the result of an operation on the store, which is written to a folder."""
+    from dasrel.commands.base import Target
+    from dasrel.commands.operations import operation
+
+    of = operation(name)
+    return of.prepare(str(store), Target(out, force=force), of.Options(**options)).run()
+
+
 def _outliers(store: Path, out: Path, force: bool) -> dict[str, Any]:
     """Find the least typical digits and return their names, the least typical first."""
-    from dasrel.oneclass.job import prepare_outliers
-    from dasrel.report.figures.matrix import matrix_image
-    from dasrel.report.figures.outliers import outlier_pictures
-
-    draw = partial(outlier_pictures, matrix_image=matrix_image)
-    result = prepare_outliers(str(store), OutlierOptions(reject=REJECT), out, force=force).run(draw=draw)
-    one = result["settings"][0]
-    return {"count": one["outliers"], "ids": one["outlier_ids"]}
+    setting = _result("outliers", store, out, force, reject=REJECT)["settings"][0]
+    return {"count": setting["outliers"], "ids": setting["outlier_ids"]}
 
 
 def _dendrogram(store: Path, out: Path, truth: NDArray[Any], force: bool) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -230,29 +229,6 @@ def _align(job: Job) -> Summary:
     return {name: result[name] for name in ("n_objects", "converged", "n_clusters", "width", "alignment")}
 
 
-def _outliers(job: Job) -> Summary:
-    from dasrel.oneclass.job import prepare_outliers
-    from dasrel.options import OutlierOptions
-    from dasrel.report.figures.matrix import matrix_image
-    from dasrel.report.figures.outliers import outlier_pictures
-
-    table = job.step.table
-    options = table.group(
-        OutlierOptions,
-        features=job.places.get("features"),
-        euclideanize=job.places.get("euclideanize", table.euclideanize),
-    )
-    result = prepare_outliers(job.store, options, job.file(), force=True).run(
-        checkpoint=job.checkpoint(),
-        about={"out": str(job.out / job.step.name)},
-        draw=partial(outlier_pictures, matrix_image=matrix_image) if table.picture else None,
-    )
-    return {name: result[name] for name in ("n_objects", "converged")} | {
-        "folders": [one["folder"] for one in result["settings"]],
-        "outliers": [one["outliers"] for one in result["settings"]],
-    }
-
-
 def _tree(job: Job) -> Summary:
     if job.step.table.linkage is not None:
         return _dendrogram(job)
@@ -314,7 +290,6 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "euclideanize": _euclideanize,
     "cluster": _cluster,
     "align": _align,
-    "outliers": _outliers,
     "tree": _tree,
     "image": _image,
     "figure": _figure,

@@ -30,7 +30,6 @@ from dasrel.options import (
     EuclideanizeOptions,
     ImageOptions,
     OptionField,
-    OutlierOptions,
     PairwiseOptions,
     Policy,
     Reading,
@@ -266,16 +265,6 @@ class Align(Table):
     store: str | None = None
 
 
-@with_options(OutlierOptions, EVERY)
-class Outliers(Table):
-    """`dasrel outliers`."""
-
-    HOW = ("memory", "every")
-    FILES = ("features",)
-    SUFFIXES = ("",)
-    store: str | None = None
-
-
 @with_options(TreeOptions, EVERY)
 class Tree(Table):
     """`dasrel tree`."""
@@ -319,7 +308,6 @@ TABLES: dict[str, type[Table]] = {
     "euclideanize": Euclideanize,
     "cluster": Cluster,
     "align": Align,
-    "outliers": Outliers,
     "tree": Tree,
     "image": Image,
     "figure": Figure,

@@ -77,11 +77,10 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import AlignOptions, EuclideanizeOptions, OutlierOptions, SpectrumOptions
+from dasrel.options import AlignOptions, EuclideanizeOptions, SpectrumOptions
 from dasrel.cmeans.align_job import prepare_align
 from tests.helpers.commands import prepared
 from dasrel.hierarchy.linkage import prepare_linkage
-from dasrel.oneclass.job import prepare_outliers
 from dasrel.cmeans.plan import plan_clustering
 from dasrel.judging.validity_job import prepare_validity
 from dasrel.options import ValidityOptions
@@ -105,8 +104,8 @@ def actions(path, folder):
     testing = prepare_validity(path, files[:1], ValidityOptions(indices=["silhouette"], permutations=999))
     axes = prepared("embed", path, folder + "/axes", force=True, max_scans=12, picture=False)
     widths = [w / 10 for w in range(5, 15)]
-    options = OutlierOptions(widths, [1.0, 4.0], max_iter=5, picture=False)
-    odd = prepare_outliers(path, options, folder + "/o", force=True)
+    more = {"width": widths, "eta_scale": [1.0, 4.0], "max_iter": 5, "picture": False}
+    odd = prepared("outliers", path, folder + "/o", force=True, **more)
     aligned = prepare_align(path, folder + "/a", AlignOptions(n_init=1, max_iter=5, picture=False), force=True)
     inside = prepare_linkage(path, "average", scratch=folder)
     outside = prepare_linkage(path, "ward", scratch=folder, memory="45MB" if path == store else None)

@@ -12,13 +12,12 @@ import pytest
 
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, StoreError
-from dasrel.oneclass.job import prepare_outliers
 from dasrel.oneclass.segments import SavedSegments, _Follower
-from dasrel.options import OutlierOptions
 from dasrel.partition.model import Model
 from dasrel.util import progress
 from dasrel.util.results import without_times
 from tests.helpers import oneclass_oracle as oracle
+from tests.helpers.commands import prepared
 from tests.helpers.faults import Killed, killed_after
 from tests.helpers.matrices import distances
 
@@ -74,18 +73,18 @@ def test_features_of_other_objects_are_told(shapes: str, points: Any, tmp_path: 
     order = np.random.default_rng(0).permutation(len(points))
     lines = ["sample-id,x,y", *(f"{k},{points[k][0]!r},{points[k][1]!r}" for k in order)]
     (tmp_path / "named.csv").write_text("\n".join(lines).replace("np.float64(", "").replace(")", "") + "\n")
-    named = OutlierOptions(**options, features=str(tmp_path / "named.csv"), picture=False)
-    prepare_outliers(shapes, named, tmp_path / "by-name").run()  # rows with names are in any order
+    named = {**options, "features": str(tmp_path / "named.csv"), "picture": False}
+    prepared("outliers", shapes, tmp_path / "by-name", **named).run()  # rows with names are in any order
     with pytest.raises(InputError, match="features give other clusters than the matrix"):
-        prepare_outliers(shapes, OutlierOptions(**options, features=str(tmp_path / "other.npy")), tmp_path / "o").run()
+        prepared("outliers", shapes, tmp_path / "o", **options, features=str(tmp_path / "other.npy")).run()
     with pytest.raises(InputError, match="has 5 rows and the store 290 objects"):
-        prepare_outliers(shapes, OutlierOptions(**options, features=str(tmp_path / "few.npy")), tmp_path / "o").run()
+        prepared("outliers", shapes, tmp_path / "o", **options, features=str(tmp_path / "few.npy")).run()
     assert not (tmp_path / "o").exists()
 
 
 def test_a_grid_has_a_folder_for_each_setting(shapes: str, tmp_path: Path) -> None:
-    options = OutlierOptions(width=["auto", 0.5, 1.0], eta_scale=[1.0, 4.0], reject=0.1)
-    job = prepare_outliers(shapes, options, tmp_path / "out")
+    options = {"width": ["auto", 0.5, 1.0], "eta_scale": [1.0, 4.0], "reject": 0.1, "picture": False}
+    job = prepared("outliers", shapes, tmp_path / "out", **options)
     with progress.watch() as counted:
         result = job.run()
     assert counted.scans == result["scans"]
@@ -116,19 +115,19 @@ def test_new_objects_are_predicted_by_the_command(shapes: str, points: Any, tmp_
 @pytest.mark.slow(after=1)
 @pytest.mark.parametrize("scans", [1, 3, 5])
 def test_a_killed_job_is_resumed_to_the_same_files(shapes: str, tmp_path: Path, scans: int) -> None:
-    options = OutlierOptions(width=["auto", 0.7], reject=0.1, clusters=True)
-    whole = prepare_outliers(shapes, options, tmp_path / "whole").run()
+    options = {"width": ["auto", 0.7], "reject": 0.1, "clusters": True, "picture": False}
+    whole = prepared("outliers", shapes, tmp_path / "whole", **options).run()
     kept = tmp_path / "kept"
     with pytest.raises(Killed), killed_after(scans):
-        prepare_outliers(shapes, options, tmp_path / "out").run(checkpoint=Checkpoint(kept))
+        prepared("outliers", shapes, tmp_path / "out", **options).run(Checkpoint(kept))
     assert not (tmp_path / "out").exists()
-    again = prepare_outliers(shapes, options, tmp_path / "out").run(checkpoint=Checkpoint(kept, resume=True))
+    again = prepared("outliers", shapes, tmp_path / "out", **options).run(Checkpoint(kept, resume=True))
     same = without_times(whole) | {"out": str(tmp_path / "out")}
     assert without_times(again) == same
     for name in ("widthauto", "width0.7"):
         files = [(tmp_path / out / name / "outliers.csv").read_bytes() for out in ("whole", "out")]
         assert files[0] == files[1]
-    finished = prepare_outliers(shapes, options, tmp_path / "out", resume=True)
+    finished = prepared("outliers", shapes, tmp_path / "out", resume=True, **options)
     with progress.watch() as counted:
         assert without_times(finished.run()) == same
     assert counted.scans == 0
@@ -139,8 +138,8 @@ def test_a_killed_job_is_resumed_to_the_same_files(shapes: str, tmp_path: Path, 
 def test_segments_are_resumed_where_they_were_stopped(
     shapes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strips: int
 ) -> None:
-    options = OutlierOptions(width=[0.5, 0.7], reject=0.1, clusters=True)
-    whole = prepare_outliers(shapes, options, tmp_path / "whole").run()
+    options = {"width": [0.5, 0.7], "reject": 0.1, "clusters": True, "picture": False}
+    whole = prepared("outliers", shapes, tmp_path / "whole", **options).run()
     reads = {"before": 0, "after": 0}
     now = "before"
     real = _Follower._add
@@ -163,25 +162,25 @@ def test_segments_are_resumed_where_they_were_stopped(
 
         patch.setattr(SavedSegments, "part", dying)
         with pytest.raises(Killed):
-            prepare_outliers(shapes, options, tmp_path / "out").run(checkpoint=Checkpoint(kept))
+            prepared("outliers", shapes, tmp_path / "out", **options).run(Checkpoint(kept))
     now = "after"
-    again = prepare_outliers(shapes, options, tmp_path / "out").run(checkpoint=Checkpoint(kept, resume=True))
+    again = prepared("outliers", shapes, tmp_path / "out", **options).run(Checkpoint(kept, resume=True))
     assert without_times(again) == without_times(whole) | {"out": str(tmp_path / "out")}  # scans too
     for name in ("width0.5", "width0.7"):
         files = [(tmp_path / out / name / "outliers.csv").read_bytes() for out in ("whole", "out")]
         assert files[0] == files[1]
     total = dict(reads)
     reads |= {"before": 0, "after": 0}
-    prepare_outliers(shapes, options, tmp_path / "third").run()
+    prepared("outliers", shapes, tmp_path / "third", **options).run()
     assert total["before"] + total["after"] == reads["after"]  # no strip is followed twice
 
 
 def test_a_checkpoint_of_other_options_is_refused(shapes: str, tmp_path: Path) -> None:
     with pytest.raises(Killed), killed_after(2):
-        prepare_outliers(shapes, OutlierOptions(width=[0.5]), tmp_path / "o").run(checkpoint=Checkpoint(tmp_path / "k"))
-    other = prepare_outliers(shapes, OutlierOptions(width=[0.6]), tmp_path / "o")
+        prepared("outliers", shapes, tmp_path / "o", width=[0.5]).run(Checkpoint(tmp_path / "k"))
+    other = prepared("outliers", shapes, tmp_path / "o", width=[0.6])
     with pytest.raises(StoreError, match=r"belongs to something else: run.*width"):
-        other.run(checkpoint=Checkpoint(tmp_path / "k", resume=True))
+        other.run(Checkpoint(tmp_path / "k", resume=True))
 
 
 @pytest.mark.parametrize(
@@ -215,14 +214,14 @@ def test_options_that_cannot_be_read_are_wrong_usage(shapes: str, tmp_path: Path
 
 
 def test_segments_of_a_matrix_that_is_not_euclidean(crooked_store: Path, tmp_path: Path) -> None:
-    options = OutlierOptions(width=[20.0], clusters=True)
+    options = {"width": [20.0], "clusters": True}
     with (
         pytest.warns(DasrelWarning, match="not Euclidean"),
         pytest.raises(InputError, match="there are no segments between objects"),
     ):
-        prepare_outliers(str(crooked_store), options, tmp_path / "o").run()
-    changed = OutlierOptions(width=[20.0], clusters=True, euclideanize="spread")
-    result = prepare_outliers(str(crooked_store), changed, tmp_path / "o").run()
+        prepared("outliers", str(crooked_store), tmp_path / "o", **options).run()
+    changed = {"width": [20.0], "clusters": True, "euclideanize": "spread"}
+    result = prepared("outliers", str(crooked_store), tmp_path / "o", **changed).run()
     assert result["euclideanized"]["method"] == "spread"
 
 
