@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from cmeans import dense, line, make_store
 
-from dasrel.cmeans.bundle import Bundle, BundleStats, RunState, run_bundle
+from dasrel.cmeans.bundle import BundleResults, iterate
+from dasrel.cmeans.run_state import RunState
 from dasrel.cmeans.starts import first_starts
 from dasrel.engine.relation import Relation, relation
 from dasrel.kernels import products
@@ -46,15 +47,14 @@ def product(D: Relation, columns: Any, pool: ThreadPoolExecutor) -> None:
     list(pool.map(multiply, layout.tiles()))
 
 
-def bundle(D: Relation, runs: list[Run]) -> BundleStats:
+def bundle(D: Relation, runs: list[Run]) -> BundleResults:
     """Measure exactly ITERATIONS iterations of the runs."""
-    stats = BundleStats()
+    results = BundleResults(runs, keep_all=False)
     starts = first_starts(D, runs, [0.0] * len(runs))
-    states = [RunState(run, k, start, 0.0, None) for k, (run, start) in enumerate(zip(runs, starts, strict=True))]
-    quiet: dict[str, Any] = {"deliver": lambda finished: None, "on_step": lambda bundle: None}
-    run_bundle(D, Bundle(states), **quiet, stats=stats, memory=2**30)
-    assert len(stats.columns) == ITERATIONS
-    return stats
+    results.begin([RunState(run, k, start, 0.0) for k, (run, start) in enumerate(zip(runs, starts, strict=True))])
+    iterate(D, results, save=lambda: None, memory=2**30)
+    assert len(results.columns) == ITERATIONS
+    return results
 
 
 def clocks() -> Any:

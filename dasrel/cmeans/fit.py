@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasrel.cmeans.bundle import FinishedRun, starting_spread
+from dasrel.cmeans.bundle import BundleResults, run_bundles, starting_spread
 from dasrel.cmeans.bundle_memory import check_eigenvalue_memory
-from dasrel.cmeans.iterate import BundleResults, run_stage, top_eigenvalue
 from dasrel.cmeans.ladder import (
     automatic_parameter,
     begins_with_fcm2,
@@ -35,8 +34,10 @@ from dasrel.cmeans.ladder import (
     first_run,
     needs_threshold,
     rungs,
+    top_eigenvalue,
 )
 from dasrel.cmeans.result import Clustering
+from dasrel.cmeans.run_state import FinishedRun
 from dasrel.cmeans.sample import centres_on_all, run_on_sample, sample_size
 from dasrel.cmeans.starts import checked_runs, stored_run
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
@@ -124,7 +125,7 @@ class PreparedClustering:
             notes.add(
                 "the rule hard runs without the spread: its objective is the same, but a spread freezes its steps"
             )
-            runs = [replace(run, spread=0.0) if run.rule == "hard" else run for run in runs]
+            runs = [run.changed(spread=0.0) if run.rule == "hard" else run for run in runs]
         needs_eigenvalue = any(map(needs_threshold, runs))
         if needs_eigenvalue:
             check_eigenvalue_memory(relation, memory=self.memory)
@@ -150,10 +151,10 @@ class PreparedClustering:
         )
         return Clustering(
             tuple(_partition(relation, winner.finished) for winner in winners),
-            tuple(_partition(relation, one) for done in stages.done for _, one in sorted(done.kept.items())),
+            tuple(_partition(relation, done.kept[k]) for done in stages.done for k in sorted(done.kept)),
             results, scans=scans, first_scans=first_scans, bundles=sum(done.bundles for done in stages.done),
-            columns=tuple(width for done in stages.done for width in done.stats.columns), seconds=seconds,
-            update_seconds=sum(done.stats.update_seconds for done in stages.done),
+            columns=tuple(width for done in stages.done for width in done.columns), seconds=seconds,
+            update_seconds=sum(done.update_seconds for done in stages.done),
             largest_eigenvalue=first["eigenvalue"], warnings=notes.issue(),
             requested=tuple(winner.run for winner in winners),
             ladders=tuple(winner.ladders for winner in winners), sample=stages.sample, quality=quality,
@@ -183,16 +184,20 @@ class _Stages:
         self.sample: dict[str, Any] | None = None
         self.sample_scans = 0
         self.done: list[BundleResults] = []
+        self._ladders: dict[Any, list[Run]] = {}
         self._judged: dict[int, tuple[weakref.ref[Float], Validity]] = {}
         """By the identity of memberships, with a reference to them: another array may get the place of one that is
         not kept any more."""
 
     def run(self, runs: Sequence[Run]) -> list[_Winner]:
         """Return the winner of each setting, in the order in which settings were requested."""
-        requested = {run.setting: run for run in reversed(runs)}
-        requested = {setting: requested[setting] for setting in dict.fromkeys(run.setting for run in runs)}
-        ladders = {_key(value): first_run(run).setting for run in runs for value in self._values(first_run(run))}
-        values = {_key(value): value for run in runs for value in self._values(first_run(run))}
+        requested: dict[Any, Run] = {}
+        values, ladders = {}, {}
+        for run in runs:
+            requested.setdefault(run.setting, run)
+            first = first_run(run)
+            for value in self._values(first):
+                values[_key(value)], ladders[_key(value)] = value, first.setting
         listed, starts = self._started(list(values.values()), list(ladders.values()))
         finished = self.keep.result("stage")
         if finished is None:
@@ -213,7 +218,7 @@ class _Stages:
                 self.keep.finish("stage", {"state": done.packed(), "silhouettes": pairs})
             done = self._stage("second", [value for run in later.values() for value in self._values(run)], {}, later=2)
             before = {v.setting: winners[s] for s, run in later.items() for v in self._values(run)}
-            done.change_results(lambda one: _after(one, before[one.run.setting]))
+            done.change_results(lambda result: _after(result, before[result.run.setting]))
             silhouettes = self._silhouettes(list(later.values()), done)
             for s, run in later.items():
                 winner = self._winner(requested[s], run, done, silhouettes)
@@ -227,21 +232,23 @@ class _Stages:
         Cost: no scan where all are known, else one.
         """
         known = [self._known(winner.finished.U) for winner in winners]
-        if all(one is not None for one in known):
-            return joined([one for one in known if one is not None])
+        if None not in known:
+            return joined([validity for validity in known if validity is not None])
         if not required:
             return None
         return compute_indices(self.relation, [_grouping(winner.finished) for winner in winners], memory=self.memory)
 
     def _known(self, U: Float) -> Validity | None:
-        found = self._judged.get(id(U))
-        return found[1] if found is not None and found[0]() is U else None
+        memberships, validity = self._judged.get(id(U), (None, None))
+        return validity if memberships is not None and memberships() is U else None
 
     def _values(self, run: Run) -> list[Run]:
         """Return the runs of a ladder, or the run itself."""
-        spread = starting_spread(self.relation, run)
-        top = 0.0 if self.eigenvalue is None else 2 * (self.eigenvalue + spread / 2) / self.relation.n_objects
-        return rungs(run, top)
+        if _key(run) not in self._ladders:
+            spread = starting_spread(self.relation, run)
+            top = 0.0 if self.eigenvalue is None else 2 * (self.eigenvalue + spread / 2) / self.relation.n_objects
+            self._ladders[_key(run)] = rungs(run, top)
+        return self._ladders[_key(run)]
 
     def _started(self, runs: list[Run], ladders: list[Any]) -> tuple[list[Run], dict[int, Start]]:
         """Replace runs that start from a sample by the best of them with their first centres."""
@@ -252,21 +259,22 @@ class _Stages:
         if not sampled:
             return runs, {}
         size = sample_size(n, max(run.n_clusters for run in sampled))
-        found = self.keep.result("sample")
-        if found is None:
+        finalists = self.keep.result("sample")
+        if finalists is None:
             before = self.keep.scans
-            found = run_on_sample(relation, sampled, list(compress(ladders, is_sampled)), size, memory=self.memory)
-            found["scans"] = self.keep.scans - before
-            self.keep.finish("sample", found)
-        self.sample_scans = found["scans"]
-        self.sample = {"objects": len(found["positions"]), "runs": len(sampled), "finalists": len(found["index"])}
-        listed = [*others, *(sampled[k] for k in found["index"])]
-        centres = (centres_on_all(V, found["positions"], n) for V in found["V"])
+            finalists = run_on_sample(relation, sampled, list(compress(ladders, is_sampled)), size, memory=self.memory)
+            finalists["scans"] = self.keep.scans - before
+            self.keep.finish("sample", finalists)
+        self.sample_scans = finalists["scans"]
+        positions, index = finalists["positions"], finalists["index"]
+        self.sample = {"objects": len(positions), "runs": len(sampled), "finalists": len(index)}
+        listed = [*others, *(sampled[k] for k in index)]
+        centres = (centres_on_all(V, positions, n) for V in finalists["V"])
         return listed, {len(others) + k: start for k, start in enumerate(centres)}
 
     def _stage(self, phase: str, runs: Sequence[Run], starts: Mapping[int, Start], *, later: int) -> BundleResults:
         """Run a stage, after which `later` scans may follow: silhouettes, the second stage, validity indices."""
-        return run_stage(
+        return run_bundles(
             self.relation, runs, phase=phase, keep=self.keep, starts=starts, keep_all=self.keep_all,
             memory=self.memory, warn=self.notes.add, later=later,
         )  # fmt: skip
@@ -277,14 +285,14 @@ class _Stages:
         Cost: one scan if there is a ladder of several values, for all of them.
         """
         ladders = [self._best_of_values(run, done) for run in runs]
-        several = {setting: one for ladder in ladders if len(ladder) > 1 for setting, one in ladder.items()}
+        several = {setting: run for ladder in ladders if len(ladder) > 1 for setting, run in ladder.items()}
         if not several:
             return {}
         progress.current().say("silhouettes")
-        found = compute_indices(self.relation, [_grouping(one) for one in several.values()], memory=self.memory)
-        for k, one in enumerate(several.values()):
-            self._judged[id(one.U)] = weakref.ref(one.U), found.take([k])
-        values = np.nan_to_num(found["silhouette"], nan=-1.0).tolist()  # a single cluster has none
+        quality = compute_indices(self.relation, [_grouping(run) for run in several.values()], memory=self.memory)
+        for k, run in enumerate(several.values()):
+            self._judged[id(run.U)] = weakref.ref(run.U), quality.take([k])
+        values = np.nan_to_num(quality["silhouette"], nan=-1.0).tolist()  # a single cluster has none
         return dict(zip(several, values, strict=True))
 
     def _best_of_values(self, run: Run, done: BundleResults) -> dict[Any, FinishedRun]:
@@ -311,7 +319,7 @@ def _key(run: Run) -> tuple[Any, ...]:
 def _after_fcm2(winner: _Winner) -> Run:
     """Return the run of pcm1 or pcm2 that begins at the fcm2 run chosen for it."""
     first = winner.finished
-    return replace(winner.run, init=first.U.T, entropy_weight=first.result.entropy_weight)
+    return winner.run.changed(init=first.U.T, entropy_weight=first.result.entropy_weight)
 
 
 def _after(result: RunResult, before: _Winner) -> RunResult:
@@ -319,7 +327,7 @@ def _after(result: RunResult, before: _Winner) -> RunResult:
     first = before.finished.result
     score = result.score if result.run.eta == "overall" else first.score
     return replace(
-        result, run=replace(result.run, init=before.run.init), n_iter=result.n_iter + first.n_iter, score=score,
+        result, run=result.run.changed(init=before.run.init), n_iter=result.n_iter + first.n_iter, score=score,
         converged=result.converged and first.converged, entropy_weight=first.entropy_weight,
     )  # fmt: skip
 

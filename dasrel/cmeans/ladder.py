@@ -14,13 +14,19 @@ the best: fuzzy as far as that costs nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from dasrel.cmeans.bundle_memory import LANCZOS_BLOCK, LANCZOS_SCANS
+from dasrel.engine.checkpoint import CheckpointWriter
+from dasrel.engine.relation import Relation
+from dasrel.geometry.lanczos import Operator, Search, lanczos
 from dasrel.partition.model import Model
 from dasrel.partition.result import Ladder, RunResult
 from dasrel.partition.run import Run
+from dasrel.util import Float
 
 ENTROPY_FRACTIONS = tuple(0.5**k for k in range(1, 10))
 FUZZIFIERS = (2.0, 1.7, 1.5, 1.3, 1.2, 1.1)
@@ -53,7 +59,7 @@ def first_run(run: Run) -> Run:
 def as_fcm2(run: Run) -> Run:
     """Return the fcm2 run that a run of pcm1 or pcm2 begins with."""
     none: dict[str, Any] = dict.fromkeys(("fuzzifier", "eta_scale", "eta", "eta_cut", "eta_refit"))
-    return replace(run, rule="fcm2", **none)
+    return run.changed(rule="fcm2", **none)
 
 
 def automatic_parameter(run: Run) -> str | None:
@@ -73,7 +79,7 @@ def as_model(run: Run) -> Run:
     model = {"fuzzifier": run.init.fuzzifier, "entropy_weight": run.init.entropy_weight, "eta_scale": 1.0}
     known = {name: value for name, value in model.items() if value is not None and getattr(run, name) == "auto"}
     changes: dict[str, Any] = known
-    return replace(run, **changes) if known else run
+    return run.changed(**changes) if known else run
 
 
 def needs_threshold(run: Run) -> bool:
@@ -96,7 +102,7 @@ def rungs(run: Run, threshold: float) -> list[Run]:
     weights = tuple(fraction * threshold for fraction in ENTROPY_FRACTIONS) if threshold > 0 else (1.0,)
     values = {"entropy_weight": weights, "fuzzifier": FUZZIFIERS, "eta_scale": ETA_SCALES}[parameter]
     changes: list[dict[str, Any]] = [{parameter: value} for value in values]
-    return [replace(run, **change) for change in changes]
+    return [run.changed(**change) for change in changes]
 
 
 def choose(parameter: str, results: Sequence[RunResult], silhouettes: Sequence[float]) -> Ladder:
@@ -121,3 +127,52 @@ def choose(parameter: str, results: Sequence[RunResult], silhouettes: Sequence[f
             else "; all values ended with coincident or empty clusters"
         )
     return Ladder(parameter, tuple(results), tuple(silhouettes), chosen, reason)
+
+
+# -------------------------------------------------------------------------------------------- the largest eigenvalue
+
+
+def top_eigenvalue(relation: Relation, memory: int | str | None, keep: CheckpointWriter) -> dict[str, Any]:
+    """Return the largest eigenvalue of W(D) without spread, and the scans that it took, saved in checkpoints.
+
+    Cost: that of `largest_gram_eigenvalue`.
+    """
+    stored: dict[str, Any] | None = keep.result("first")
+    if stored is None:
+        base = replace(relation, beta=0.0)
+        gram = _replayable(lambda V: base.gram(V, memory=memory), keep)
+        value = largest_gram_eigenvalue(gram, base.n_objects, memory=memory)
+        stored = {"eigenvalue": value, "scans": keep.scans}
+        keep.finish("first", stored)
+    return stored
+
+
+def largest_gram_eigenvalue(gram: Operator, n: int, *, rtol: float = 1e-3, memory: int | str | None = None) -> float:
+    """Return the largest eigenvalue of W(D) = -1/2 P D P, from below, by block Lanczos; `gram` is X -> W(D) X.
+
+    A spread beta adds beta/2 to it.
+
+    Cost: one scan per step, until the residual is below `rtol` of the eigenvalue, at most `LANCZOS_SCANS`; a basis of
+    2 x 4 x 10 columns.
+    """
+    if n == 1:
+        return 0.0
+    search = Search(
+        lowest=0, highest=1, tol=rtol, block=min(LANCZOS_BLOCK, n - 1), max_scans=LANCZOS_SCANS, memory=memory
+    )
+    return float(lanczos(gram, n, search=search).highest.values[0])
+
+
+def _replayable(gram: Operator, keep: CheckpointWriter) -> Operator:
+    """Return the operator with its products saved in checkpoints: a resumed search gets those again, in order."""
+    products: list[Float] = keep.state("first") or []
+    used = itertools.count()
+
+    def multiply(V: Float) -> Float:
+        k = next(used)
+        if k == len(products):
+            products.append(gram(V))
+            keep.step("first", lambda: products)
+        return products[k]
+
+    return multiply

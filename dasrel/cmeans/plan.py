@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from dask.system import CPU_COUNT
 
-from dasrel.cmeans.bundle import update
 from dasrel.cmeans.bundle_memory import (
     LANCZOS_BLOCK,
     LANCZOS_SCANS,
@@ -34,6 +33,7 @@ from dasrel.cmeans.bundle_memory import (
     split_by_memory,
 )
 from dasrel.cmeans.ladder import automatic_parameter, needs_threshold
+from dasrel.cmeans.run_state import update
 from dasrel.cmeans.sample import planned_runs, sample_memory, sample_size
 from dasrel.cmeans.starts import checked_runs
 from dasrel.engine.readahead import tile_cache

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.bundle import BundleContext, FinishedRun, RunState, starting_spread, unspread
+from dasrel.cmeans.bundle import starting_spread, unspread
 from dasrel.cmeans.ladder import as_fcm2, begins_with_fcm2, first_run, fuzziness, rungs
+from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
 from dasrel.cmeans.starts import at_objects, far_apart
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import Consumer, Plan, scan
@@ -84,7 +85,7 @@ def planned_runs(runs: Sequence[Run]) -> list[Run]:
         families.setdefault(run.setting, []).append(run)
     for family in families.values():
         run = family[0]
-        values = rungs(run if not begins_with_fcm2(run) else replace(run, entropy_weight=1.0), 1.0)
+        values = rungs(run if not begins_with_fcm2(run) else run.changed(entropy_weight=1.0), 1.0)
         first = rungs(first_run(run), 1.0)
         sampled = isinstance(run.init, str) and run.init == "sample"
         restarts = min(len(family), MOST_DISTINCT) if sampled else len(family)
@@ -306,9 +307,7 @@ def run_on_sample(
     columns = (limit - needed) // (120 * size)
 
     def iterate(which: Sequence[int], starts: Sequence[Start]) -> list[FinishedRun]:
-        states = [
-            RunState(coarse[k], k, start, betas[k], _weight(runs[k])) for k, start in zip(which, starts, strict=True)
-        ]
+        states = [RunState(coarse[k], k, start, betas[k]) for k, start in zip(which, starts, strict=True)]
         return _iterate_all(D, states, columns)
 
     first = _scouts(runs, ladders)
@@ -348,15 +347,11 @@ def _followers(
 
 def _on_sample(run: Run, beta: float) -> Run:
     """Return the run as it is made on the sample: fcm2 where pcm1 or pcm2 begin with it."""
-    return replace(
-        as_fcm2(run) if run.is_possibilistic else run, init="k-means++", tol=max(run.tol, TOL),
+    return (as_fcm2(run) if run.is_possibilistic else run).changed(
+        init="k-means++", tol=max(run.tol, TOL),
         max_iter=min(run.max_iter, MAX_ITER), on_negative="heal", spread=beta, accelerate=False,
         history=False, race=False,
     )  # fmt: skip
-
-
-def _weight(run: Run) -> float | None:
-    return None if run.entropy_weight is None else float(run.entropy_weight)
 
 
 def _iterate_all(D: Float, states: list[RunState], columns: int) -> list[FinishedRun]:

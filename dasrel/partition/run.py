@@ -102,7 +102,7 @@ class Run:
     )
     """A run has converged when the change from one iteration to the next is below this; 0 runs all iterations. For hard
     it is a share of the objects: converged when no object changes its cluster, or when fewer than this share of all
-    objects do in each of `bundle.STEADY_STEPS` = 3 iterations one after the other; the default, 1e-5, makes a
+    objects do in each of `run_state.STEADY_STEPS` = 3 iterations one after the other; the default, 1e-5, makes a
     difference from 100,000 objects on."""
     stop: Literal["memberships", "weights"] = _rare(
         "memberships", "What is compared between iterations: memberships, or weights of the centres."

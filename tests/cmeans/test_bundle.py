@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from dasrel.cmeans import bundle_memory
 from dasrel.cmeans.bundle_memory import LANCZOS_SCANS
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.iterate import largest_gram_eigenvalue
+from dasrel.cmeans.ladder import largest_gram_eigenvalue
 from dasrel.engine.relation import product_consumer, relation
 from dasrel.engine.scan import needed_memory, needed_on_worker
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError

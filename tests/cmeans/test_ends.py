@@ -11,10 +11,10 @@ from sklearn.datasets import load_digits
 
 import dasrel
 from dasrel.cli import app
-from dasrel.cmeans import bundle
-from dasrel.cmeans.bundle import RunState
+from dasrel.cmeans import run_state
+from dasrel.cmeans.bundle import BundleResults
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.iterate import BundleResults
+from dasrel.cmeans.run_state import RunState
 from dasrel.errors import InputError, StoreError
 from dasrel.partition.model import Model
 from dasrel.partition.result import Start
@@ -82,7 +82,7 @@ def test_a_history_costs_no_scan_and_changes_nothing_else():
 def test_an_accelerated_step_is_compared_with_the_memberships_before_it():
     run = Run("fcm1", 3, fuzzifier=3.0, tol=1e-9, accelerate=True, history=True)
     found = quiet(cluster, squared(60), run, kind="squared-distance").best.result
-    assert found.rejected or found.n_iter > bundle.PLAIN_STEPS + 3  # some steps were accelerated
+    assert found.rejected or found.n_iter > run_state.PLAIN_STEPS + 3  # some steps were accelerated
     assert np.isfinite(found.changes).all()
     far = quiet(cluster, squared(60), Run("fcm1", 3, init="k-means++", history=True), kind="squared-distance")
     assert np.isnan(far.best.result.changes[0])  # objects as centres have no memberships
@@ -229,7 +229,7 @@ def test_the_share_costs_little_on_digits(digits):
 
 def state_with(history, **more):
     run = Run("fcm2", 2, entropy_weight=1.0, race=True, **more)
-    state = RunState(run, 0, Start(np.full((1, 2, 4), 0.25)), 0.0, 1.0)
+    state = RunState(run, 0, Start(np.full((1, 2, 4), 0.25)), 0.0)
     state.objectives = list(history)
     return state
 
@@ -242,7 +242,7 @@ def test_a_run_that_falls_geometrically_is_never_stopped_above_its_limit(q):
         assert not state_with(falls[:k])._cannot_win(limit)
         assert not state_with(falls[:k])._cannot_win(limit + 1e-3)
         stopped.append(state_with(falls[:k])._cannot_win(limit - 0.1))
-    assert not any(stopped[: 2 * bundle.RACE_STEPS])
+    assert not any(stopped[: 2 * run_state.RACE_STEPS])
     assert any(stopped)
 
 
@@ -319,8 +319,8 @@ def test_only_a_sound_run_that_has_converged_stops_others():
         ({"empty": 1}, None),
         ({}, found.result.score),
     ):
-        row = bundle.replace(found.result, **change)
-        results.best[row.run.setting] = bundle.FinishedRun(0, row, empty, empty, empty, np.zeros(2))
+        row = run_state.replace(found.result, **change)
+        results.best[row.run.setting] = run_state.FinishedRun(0, row, empty, empty, empty, np.zeros(2))
         assert results.best_score(row.run) == score
     assert results.best_score(Run("hard", 2)) is None
 
@@ -363,7 +363,7 @@ def test_modes_are_kept_by_models_and_used_for_new_objects(seeking, tmp_path):
     np.testing.assert_array_equal(model.predict(cdist(new, X)), best.labels[[0] * 5 + [30] * 5 + [60] * 5])
     assert dasrel.compare(best, best.labels.astype(str)).adjusted_rand_index == 1
     for wrong in ((0, 1), (1, 1, 2, 3, 4), (0, 1, 2, 3, -1)):
-        bundle.replace(model, modes=wrong).save(tmp_path / "wrong.npz")
+        run_state.replace(model, modes=wrong).save(tmp_path / "wrong.npz")
         with pytest.raises(StoreError, match="is a damaged model: modes"):
             Model.load(tmp_path / "wrong.npz")
 

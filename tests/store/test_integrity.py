@@ -274,16 +274,16 @@ def test_the_same_import_again_is_no_other_store(plain: Path) -> None:
 def test_the_command_line_says_that_a_store_was_replaced(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dasrel.cmeans import bundle
+    from dasrel.cmeans.run_state import RunState
 
-    original = bundle.RunState.advance
+    original = RunState.advance
 
     def late(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(bundle.RunState, "advance", original)
+        monkeypatch.setattr(RunState, "advance", original)
         replaced_by_import(plain)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(bundle.RunState, "advance", late)
+    monkeypatch.setattr(RunState, "advance", late)
     assert app.run(["cluster", str(plain), str(tmp_path / "out"), "--rule", "fcm2", "--clusters", "3"]) == 1
     assert "s.zarr was replaced by another store while it was read; run again" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
