@@ -25,7 +25,7 @@ import numpy as np
 
 from dasrel.cmeans.bundle_memory import IndexedRuns, split_by_memory
 from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
-from dasrel.cmeans.starts import first_starts
+from dasrel.cmeans.starts import first_starts, starting_spread, unspread
 from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import LeftProducts, Relation
 from dasrel.errors import InputError, MemoryLimitError
@@ -37,16 +37,6 @@ from dasrel.util.text import count_text
 _PLAIN = ("columns", "scan_seconds", "update_seconds", "bundle", "iteration", "mean_distance")
 """The fields of `BundleResults` that a checkpoint holds as they are."""
 _SMALL_UPDATE = 200_000  # numbers in a bundle below which threads cost more than they give
-
-
-def unspread(relation: Relation) -> Relation:
-    """Return the relation without its spread: each run adds its own, which costs nothing."""
-    return replace(relation, beta=0.0)
-
-
-def starting_spread(relation: Relation, run: Run) -> float:
-    """Return the first beta of a run. hard has none: a spread freezes it, while its objective stays the same."""
-    return 0.0 if run.rule == "hard" else relation.beta + float(run.spread)
 
 
 def run_bundles(

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasrel.cmeans.bundle import BundleResults, run_bundles, starting_spread
+from dasrel.cmeans.bundle import BundleResults, run_bundles
 from dasrel.cmeans.bundle_memory import check_eigenvalue_memory
 from dasrel.cmeans.ladder import (
     automatic_parameter,
@@ -39,7 +39,7 @@ from dasrel.cmeans.ladder import (
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.run_state import FinishedRun
 from dasrel.cmeans.sample import centres_on_all, run_on_sample, sample_size
-from dasrel.cmeans.starts import checked_runs, stored_run
+from dasrel.cmeans.starts import checked_runs, starting_spread, stored_run
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.bundle import unspread
 from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.output import Draw, load_memberships, load_model, write_clustering
 from dasrel.cmeans.result import Clustering
+from dasrel.cmeans.starts import unspread
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import Relation, left_products, relation
 from dasrel.errors import DasrelWarning, InputError, StoreError

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.bundle import starting_spread, unspread
 from dasrel.cmeans.ladder import as_fcm2, begins_with_fcm2, first_run, fuzziness, rungs
 from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
-from dasrel.cmeans.starts import at_objects, far_apart
+from dasrel.cmeans.starts import at_objects, far_apart, starting_spread, unspread
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import Consumer, Plan, scan
 from dasrel.errors import MemoryLimitError

@@ -7,6 +7,7 @@ the other runs of the bundle.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,16 @@ from dasrel.util.text import count_text, shown
 def generator(run: Run) -> np.random.Generator:
     """Return the random generator of a run."""
     return np.random.default_rng(np.random.SeedSequence((run.random_state, run.restart)))
+
+
+def unspread(relation: Relation) -> Relation:
+    """Return the relation without its spread: each run adds its own, which costs nothing."""
+    return replace(relation, beta=0.0)
+
+
+def starting_spread(relation: Relation, run: Run) -> float:
+    """Return the first beta of a run. hard has none: a spread freezes it, while its objective stays the same."""
+    return 0.0 if run.rule == "hard" else relation.beta + float(run.spread)
 
 
 def first_starts(relation: Relation, runs: Sequence[Run], betas: Sequence[float]) -> list[Start]:
