@@ -18,6 +18,7 @@ from dasrel.cli import app
 from dasrel.workflow import demo, run
 from tests.helpers.workflows import fewer_digits
 
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "result-files.md"
 Keys = dict[tuple[str, str], set[str]]
 """The types of values, by output and key."""
@@ -310,7 +311,6 @@ def table() -> Keys:
     return rows
 
 
-@pytest.mark.slow
 def test_every_key_is_in_the_table(seen: Keys, table: Keys) -> None:
     assert sorted(set(seen) - set(table)) == []
 

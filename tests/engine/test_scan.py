@@ -23,7 +23,7 @@ from dasrel.store.layout import Layout
 from dasrel.store.writer import create_store
 from tests.helpers.matrices import squared_of, symmetric
 from tests.helpers.scans import reduction
-from tests.helpers.stores import stored
+from tests.helpers.stores import files, stored
 
 
 def viewed(D, steps):
@@ -265,6 +265,19 @@ def test_several_relations_in_one_scan_with_spread_and_a_term(tmp_path):
         base.plus(Extra(), 1.0).power(0.5)
     with pytest.raises(InputError, match="same matrix"):
         left_products([(base, U), (relation(values, kind="distance"), U)])
+
+
+def test_views_write_nothing(tmp_path, monkeypatch):
+    """No transformed matrix comes to be, in the store or in a scratch folder."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    seen = relation(stored(tmp_path / "d.zarr", symmetric(80, 6), tile=33))
+    before = files(tmp_path)
+    U = np.random.default_rng(0).normal(size=(2, 80))
+    for view in (seen.power(0.5), seen.log(1.0), seen.gaussian(2.0), seen.kernel_distance(2.0), seen.spread(3.0)):
+        view.left(U)
+        view.gram(U.T)
+    assert files(tmp_path) == before
 
 
 def test_centred_gram_product_row_sums_and_mean():

@@ -92,14 +92,40 @@ MORE_CHECKS = [
     estimator_checks.check_get_feature_names_out_error,
 ]
 
+OWN_CHECKS = {
+    "check_clusterer_compute_labels_predict",
+    "check_dict_unchanged",
+    "check_estimators_overwrite_params",
+    "check_estimators_pickle",
+    "check_estimators_unfitted",
+    "check_fit_idempotent",
+    "check_get_params_invariance",
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+    "check_n_features_in",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+}
+
 
 @pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")  # few iterations, and more clusters than there are
 @parametrize_with_checks(
-    [kind(kind="distance", n_init=2, max_iter=10, tol=1e-3, on_negative="heal") for kind in CHECKED],
+    [CheckedFuzzyCMeans(kind="distance", n_init=2, max_iter=10, tol=1e-3, on_negative="heal")],
     expected_failed_checks=expected_to_fail,
 )
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore::dasrel.errors.DasrelWarning")
+@pytest.mark.parametrize("kind", CHECKED[1:])
+def test_scikit_learn_checks_of_the_other_classes(kind: Any) -> None:
+    """All classes have one `fit` and one `predict`; what each has of its own are its parameters and its rule."""
+    estimator = kind(kind="distance", n_init=2, max_iter=10, tol=1e-3, on_negative="heal")
+    checks = {check.func.__name__: check for _, check in estimator_checks.estimator_checks_generator(estimator)}
+    for name in sorted(OWN_CHECKS):
+        checks[name](clone(estimator))
 
 
 @pytest.mark.slow(after=4)

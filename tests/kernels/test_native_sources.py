@@ -45,7 +45,7 @@ def test_all_sources_are_built() -> None:
     assert sorted(SOURCES) == sorted((ROOT / "dasrel").rglob("*.c"))
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_without_warnings_and_agrees_with_plain_loops(compiler: str, tmp_path: Path) -> None:
     driver = compiled(compiler, tmp_path / "driver")

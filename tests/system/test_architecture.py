@@ -147,6 +147,27 @@ def test_test_files_import_helpers_only() -> None:
             assert [one for one in names if other.match(one)] == [], path
 
 
+def test_each_promise_has_a_test_that_is_always_run() -> None:
+    """The table of CONTRIBUTING.md names tests that are there, and in each row one that is quick or a `guarantee`."""
+    root = Path(__file__).parents[2]
+    table = (root / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| promise |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line) for line in table.splitlines()[2:]]
+    assert len(rows) > 12
+    for row in rows:
+        always = [is_always_run(root / file, name) for file, name in row]
+        assert any(always), row
+
+
+def is_always_run(file: Path, name: str) -> bool:
+    """Return whether `python -m pytest` runs a test, or a case of it; fail if there is no test of this name."""
+    text = file.read_text(encoding="utf-8")
+    (test,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    marks = " ".join(map(ast.unparse, test.decorator_list))
+    if file.parent.name == "system" or "workers" in ast.unparse(test.args) or re.search(r"slow(?!\(after)", marks):
+        return "mark.guarantee" in text  # of this test, of some of its cases, or of the whole file
+    return True
+
+
 def test_help_begins_with_an_overview() -> None:
     """It names what most people need, in about twenty lines."""
     assert dasrel.__doc__ is not None

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.spatial.distance import squareform
 
 from dasrel import open_matrix
+from tests.helpers.forks import programs
+from tests.helpers.stores import stored
 
 COMMAND = [sys.executable, "-m", "dasrel"]
 SOON = 30.0
@@ -28,10 +31,9 @@ def distances(tmp_path: Path) -> Path:
     return path
 
 
-def started(*arguments: object, code: str | None = None) -> subprocess.Popen[str]:
+def started(*arguments: object, code: str = "", python: object = sys.executable) -> subprocess.Popen[str]:
     """Start a command; `code` is run before it in the same process."""
-    words = COMMAND if code is None else [sys.executable, "-c", f"{code}\nfrom dasrel.__main__ import main\nmain()"]
-    line = [*words, *map(str, arguments)]
+    line = [str(python), "-c", f"{code}\nfrom dasrel.__main__ import main\nmain()", *map(str, arguments)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -55,13 +57,20 @@ def until(process: subprocess.Popen[str], line: str) -> None:
 
 MOMENTS = 10
 # `main` sets the handler first of all, and then imports dasrel.cli and all that is large.
-BEGUN = """
+IMPORTING = """
 import sys
 class Begun:
     def find_spec(self, name, path=None, target=None):
         if name == "dasrel.cli":
             print("begun", file=sys.stderr, flush=True)
 sys.meta_path.insert(0, Begun())
+"""
+RUNNING = """
+import sys, dasrel.cli.app
+def begun(words, run=dasrel.cli.app.run):
+    print("begun", file=sys.stderr, flush=True)
+    return run(words)
+dasrel.cli.app.run = begun
 """
 COMMANDS = {
     "import": ["import", "{folder}/d.npy", "{folder}/s.zarr", "--kind", "distance", "--tile", "8", "--quiet"],
@@ -73,24 +82,30 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [pytest.param("import", marks=pytest.mark.guarantee), *list(COMMANDS)[1:]])
 def test_sigterm_at_any_moment(name: str, tmp_path: Path, distances: Path) -> None:
-    """From the first import to the very end: 143, or 0 if it had finished, and one line at most."""
-    whole = [word.format(folder=tmp_path) for word in COMMANDS["import"]]
-    whole[2] = str(tmp_path / "whole.zarr")
-    assert subprocess.run([*COMMAND, *whole], check=False).returncode == 0
-    command = [*(word.format(folder=tmp_path) for word in COMMANDS[name]), "--force"]
-    process = started(*command, code=BEGUN)
+    """From the first line to the very end: 143, or 0 if it had finished, and one line at most."""
+    check_moments(name, tmp_path, distances, MOMENTS, code=RUNNING, python=programs() / "python")
+
+
+def test_sigterm_from_the_first_import_on(tmp_path: Path, distances: Path) -> None:
+    check_moments("import", tmp_path, distances, 4, code=IMPORTING)
+
+
+def check_moments(name: str, folder: Path, distances: Path, moments: int, **how: Any) -> None:
+    stored(folder / "whole.zarr", distances, tile=8)
+    command = [*(word.format(folder=folder) for word in COMMANDS[name]), "--force"]
+    process = started(*command, **how)
     until(process, "begun")
     begin = time.monotonic()
     assert process.wait() == 0
     took = time.monotonic() - begin
     ended(process)
     codes = set()
-    for k in range(MOMENTS):
-        process = started(*command, code=BEGUN)
+    for k in range(moments):
+        process = started(*command, **how)
         until(process, "begun")
-        time.sleep(1.1 * took * k / MOMENTS)
+        time.sleep(1.1 * took * k / moments)
         process.send_signal(signal.SIGTERM)
         code, out, errors = ended(process)
         lines = [line for line in errors.splitlines() if "warning" not in line]
@@ -101,9 +116,10 @@ def test_sigterm_at_any_moment(name: str, tmp_path: Path, distances: Path) -> No
         codes.add(code)
     assert 143 in codes
     # Whatever was hit, the same command does its work now.
-    assert subprocess.run([*COMMAND, *command], check=False, capture_output=True).returncode == 0
+    process = started(*command, **how)
+    assert ended(process)[0] == 0
     if name == "import":
-        matrix = open_matrix(tmp_path / "s.zarr")
+        matrix = open_matrix(folder / "s.zarr")
         assert np.array_equal(matrix.rows_at(np.arange(60)), np.load(distances).astype(np.float32))
 
 
