@@ -1,6 +1,5 @@
 """The public names of dasrel, each with its home. `lazy_loader` reads it and imports a name on first use."""
 
-from .cmeans.align_job import align as align
 from .cmeans.fit import cluster as cluster
 from .cmeans.output import save_clustering as save_clustering
 from .cmeans.plan import (
@@ -8,6 +7,7 @@ from .cmeans.plan import (
     plan_clustering as plan_clustering,
 )
 from .cmeans.result import Clustering as Clustering
+from .commands.align import align as align
 from .commands.report import write_report as write_report
 from .engine.checkpoint import Checkpoint as Checkpoint
 from .engine.relation import Relation as Relation, relation as relation

@@ -37,7 +37,6 @@ from dasrel.names import (
     IndexName,
     OrderName,
     RuleName,
-    SearchName,
     ViewName,
     linkage_fault,
 )
@@ -178,41 +177,6 @@ class ClusterOptions:
     strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.", rare=True)
 
 
-@dataclass(frozen=True)
-class AlignOptions:
-    """How to find the number of clusters and the width of a kernel that agree best."""
-
-    n_clusters: list[int] | None = _run(
-        None, "Numbers of clusters; 2-10 if not given, and no more than half of the objects.", name="clusters",
-        metavar="C", least=2,
-    )  # fmt: skip
-    width: list[Literal["auto", "none"] | float] = _run(
-        ["auto"], "Widths of the Gaussian kernel; none takes the matrix itself as a kernel.", metavar="W", above=0
-    )
-    search: SearchName = _run("grid", "A grid of widths, refined around the best, or an evolution of populations.")
-    population: int = _run(50, "Widths of a population of the evolution.", metavar="N", least=5)
-    generations: int = _run(65, "Maximum number of generations of the evolution; a scan each.", metavar="N", least=1)
-    rule: RuleName | None = _run(
-        None,
-        f"Rule of the partitions: one of {', '.join(RULES)}; fcm1 if not given, for similarities and kernels fcm2.",
-    )
-    fuzzifier: float | None = _run(None, "Fuzzifier m of fcm1, auto if not given, or of pcm1.", metavar="M", above=1)
-    n_init: int = _run(5, "Restarts of each number of clusters.", metavar="N", least=1)
-    random_state: int = _run(0, "Seed of random numbers.", name="seed", least=0)
-    max_iter: int = _run(300, "Maximum number of iterations.", least=1)
-    on_negative: Literal["error", "heal"] = _run(
-        "heal", "Stop at negative squared distances to centres, or heal: add a constant."
-    )
-    picture: bool = _run(True, "Draw the alignments, and the kernel in the order of the clusters.")
-    memory: int | str | None = _run(None, MEMORY, typed=str, metavar="SIZE")
-
-    def __post_init__(self) -> None:
-        if self.fuzzifier is not None and self.rule not in (None, *TAKES["fuzzifier"]):
-            raise InputError(f"fuzzifier is for {' and '.join(TAKES['fuzzifier'])}, not {self.rule}")
-        if len(self.width) > 1 and any(isinstance(one, str) for one in self.width):
-            raise InputError("auto and none stand alone: give one of them as the width, or numbers")
-
-
 # ------------------------------------------------------------------------------------------- options of one operation
 
 
@@ -303,7 +267,7 @@ class ImageOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, AlignOptions, PairwiseOptions, SpectrumOptions,
+    RunOptions, ClusterOptions, PairwiseOptions, SpectrumOptions,
     EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {

@@ -11,7 +11,6 @@ import typer
 
 from dasrel import __version__
 from dasrel.cli import (
-    alignment_commands,
     analysis_commands,
     matrix_commands,
 )
@@ -160,7 +159,6 @@ COMMANDS = {
     "append": matrix_commands.append_command,
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
-    "align": alignment_commands.align_command,
     "predict": analysis_commands.predict_command,
     "validity": analysis_commands.validity_command,
     "compare": analysis_commands.compare_command,

@@ -13,6 +13,7 @@ from dasrel.commands.base import Operation
 OPERATIONS: tuple[str, ...] = (
     "audit",
     "export",
+    "align",
     "outliers",
     "embed",
     "report",

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[[Source], ResultPart]] = {
     "cluster": cluster_part,
-    "align": other_parts.alignment_part,
     "linkage": other_parts.linkage_part,
     "tree": other_parts.tree_part,
     "spectrum": other_parts.spectrum_part,
@@ -42,7 +41,6 @@ _READERS: dict[str, Callable[[Source], ResultPart]] = {
 
 _MARKS: dict[str, set[str]] = {
     "cluster": {"settings", "runs_converged", "bundles"},
-    "align": {"alignment", "partitions", "centred_best"},
     "linkage": {"cuts", "linkage", "n_objects"},
     "tree": {"shortest", "longest", "units"},
     "spectrum": {"lowest_residuals", "highest_residuals"},

@@ -19,8 +19,10 @@ from dasrel.errors import InputError
 from dasrel.geometry.kernel_width import check_widths
 from dasrel.judging.alignment import Surface, Width, surface
 from dasrel.partition.result import Partition
+from dasrel.partition.run import Run
 from dasrel.util import Float, html, progress
-from dasrel.util.numbers import as_number
+from dasrel.util.numbers import check_fields
+from dasrel.util.option_fields import RUNNING, option, same
 from dasrel.util.text import count_text, shown, time_text
 
 WIDTHS = 12
@@ -37,15 +39,14 @@ PHASE = "search"
 class Evolution:
     """Settings of the evolutionary search; those of Q09's table 1 by default."""
 
-    population: int = 50
-    generations: int = 65
-    random_state: int = 0
+    population: int = option(50, "Widths of a population of the evolution.", RUNNING, metavar="N", least=5)
+    generations: int = option(
+        65, "Maximum number of generations of the evolution; a scan each.", RUNNING, metavar="N", least=1
+    )
+    random_state: int = same(Run, "random_state")
 
     def __post_init__(self) -> None:
-        for name, least in (("population", 5), ("generations", 1), ("random_state", 0)):
-            value = as_number(getattr(self, name))
-            if not (value >= least and value % 1 == 0):
-                raise InputError(f"{name} is {shown(getattr(self, name))}: give a whole number of at least {least}")
+        check_fields(self)
 
 
 @dataclass(frozen=True, eq=False)

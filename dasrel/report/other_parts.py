@@ -30,7 +30,6 @@ from dasrel.report.result_reading import (
 )
 from dasrel.report.result_store import run_section
 from dasrel.report.verdict import (
-    alignment_verdict,
     euclideanize_verdict,
     figures_verdict,
     linkage_verdict,
@@ -110,37 +109,6 @@ def tree_part(source: Source) -> ResultPart:
 
 
 # ------------------------------------------------------------------------------------------- alignments and embeddings
-
-
-def alignment_part(source: Source) -> ResultPart:
-    """Return the part about a result of `dasrel align`. Cost: no scan."""
-    result, n = source.values, source.values["n_objects"]
-    header = ["clusters", "rule", "parameters", "best width", "alignment", "centred", "distinct", "converged"]
-    rows = [
-        [one["n_clusters"], one["rule"], one["parameters"], one["width"], one["alignment"], one["centred"],
-         one["sound"], one["converged"]]
-        for one in result["partitions"]
-    ]  # fmt: skip
-    text = "The largest alignment of each number of clusters over all widths. What is not distinct is not chosen."
-    sizes = [[k, size, percent(size / n)] for k, size in enumerate(result["sizes"])]
-    alt = "Alignment of every number of clusters and width, and the kernel in the order of the best clusters."
-    caption = (
-        "The brightest field is the number of clusters and the width that agree best. In the kernel dark squares on"
-        " the diagonal are clusters."
-    )
-    sections = [
-        Section("Numbers of clusters", [table("partitions", header, rows, text)]),
-        Section("Clusters", [table("clusters", ["cluster", "objects", "share"], sizes, "Of the best partition."),
-                             *downloads(source.file("labels.csv"), "labels")]),
-        Section("All widths", [*drawing(source, "alignment.png", alt, caption),
-                               *downloads(source.file("alignment.csv"), "alignment")]),
-        *store_sections(source),
-    ]  # fmt: skip
-    headline = f"{count_text(result['n_clusters'], 'cluster')} agree best with a kernel, {count_text(n, 'object')}"
-    facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"),
-             ("widths", f"{result['widths']:,}"), scans_fact(result)]  # fmt: skip
-    return ResultPart("Alignment", path_text(source.path), headline, alignment_verdict(result), facts, sections,
-                      result.get("matrix"), n)  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- spectra, Euclideanisations, stores

@@ -7,7 +7,6 @@ from dataclasses import MISSING
 from typing import Any
 
 from dasrel.options import (
-    AlignOptions,
     ClusterOptions,
     EuclideanizeOptions,
     RunOptions,
@@ -17,7 +16,7 @@ from dasrel.options import (
 from dasrel.util.text import redacted, shown
 
 GROUPS: dict[str, tuple[type, ...]] = {
-    "cluster": (RunOptions, ClusterOptions), "align": (AlignOptions,),
+    "cluster": (RunOptions, ClusterOptions),
     "linkage": (TreeOptions,), "tree": (), "euclideanize": (EuclideanizeOptions,),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""

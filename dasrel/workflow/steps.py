@@ -215,20 +215,6 @@ def _cluster(job: Job) -> Summary:
     }
 
 
-def _align(job: Job) -> Summary:
-    from dasrel.cmeans.align_job import prepare_align
-    from dasrel.options import AlignOptions
-    from dasrel.report.figures.alignment import alignment_picture
-
-    table = job.step.table
-    result = prepare_align(job.store, job.file(), table.group(AlignOptions), force=True).run(
-        checkpoint=job.checkpoint(),
-        about={"out": str(job.out / job.step.name)},
-        draw=alignment_picture if table.picture else None,
-    )
-    return {name: result[name] for name in ("n_objects", "converged", "n_clusters", "width", "alignment")}
-
-
 def _tree(job: Job) -> Summary:
     if job.step.table.linkage is not None:
         return _dendrogram(job)
@@ -289,7 +275,6 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "spectrum": _spectrum,
     "euclideanize": _euclideanize,
     "cluster": _cluster,
-    "align": _align,
     "tree": _tree,
     "image": _image,
     "figure": _figure,

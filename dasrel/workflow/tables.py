@@ -25,7 +25,6 @@ from dasrel.options import (
     IDS,
     NEW_PAIRS,
     STORE_FORMAT,
-    AlignOptions,
     ClusterOptions,
     EuclideanizeOptions,
     ImageOptions,
@@ -256,15 +255,6 @@ class Cluster(Table):
     store: str | None = None
 
 
-@with_options(AlignOptions, EVERY)
-class Align(Table):
-    """`dasrel align`."""
-
-    HOW = ("memory", "every")
-    SUFFIXES = ("",)
-    store: str | None = None
-
-
 @with_options(TreeOptions, EVERY)
 class Tree(Table):
     """`dasrel tree`."""
@@ -307,7 +297,6 @@ TABLES: dict[str, type[Table]] = {
     "spectrum": Spectrum,
     "euclideanize": Euclideanize,
     "cluster": Cluster,
-    "align": Align,
     "tree": Tree,
     "image": Image,
     "figure": Figure,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel.cmeans.align_job import align, prepare_alignment
+from dasrel.commands.align import align, prepare_alignment
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped
 from dasrel.judging import alignment as alignment_scan

@@ -77,8 +77,7 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import AlignOptions, EuclideanizeOptions, SpectrumOptions
-from dasrel.cmeans.align_job import prepare_align
+from dasrel.options import EuclideanizeOptions, SpectrumOptions
 from tests.helpers.commands import prepared
 from dasrel.hierarchy.linkage import prepare_linkage
 from dasrel.cmeans.plan import plan_clustering
@@ -106,7 +105,7 @@ def actions(path, folder):
     widths = [w / 10 for w in range(5, 15)]
     more = {"width": widths, "eta_scale": [1.0, 4.0], "max_iter": 5, "picture": False}
     odd = prepared("outliers", path, folder + "/o", force=True, **more)
-    aligned = prepare_align(path, folder + "/a", AlignOptions(n_init=1, max_iter=5, picture=False), force=True)
+    aligned = prepared("align", path, folder + "/a", force=True, n_init=1, max_iter=5, picture=False)
     inside = prepare_linkage(path, "average", scratch=folder)
     outside = prepare_linkage(path, "ward", scratch=folder, memory="45MB" if path == store else None)
     return {

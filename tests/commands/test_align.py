@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel.cmeans.align_job import prepare_align
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import MemoryLimitError
-from dasrel.options import AlignOptions
 from dasrel.util import progress
 from dasrel.util.results import without_times
+from tests.helpers.commands import prepared
 from tests.helpers.faults import Killed, killed_after
 from tests.helpers.matrices import blobs, distances
 
@@ -88,22 +87,22 @@ def test_scans_are_within_the_estimate(groups: str, tmp_path: Path, here: Any, m
 
 @pytest.mark.parametrize("scans", [2, 9, 11])
 def test_a_killed_job_is_resumed_to_the_same_files(groups: str, tmp_path: Path, scans: int) -> None:
-    options = AlignOptions([2, 3], n_init=1, picture=False)
-    whole = prepare_align(groups, tmp_path / "whole", options).run()
+    options = {"n_clusters": [2, 3], "n_init": 1, "picture": False}
+    whole = prepared("align", groups, tmp_path / "whole", **options).run()
     assert whole["scans"] > scans
     keep = Checkpoint(tmp_path / "kept")
     with pytest.raises(Killed), killed_after(scans):
-        prepare_align(groups, tmp_path / "out", options).run(checkpoint=keep)
+        prepared("align", groups, tmp_path / "out", **options).run(keep)
     assert not (tmp_path / "out").exists()
     again = Checkpoint(tmp_path / "kept", resume=True)
-    result = prepare_align(groups, tmp_path / "out", options).run(checkpoint=again)
+    result = prepared("align", groups, tmp_path / "out", **options).run(again)
     for one in (whole, result):
         del one["out"]
     assert without_times(result) == without_times(whole)
     for name in ("alignment.csv", "labels.csv", "memberships.npy"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with progress.watch() as counted:
-        done = prepare_align(groups, tmp_path / "out", options, resume=True).run()
+        done = prepared("align", groups, tmp_path / "out", resume=True, **options).run()
     assert counted.scans == 0
     assert done["n_clusters"] == result["n_clusters"]
 
@@ -123,7 +122,7 @@ def test_a_workflow_has_the_same_files_as_the_command(groups: str, tmp_path: Pat
 
 
 def test_memory_that_is_too_small_is_said_before_any_scan(groups: str, tmp_path: Path) -> None:
-    job = prepare_align(groups, tmp_path / "out", AlignOptions(memory=20_000))
+    job = prepared("align", groups, tmp_path / "out", memory=20_000)
     with progress.watch() as counted, pytest.raises(MemoryLimitError):
         job.cost()
     assert counted.scans == 0
@@ -132,10 +131,10 @@ def test_memory_that_is_too_small_is_said_before_any_scan(groups: str, tmp_path:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (["--width", "0"], "width is 0.0: give numbers above 0, or auto"),
+        (["--width", "0"], "width is 0.0; give a finite number above 0"),
         (["--width", "none"], "kind distance is no kernel and needs a width"),
         (["--width", "1e-9"], "cannot be used: 1e-09 (no object sees another); say --width from"),
-        (["--clusters", "1"], "n_clusters is 1: give whole numbers of at least 2"),
+        (["--clusters", "1"], "n_clusters is 1; give a whole number of at least 2"),
         (["--clusters", "2-60"], "n_clusters is 60 for 48 objects: give 2 to 48"),
         (["--search", "evolution", "--width", "2"], "leave width out; or say --search grid"),
         (["--population", "2"], "greater than or equal to 5"),
