@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import Relation, product_shape
-from dasrel.engine.scan import Plan, brought_here, needed_memory, needed_on_worker
+from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import WorkerMemory
 from dasrel.errors import MemoryLimitError
 from dasrel.partition.run import Run

@@ -37,8 +37,9 @@ from dasrel.cmeans.run_state import update
 from dasrel.cmeans.sample import planned_runs, sample_memory, sample_size
 from dasrel.cmeans.starts import checked_runs
 from dasrel.engine.readahead import tile_cache
+from dasrel.engine.reduce import PartialResult, Plan
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
-from dasrel.engine.scan import Plan, needed_memory, needed_on_worker
+from dasrel.engine.scan import needed_memory, needed_on_worker
 from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.names import FITS, METHODS
@@ -493,8 +494,9 @@ def _multiply(relation: Relation, held: list[tuple[Tile, Array]], threads: int, 
     def work(item: tuple[Tile, Array]) -> int:
         (i, j), tile = item
         group = i // plan.group_side, j // plan.group_side
-        partial = consumer.kernel.begin(plan, group, (shares[group[0]], shares[group[1]]))
-        consumer.kernel.parts(consumer.kernel.add(partial, tile, i, j))
+        partial = PartialResult(consumer.kernel, plan, group, (shares[group[0]], shares[group[1]]))
+        partial.add(tile, i, j)
+        partial.parts()
         return int(source.layout.tile_bytes)
 
     with parallel.single_threaded_blas():

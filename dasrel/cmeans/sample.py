@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from dasrel.cmeans.ladder import as_fcm2, begins_with_fcm2, first_run, fuzziness, rungs
 from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
 from dasrel.cmeans.starts import at_objects, far_apart, starting_spread, unspread
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, shares, strip_consumer
 from dasrel.engine.relation import Relation
-from dasrel.engine.scan import Consumer, Plan, scan
+from dasrel.engine.scan import scan
 from dasrel.errors import MemoryLimitError
 from dasrel.judging.validity import silhouettes
 from dasrel.kernels.products import View
@@ -157,104 +158,74 @@ def _add_terms(D: Float, base: Relation, positions: NDArray[np.intp]) -> None:
             D[at : at + 64] += weight * term.left(unit)[:, positions]
 
 
-@dataclass
-class _Picked:
-    """The sampled objects of a strip, counted from its start, and the self-similarities of all its objects."""
-
-    start: int
-    picked: NDArray[np.intp]
-    itself: Array | None
+def _sampled(base: Relation, positions: NDArray[np.intp]) -> Callable[[slice], Share]:
+    """Return the shares: which objects are sampled."""
+    sampled = np.zeros(base.n_objects, dtype=bool)
+    sampled[positions] = True
+    return shares(base.matrix, sampled=sampled)
 
 
-def _picked_of(base: Relation, positions: NDArray[np.intp]) -> Callable[[slice], _Picked]:
-    itself = base.matrix.diagonal
-
-    def share(span: slice) -> _Picked:
-        first, last = np.searchsorted(positions, [span.start, span.stop])
-        return _Picked(span.start, positions[first:last] - span.start, None if itself is None else itself[span])
-
-    return share
+def _in_tile(side: Side) -> NDArray[np.intp]:
+    """Return the sampled objects of a side of a tile, counted from its start."""
+    return np.flatnonzero(side.get("sampled"))
 
 
-def _in_tile(share: _Picked, span: slice) -> NDArray[np.intp]:
-    """Return the sampled objects of one tile of a strip, counted from the tile's start."""
-    first, last = np.searchsorted(share.picked, [span.start, span.stop])
-    picked: NDArray[np.intp] = share.picked[first:last] - span.start
-    return picked
-
-
-def _seen(view: View, tile: Array, rows: _Picked, r: Any, columns: _Picked, c: Any) -> Float:
-    """Return part of a tile as squared dissimilarities, float64; r and c count from the strips' starts."""
+def _seen(view: View, tile: Array, rows: Side, columns: Side, r: Any = slice(None), c: Any = slice(None)) -> Float:
+    """Return part of a tile as squared dissimilarities, float64; r and c count from the starts of its sides."""
     raw = tile.astype(np.float64)
-    own = None if rows.itself is None else rows.itself[r]
-    other = None if columns.itself is None else columns.itself[c]
+    own, other = (None if side.itself is None else side.itself[at] for side, at in ((rows, r), (columns, c)))
     return view.apply(raw, np.empty_like(raw), row_self=own, column_self=other)
 
 
 @dataclass(frozen=True)
-class _NearestKernel:
+class _NearestKernel(Kernel):
     """The squared dissimilarity of every object to the nearest sampled one."""
 
+    in_strips = True
     view: View
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Picked, _Picked]) -> Any:
-        spans = (plan.span(strip) for strip in group)
-        return plan, group, shares, {a: np.full(s.stop - s.start, np.inf) for a, s in zip(group, spans, strict=True)}
+    def empty(self, objects: int) -> Float:
+        return np.full(objects, np.inf)
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (a, b), (rows, columns), near = partial
-        r, c = plan.inside(i), plan.inside(j)
-        down, across = _in_tile(rows, r), _in_tile(columns, c)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        down, across = _in_tile(rows), _in_tile(columns)
         if down.size:
-            seen = _seen(self.view, tile[down], rows, down + r.start, columns, c)
-            np.minimum(near[b][c], seen.min(axis=0), out=near[b][c])
-        if i != j and across.size:
-            seen = _seen(self.view, tile[:, across], rows, r, columns, across + c.start)
-            np.minimum(near[a][r], seen.min(axis=1), out=near[a][r])
+            near = partial[1][columns.inside]
+            np.minimum(near, _seen(self.view, tile[down], rows, columns, r=down).min(axis=0), out=near)
+        if rows is not columns and across.size:
+            near = partial[0][rows.inside]
+            np.minimum(near, _seen(self.view, tile[:, across], rows, columns, c=across).min(axis=1), out=near)
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return dict(partial[3])
 
     def combine(self, first: Float, second: Float) -> Float:
         return np.minimum(first, second)
 
 
 def _nearest_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
-    layout = base.matrix.layout
-    strip = Plan(layout).group_side * layout.tile
+    tile = base.matrix.layout.tile
     # twice the tile in float64 if all of its objects are sampled
-    picked = 2 * 8 * layout.tile * min(layout.tile, len(positions)) * base.view.panels
-    return Consumer(
-        _NearestKernel(base.view), lambda parts: np.concatenate([parts[k] for k in sorted(parts)]),
-        share=_picked_of(base, positions), in_strips=True, part_bytes=16 * strip, task_memory=32 * strip + picked,
-        fixed_memory=24 * layout.n_objects, share_bytes=16 * layout.n_objects,
+    picked = 2 * 8 * tile * min(tile, len(positions)) * base.view.panels
+    return strip_consumer(
+        base.matrix, _NearestKernel(base.view), lambda parts: np.concatenate([parts[k] for k in sorted(parts)]),
+        _sampled(base, positions), sent=8, held=32, scratch=picked, fixed=24, shared=16,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _PairsKernel:
+class _PairsKernel(Kernel):
     """The squared dissimilarities between sampled objects."""
 
     view: View
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Picked, _Picked]) -> Any:
-        return plan, shares, []
+    def empty(self, objects: int) -> list[Any]:
+        return []
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (rows, columns), blocks = partial
-        r, c = plan.inside(i), plan.inside(j)
-        down, across = _in_tile(rows, r), _in_tile(columns, c)
+    def add(self, partial: list[Any], tile: Array, rows: Side, columns: Side) -> list[Any]:
+        down, across = _in_tile(rows), _in_tile(columns)
         if down.size and across.size:
-            seen = _seen(self.view, tile[np.ix_(down, across)], rows, down + r.start, columns, across + c.start)
-            blocks.append((down + r.start + rows.start, across + c.start + columns.start, seen))
+            seen = _seen(self.view, tile[np.ix_(down, across)], rows, columns, down, across)
+            partial.append((down + rows.span.start, across + columns.span.start, seen))
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
-
-    def combine(self, first: list[Any], second: list[Any]) -> list[Any]:
-        return first + second
 
 
 def _pairs_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
@@ -271,7 +242,7 @@ def _pairs_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
 
     side = min(m, Plan(layout).group_side * layout.tile)
     return Consumer(
-        _PairsKernel(base.view), finish, share=_picked_of(base, positions), part_bytes=8 * side * side,
+        _PairsKernel(base.view), finish, _sampled(base, positions), part_bytes=8 * side * side,
         task_memory=8 * side * side * (1 + base.view.panels), fixed_memory=16 * m * m,
         share_bytes=16 * layout.n_objects,
     )  # fmt: skip

@@ -6,15 +6,13 @@ addition per number and partition, however many clusters there are; see `kernels
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dasrel.engine.scan import Consumer, Plan
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Side, SumsInStrips, join_strips, shares, strip_consumer
 from dasrel.kernels import label_sums, products, within_sums
 from dasrel.kernels.label_sums import Labels
 from dasrel.kernels.products import View
@@ -32,27 +30,22 @@ class Squares:
     terms: tuple[tuple[float, Any], ...] = ()
     """Weights, and matrices that need no tiles (`relation.Term`)."""
 
-    def bands(
-        self, tile: Array, plan: Plan, i: int, j: int, shares: tuple[LabelShare, LabelShare]
-    ) -> Iterator[tuple[slice, Array]]:
-        """Yield each band of rows of tile (i, j) with its D, which is overwritten by that of the next one."""
-        rows, columns = plan.layout.span(i), plan.layout.span(j)
-        row_self, column_self = (
-            None if share.itself is None else share.itself[plan.inside(k)]
-            for share, k in zip(shares, (i, j), strict=True)
-        )
+    def bands(self, tile: Array, rows: Side, columns: Side) -> Iterator[tuple[slice, Array]]:
+        """Yield each band of rows of a tile with its D, which is overwritten by that of the next one."""
+        row_self, column_self = rows.itself, columns.itself
         height = _panel_rows(max(tile.shape), tile.itemsize)
         buffer = np.empty((height, tile.shape[1]), dtype=tile.dtype)
         for band in products.panels(tile.shape, height):
             values, out = tile[band], buffer[: band.stop - band.start]
             own = None if row_self is None else row_self[band]
-            offset = band.start if i == j else None
+            offset = band.start if rows is columns else None
             D = self.view.apply(values, out, offset=offset, row_self=own, column_self=column_self)
             if self.terms:
                 np.copyto(out, D)
                 D = out
+            start = rows.span.start
             for weight, term in self.terms:
-                D += weight * term.block(slice(rows.start + band.start, rows.start + band.stop), columns)
+                D += weight * term.block(slice(start + band.start, start + band.stop), columns.span)
             yield band, D
 
 
@@ -81,7 +74,7 @@ def label_consumer(
 
     Cost: memory of two float64 numbers per cluster and object for each of d and D.
     """
-    layout, plan, clusters = source.layout, Plan(source.layout), first[-1]
+    layout, clusters = source.layout, first[-1]
     side, item = layout.tile, layout.dtype.itemsize
     kernel = _LabelKernel(
         squares,
@@ -93,20 +86,16 @@ def label_consumer(
 
     def finish(parts: dict[int, Any]) -> LabelSums:
         results = [np.empty((rows, layout.n_objects)) for rows in kernel.heights]
-        for strip in list(parts):
-            for result, sums in zip(results, parts.pop(strip), strict=True):
-                result[:, plan.span(strip)] = sums
+        join_strips(Plan(layout), parts, results)
         below = float(results.pop()[0].sum()) if kernel.below else 0.0
         return LabelSums(results[0], results[1] if squared else None, below)
 
-    strip, columns = plan.group_side * side, sum(kernel.heights)
+    columns = sum(kernel.heights)
     scratch = label_sums.scratch_memory(len(labels), clusters, _panel_rows(side, item), side, item)
-    return Consumer(
-        kernel, finish, _share(source, labels), in_strips=True,
-        part_bytes=2 * strip * columns * item,
-        task_memory=3 * strip * columns * 8 + 2 * _panel_memory(source, squares) + scratch,
-        fixed_memory=layout.n_objects * (columns * 16 + 4 * len(labels)),
-        share_bytes=layout.n_objects * 4 * len(labels),
+    return strip_consumer(
+        source, kernel, finish, shares(source, labels=labels), sent=columns * item, held=3 * columns * 8,
+        scratch=2 * _panel_memory(source, squares) + scratch,
+        fixed=columns * 16 + 4 * len(labels), shared=4 * len(labels),
     )  # fmt: skip
 
 
@@ -114,7 +103,7 @@ def diameter_consumer(source: TileSource, squares: Squares, labels: Labels, firs
     """Make the consumer of the largest D within each cluster, (clusters,); see `label_consumer`. 0 for one object."""
     layout = source.layout
     return Consumer(
-        _DiameterKernel(squares, tuple(first)), lambda parts: parts[0], _share(source, labels),
+        _DiameterKernel(squares, tuple(first)), share=shares(source, labels=labels),
         part_bytes=8 * first[-1],
         # The view of a panel, and a copy of its rows that belong to one cluster.
         task_memory=2 * _panel_memory(source, squares) + 8 * len(labels) * layout.tile,
@@ -143,7 +132,7 @@ def within_consumer(source: TileSource, squares: Squares, labels: within_sums.La
         return WithinSums(sums[:-1].reshape(partitions, clusters), float(sums[-1]))
 
     return Consumer(
-        _WithinKernel(squares, clusters), finish, _share(source, labels),
+        _WithinKernel(squares, len(labels), clusters), finish, shares(source, labels=labels),
         part_bytes=part,
         task_memory=4 * part + 2 * _panel_memory(source, squares) + scratch,
         fixed_memory=4 * partitions * layout.n_objects + part,
@@ -172,31 +161,8 @@ def _panel_memory(source: TileSource, squares: Squares) -> int:
     return numbers * item * (1 + squares.view.panels) + numbers * 16 * bool(squares.terms)
 
 
-def _share(source: TileSource, labels: NDArray[Any]) -> Callable[[slice], LabelShare]:
-    itself = source.diagonal
-
-    def share(span: slice) -> LabelShare:
-        return LabelShare(np.ascontiguousarray(labels[:, span]), None if itself is None else itself[span])
-
-    return share
-
-
-@dataclass
-class LabelShare:
-    """Labels of the objects of one strip, and their self-similarities."""
-
-    labels: NDArray[Any]
-    itself: Array | None
-
-    def __dask_tokenize__(self) -> str:
-        return uuid.uuid4().hex  # used once: hashing the numbers would be a waste
-
-    def __sizeof__(self) -> int:
-        return self.labels.nbytes
-
-
 @dataclass(frozen=True)
-class _LabelKernel:
+class _LabelKernel(SumsInStrips):
     squares: Squares
     first: tuple[int, ...]
     squared: bool
@@ -210,19 +176,13 @@ class _LabelKernel:
         """Rows of each array of sums: d Z, D Z, and the negative part of D."""
         return [self.first[-1]] * (1 + self.squared) + [1] * self.below
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[LabelShare, LabelShare]) -> Any:
-        sums = {
-            strip: [np.zeros((rows, share.labels.shape[1])) for rows in self.heights]
-            for strip, share in zip(group, shares, strict=True)
-        }
-        return plan, group, shares, sums
+    def empty(self, objects: int) -> list[Array]:
+        return [np.zeros((rows, objects)) for rows in self.heights]
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (a, b), shares, sums = partial
-        r, c = plan.inside(i), plan.inside(j)
-        row_labels, column_labels = shares[0].labels[:, r], shares[1].labels[:, c]
-        down = [s[:, r] for s in sums[a]]
-        across = None if i == j else [s[:, c] for s in sums[b]]
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        row_labels, column_labels = rows.get("labels"), columns.get("labels")
+        down = [sums[:, rows.inside] for sums in partial[0]]
+        across = None if rows is columns else [sums[:, columns.inside] for sums in partial[1]]
 
         def add(k: int, panel: Array, band: slice) -> None:
             label_sums.add_label_sums(
@@ -234,7 +194,7 @@ class _LabelKernel:
             add(0, tile, slice(0, len(tile)))
         if self.stored and not self.squared:
             return partial
-        for band, D in self.squares.bands(tile, plan, i, j, shares):
+        for band, D in self.squares.bands(tile, rows, columns):
             if self.squared:
                 add(1, D, band)
             if self.below:
@@ -247,38 +207,22 @@ class _LabelKernel:
                 add(0, np.sqrt(d, out=d), band)
         return partial
 
-    def parts(self, partial: Any) -> dict[int, Any]:
-        dtype = partial[0].layout.dtype  # half as many bytes to send and to hold
-        return {strip: [s.astype(dtype, copy=False) for s in of_strip] for strip, of_strip in partial[3].items()}
-
-    def combine(self, first: list[Array], second: list[Array]) -> list[NDArray[np.float64]]:
-        return [np.add(x, y, dtype=np.float64) for x, y in zip(first, second, strict=True)]
-
-    def accumulate(self, first: list[Array], second: list[Array]) -> list[Array]:
-        for x, y in zip(first, second, strict=True):
-            x += y
-        return first
-
 
 @dataclass(frozen=True)
-class _DiameterKernel:
+class _DiameterKernel(Kernel):
     squares: Squares
     first: tuple[int, ...]
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[LabelShare, LabelShare]) -> Any:
-        return plan, shares, np.zeros(self.first[-1])
+    def empty(self, objects: int) -> Float:
+        return np.zeros(self.first[-1])
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, shares, largest = partial
-        row_labels, column_labels = shares[0].labels[:, plan.inside(i)], shares[1].labels[:, plan.inside(j)]
-        for band, D in self.squares.bands(tile, plan, i, j, shares):
-            for rows, columns in zip(row_labels[:, band], column_labels, strict=True):
-                for k in np.intersect1d(rows, columns):  # complete rows first: they lie in one piece
-                    largest[k] = max(largest[k], D[rows == k].max(axis=0)[columns == k].max())
+    def add(self, partial: Float, tile: Array, rows: Side, columns: Side) -> Float:
+        row_labels, column_labels = rows.get("labels"), columns.get("labels")
+        for band, D in self.squares.bands(tile, rows, columns):
+            for mine, theirs in zip(row_labels[:, band], column_labels, strict=True):
+                for k in np.intersect1d(mine, theirs):  # complete rows first: they lie in one piece
+                    partial[k] = max(partial[k], D[mine == k].max(axis=0)[theirs == k].max())
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
 
     def combine(self, first: Float, second: Float) -> Float:
         result: Float = np.maximum(first, second)
@@ -286,27 +230,20 @@ class _DiameterKernel:
 
 
 @dataclass(frozen=True)
-class _WithinKernel:
+class _WithinKernel(Kernel):
     squares: Squares
+    partitions: int
     clusters: int
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[LabelShare, LabelShare]) -> Any:
-        return plan, shares, np.zeros(len(shares[0].labels) * self.clusters + 1)
+    def empty(self, objects: int) -> Float:
+        return np.zeros(self.partitions * self.clusters + 1)
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, shares, sums = partial
-        row_labels, column_labels = shares[0].labels[:, plan.inside(i)], shares[1].labels[:, plan.inside(j)]
-        once = np.zeros_like(sums)
-        for band, D in self.squares.bands(tile, plan, i, j, shares):
-            within_sums.add_within_sums(
-                D, row_labels[:, band], column_labels, once[:-1].reshape(len(row_labels), self.clusters)
-            )
+    def add(self, partial: Float, tile: Array, rows: Side, columns: Side) -> Float:
+        row_labels, column_labels = rows.get("labels"), columns.get("labels")
+        once = np.zeros_like(partial)
+        within = once[:-1].reshape(self.partitions, self.clusters)
+        for band, D in self.squares.bands(tile, rows, columns):
+            within_sums.add_within_sums(D, row_labels[:, band], column_labels, within)
             once[-1] += np.ascontiguousarray(D).sum(dtype=np.float64)  # a sum of all follows the memory
-        sums += once if i == j else 2 * once  # the tile on the other side of the diagonal
+        partial += once if rows is columns else 2 * once  # the tile on the other side of the diagonal
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
-
-    def combine(self, first: Float, second: Float) -> Float:
-        return first + second

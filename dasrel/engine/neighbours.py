@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.label_products import Squares
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Side, shares, strip_consumer
 from dasrel.engine.relation import Relation
-from dasrel.engine.scan import Consumer, Plan, scan
+from dasrel.engine.scan import scan
 from dasrel.kernels.products import panel_rows
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, Index
@@ -48,18 +48,11 @@ def nearest_neighbours(
 def neighbour_consumer(relation: Relation, k: int, kept: Mask | None = None) -> Consumer:
     """Make the consumer of `nearest_neighbours`, for a scan that is shared with others."""
     source: TileSource = relation.matrix
-    layout, plan, itself = source.layout, Plan(source.layout), source.diagonal
+    layout, plan = source.layout, Plan(source.layout)
     view = relation.view.then("spread", relation.beta) if relation.beta else relation.view
     side, item = layout.tile, layout.dtype.itemsize
     panel = panel_rows((side, side), item) * side * item
-    strip = plan.group_side * side
-
-    def share(span: slice) -> _Share:
-        return _Share(
-            span.start,
-            np.ones(span.stop - span.start, dtype=bool) if kept is None else kept[span],
-            None if itself is None else itself[span],
-        )
+    everybody = np.ones(layout.n_objects, dtype=bool)
 
     def finish(parts: dict[int, Any]) -> Neighbours:
         squared = np.full((layout.n_objects, k), np.inf)
@@ -69,62 +62,39 @@ def neighbour_consumer(relation: Relation, k: int, kept: Mask | None = None) -> 
             positions[plan.span(strip)] = where
         return Neighbours(squared, positions)
 
-    return Consumer(
-        _NeighbourKernel(Squares(view, relation.terms), k), finish, share, in_strips=True,
-        part_bytes=2 * strip * k * 16,
-        # The best so far, its merge with that of a panel, the panel's view, a copy of it, and its order.
-        task_memory=4 * strip * k * 16 + panel * (3 + view.panels + (0 if k == 1 else 4 * 8 // item)),
-        fixed_memory=layout.n_objects * (16 * k + 9),
-        share_bytes=layout.n_objects * 9,
+    return strip_consumer(
+        source, _NeighbourKernel(Squares(view, relation.terms), k), finish,
+        shares(source, kept=everybody if kept is None else kept), sent=16 * k,
+        # The best so far, its merge with that of a panel; the panel's view, a copy of it, and its order.
+        held=4 * 16 * k, scratch=panel * (3 + view.panels + (0 if k == 1 else 4 * 8 // item)),
+        fixed=16 * k + 9, shared=9,
     )  # fmt: skip
 
 
-@dataclass
-class _Share:
-    """First object of a strip, which of its objects count, and their self-similarities."""
-
-    start: int
-    kept: Mask
-    itself: Array | None
-
-    def __dask_tokenize__(self) -> str:
-        return uuid.uuid4().hex
-
-    def __sizeof__(self) -> int:
-        return int(self.kept.nbytes)
-
-
 @dataclass(frozen=True)
-class _NeighbourKernel:
+class _NeighbourKernel(Kernel):
+    in_strips = True
     squares: Squares
     k: int
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Share, _Share]) -> Any:
-        best = {
-            strip: (np.full((len(share.kept), self.k), np.inf), np.full((len(share.kept), self.k), -1, dtype=np.int64))
-            for strip, share in zip(group, shares, strict=True)
-        }
-        return plan, group, shares, best
+    def empty(self, objects: int) -> tuple[Array, Array]:
+        return np.full((objects, self.k), np.inf), np.full((objects, self.k), -1, dtype=np.int64)
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (a, b), shares, best = partial
-        rows, columns = plan.layout.span(i), plan.layout.span(j)
-        inside = plan.inside(i), plan.inside(j)
-        of_rows, of_columns = (share.kept[span] for share, span in zip(shares, inside, strict=True))
-        across = np.flatnonzero(of_columns)
-        for band, D in self.squares.bands(tile, plan, i, j, shares):
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        of_rows, across = rows.get("kept"), np.flatnonzero(columns.get("kept"))
+        for band, D in self.squares.bands(tile, rows, columns):
             down = np.flatnonzero(of_rows[band])
             if not (down.size and across.size):
                 continue
-            if i == j:
+            if rows is columns:
                 D = D.copy()
                 D[np.arange(len(D)), band.start + np.arange(len(D))] = np.inf
             if down.size < len(D) or across.size < D.shape[1]:
                 D = D[np.ix_(down, across)]
             at = band.start + down
-            self._merge(best[a], inside[0].start + at, D, columns.start + across)
-            if i != j:
-                self._merge(best[b], inside[1].start + across, D.T, rows.start + at)
+            self._merge(partial[0], rows.inside.start + at, D, columns.span.start + across)
+            if rows is not columns:
+                self._merge(partial[1], columns.inside.start + across, D.T, rows.span.start + at)
         return partial
 
     def _merge(self, best: tuple[Array, Array], at: Index, D: Array, names: Index) -> None:
@@ -136,9 +106,6 @@ class _NeighbourKernel:
             nearest = np.argpartition(D, few - 1, axis=1)[:, :few]
         found = np.take_along_axis(D, nearest, axis=1), names[nearest]
         best[0][at], best[1][at] = _nearest((best[0][at], best[1][at]), found, self.k)
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return dict(partial[3])
 
     def combine(self, first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
         return _nearest(first, second, self.k)

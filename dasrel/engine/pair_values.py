@@ -54,12 +54,11 @@ class PairValues:
             return bound if self.units == SQUARED else float(np.sqrt(bound))
         return max((abs(audit[name]) for name in ("minimum", "maximum") if audit[name] is not None), default=0.0)
 
-    def block(self, tile: Array, i: int, j: int) -> Array:
-        """Return the values of tile (i, j), not the tile itself but for plain values; the diagonal of a tile is 0.
+    def block(self, tile: Array, rows: slice, columns: slice) -> Array:
+        """Return the values of the tile of these objects; that of plain values is the tile itself.
 
         Diagonal tiles are symmetric to the last bit.
         """
-        rows, columns = self.matrix.layout.span(i), self.matrix.layout.span(j)
         kind = self.matrix.kind
         if self.relation is not None:
             values = self.relation.block(tile, rows, columns)
@@ -75,7 +74,7 @@ class PairValues:
             values = np.maximum(values, 0)
         if self.units == DISTANCE and self.relation is not None:
             values = np.sqrt(np.maximum(values, 0))
-        return mirrored(values) if i == j else values
+        return mirrored(values) if rows == columns else values
 
 
 def pair_values(matrix: Any, *, kind: str | None = None, squared: bool = False, direct: bool = False) -> PairValues:

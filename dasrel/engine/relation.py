@@ -5,7 +5,6 @@ One scan gives the products U F(matrix) for any number of columns and views F. V
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel.engine.scan import Consumer, Plan, prepare_scan
+from dasrel.engine.reduce import Consumer, Plan, Share, Side, SumsInStrips, join_strips, strip_consumer
+from dasrel.engine.scan import prepare_scan
 from dasrel.errors import InputError
 from dasrel.kernels import products
 from dasrel.kernels.products import Parameter, Strips, View
@@ -88,12 +88,12 @@ def _in_order(wanted: Sequence[tuple[View, Any]]) -> list[int]:
     return sorted(range(len(wanted)), key=lambda k: (str(wanted[k][0]), k))
 
 
-def _share(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Callable[[slice], ProductShare]:
+def _share(source: TileSource, wanted: Sequence[tuple[View, Array]]) -> Callable[[slice], Share]:
     order, dtype, diagonal = _in_order(wanted), source.layout.dtype, source.diagonal
 
-    def share(span: slice) -> ProductShare:
+    def share(span: slice) -> Share:
         columns = [_padded(wanted[k][1][:, span], dtype) for k in order]
-        return ProductShare(columns, None if diagonal is None else diagonal[span])
+        return Share(span.start, None if diagonal is None else diagonal[span], columns)
 
     return share
 
@@ -103,32 +103,26 @@ def product_shape(source: TileSource, wanted: Sequence[tuple[View, int]]) -> Con
 
     Its memory can be estimated, and a scan prepared with it; `run` is given the columns.
     """
-    layout, plan, order = source.layout, Plan(source.layout), _in_order(wanted)
+    layout, order = source.layout, _in_order(wanted)
 
     def finish(parts: dict[int, Any]) -> list[NDArray[np.float64]]:
         results = [np.empty((k, layout.n_objects)) for _, k in wanted]
-        for strip in list(parts):
-            sums = parts.pop(strip)  # released strip by strip: there is no room for two complete results
-            for position, k in enumerate(order):
-                results[k][:, plan.span(strip)] = sums[position][: len(results[k])]
+        join_strips(Plan(layout), parts, [results[k] for k in order])
         return results
 
     side, itemsize = layout.tile, layout.dtype.itemsize
     columns = sum(_padded_width(k) for _, k in wanted)
-    strip = plan.group_side * side
     panel = products.panel_rows((side, side), itemsize, columns) * side * itemsize
     panel *= max((view.panels for view, _ in wanted), default=1)
     scratch = max((products.scratch_memory(k, side, itemsize) for _, k in wanted), default=0)
-    return Consumer(
-        _ProductKernel(tuple(wanted[k][0] for k in order)),
-        finish,
-        in_strips=True,
-        part_bytes=2 * strip * columns * itemsize,
-        # Two partial sums, one more while they are added to the whole, the float32 product of a panel, its view.
-        task_memory=3 * strip * columns * 8 + side * columns * itemsize + panel + scratch,
-        fixed_memory=layout.n_objects * columns * (itemsize + 16),
-        share_bytes=layout.n_objects * columns * itemsize,
-    )
+    return strip_consumer(
+        source, _ProductKernel(tuple((wanted[k][0], _padded_width(wanted[k][1])) for k in order)), finish,
+        lambda span: Share(span.start),
+        sent=columns * itemsize,
+        # Two partial sums, one more while they are added to the whole; the float32 product of a panel, its view.
+        held=3 * columns * 8, scratch=side * columns * itemsize + panel + scratch,
+        fixed=columns * (itemsize + 16), shared=columns * itemsize,
+    )  # fmt: skip
 
 
 def _padded_width(columns: int) -> int:
@@ -152,61 +146,24 @@ def _padded(columns: Array, dtype: np.dtype[Any]) -> Array:
     return padded
 
 
-@dataclass
-class ProductShare:
-    """Columns of U for the objects of one strip, and the objects' self-similarities."""
-
-    columns: list[Array]
-    itself: Array | None
-
-    def __dask_tokenize__(self) -> str:
-        return uuid.uuid4().hex  # used once: hashing the numbers would be a waste
-
-    def __sizeof__(self) -> int:
-        return sum(part.nbytes for part in self.columns)
-
-
 @dataclass(frozen=True)
-class _ProductKernel:
-    views: tuple[View, ...]
+class _ProductKernel(SumsInStrips):
+    products: tuple[tuple[View, int], ...]
+    """Each view with its columns."""
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[ProductShare, ProductShare]) -> Any:
-        a, b = group
-        sums = {strip: [np.zeros(u.shape) for u in share.columns] for strip, share in zip(group, shares, strict=True)}
-        return plan, a, b, shares, sums
+    def empty(self, objects: int) -> list[Array]:
+        return [np.zeros((columns, objects)) for _, columns in self.products]
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, a, b, (rows, columns), sums = partial
-        r, c = plan.inside(i), plan.inside(j)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        r, c = rows.inside, columns.inside
         wanted = [
-            (
-                view,
-                Strips(
-                    u[:, r], v[:, c],
-                    None if rows.itself is None else rows.itself[r],
-                    None if columns.itself is None else columns.itself[c],
-                ),
-            )
-            for view, u, v in zip(self.views, rows.columns, columns.columns, strict=True)
-        ]  # fmt: skip
-        down = [s[:, r] for s in sums[a]]
-        across = None if i == j else [s[:, c] for s in sums[b]]
+            (view, Strips(u[:, r], v[:, c], rows.itself, columns.itself))
+            for (view, _), u, v in zip(self.products, rows.share.arrays, columns.share.arrays, strict=True)
+        ]
+        down = [sums[:, r] for sums in partial[0]]
+        across = None if rows is columns else [sums[:, c] for sums in partial[1]]
         products.add_products(tile, wanted, down, across)
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        # In the tiles' own precision, as the products: half as many bytes to send and to hold.
-        shares, sums = partial[3], partial[4]
-        dtype = shares[0].columns[0].dtype
-        return {strip: [s.astype(dtype, copy=False) for s in of_strip] for strip, of_strip in sums.items()}
-
-    def combine(self, first: list[Array], second: list[Array]) -> list[Array]:
-        return [np.add(x, y, dtype=np.float64) for x, y in zip(first, second, strict=True)]
-
-    def accumulate(self, first: list[Array], second: list[Array]) -> list[Array]:
-        for x, y in zip(first, second, strict=True):
-            x += y
-        return first
 
 
 class Term(Protocol):

@@ -17,7 +17,6 @@ Graphs are plain dictionaries, built here only, because delayed objects cost as 
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import uuid
@@ -25,8 +24,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Any, Protocol, cast
+from functools import cache
+from typing import Any, cast
 
 import dask.order
 import dask.threaded
@@ -35,100 +34,16 @@ from dask.system import CPU_COUNT
 
 from dasrel.engine import worker_cache
 from dasrel.engine.readahead import ReadAhead, TileCache, tile_cache, worker_buffer_bytes
+from dasrel.engine.reduce import Consumer, Kernel, PartialResult, Plan
 from dasrel.engine.worker_cache import Group, PinnedTiles
 from dasrel.errors import MemoryLimitError
-from dasrel.store.layout import Layout, Reader, TileSource, unchanged
-from dasrel.util import Array, limits, parallel, progress
+from dasrel.store.layout import Reader, TileSource, unchanged
+from dasrel.util import limits, parallel, progress
 from dasrel.util.text import size_text
 
-MAX_GROUPS_PER_SIDE = 63  # 2,016 groups at most: task counts stay in the thousands
 FOLD_BYTES = 16 * 2**20  # partial results that may wait to be combined together: fewer tasks, bounded memory
 SHARES, GROUPS, FOLDS = "dasrel-share", "dasrel-tiles", "dasrel-sum"
 """Prefixes of the names of a graph's tasks."""
-
-
-class Kernel(Protocol):
-    """The part of a consumer that runs on the tiles: small, picklable, the same for every task."""
-
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        """Return an empty partial result for one group, given the consumer's shares of its rows and columns."""
-
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        """Return the partial result with one more tile."""
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        """Return the finished partial result by key: its strip, or 0 where there is one result for all."""
-
-    def combine(self, first: Any, second: Any) -> Any:
-        """Combine two partial results of the same key, in the order of the plan, without changing them.
-
-        A kernel may also have `accumulate`: the same bits, but `first` came from `combine` and may be overwritten.
-        """
-
-
-@dataclass(frozen=True)
-class Consumer:
-    """A computation that takes part in a scan and sees every tile."""
-
-    kernel: Kernel
-    finish: Callable[[dict[int, Any]], Any]
-    """Makes the result from the combined partial results by key, which it may consume."""
-    share: Callable[[slice], Any] = lambda span: None
-    """Returns the data that the kernel needs of a strip of objects; it is sent to the tasks of that strip."""
-    in_strips: bool = False
-    """Whether there is one key per strip; such results are summed along a chain, others along a tree."""
-    part_bytes: int = 0
-    """Size of the partial result of one group."""
-    task_memory: int = 0
-    """Bytes that one task takes for this consumer at its peak."""
-    fixed_memory: int = 0
-    """Bytes that the caller holds for this consumer while the scan runs."""
-    share_bytes: int = 0
-    """Bytes of the shares of all strips: a worker may hold them all in the end."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The grouping of tiles into tasks. Follows from the layout alone."""
-
-    layout: Layout
-
-    @cached_property
-    def group_side(self) -> int:
-        """Number of tiles along each side of a group."""
-        n_blocks = self.layout.n_blocks
-        return max(math.ceil(n_blocks / MAX_GROUPS_PER_SIDE), 2 if n_blocks >= 12 else 1)
-
-    @cached_property
-    def strips(self) -> int:
-        """Number of groups along each side of the matrix."""
-        return math.ceil(self.layout.n_blocks / self.group_side)
-
-    def groups(self) -> list[tuple[int, int]]:
-        """List the groups of the upper triangle, row by row: the order in which partial results are combined."""
-        return [(a, b) for a in range(self.strips) for b in range(a, self.strips)]
-
-    def tiles(self, group: tuple[int, int]) -> list[tuple[int, int]]:
-        """List the stored tiles of a group, in order."""
-        g, last = self.group_side, self.layout.n_blocks
-        rows, columns = (range(k * g, min((k + 1) * g, last)) for k in group)
-        return [(i, j) for i in rows for j in columns if i <= j]
-
-    def span(self, strip: int) -> slice:
-        """Return the objects of a strip of groups."""
-        width = self.group_side * self.layout.tile
-        return slice(strip * width, min((strip + 1) * width, self.layout.n_objects))
-
-    def inside(self, i: int) -> slice:
-        """Return the objects of tile row i, counted from the start of its strip of groups."""
-        whole, start = self.layout.span(i), self.span(i // self.group_side).start
-        return slice(whole.start - start, whole.stop - start)
-
-    def traffic_fraction(self, columns: int) -> float:
-        """Return the most bytes of partial results sent between workers per byte of tiles, for so many columns."""
-        width = [self.span(a).stop - self.span(a).start for a in range(self.strips)]
-        sums = sum(width[a] if a == b else 2 * (width[a] + width[b]) for a, b in self.groups())
-        return float(sums * columns * self.layout.dtype.itemsize / self.layout.total_bytes)
 
 
 TileReader = Reader | TileCache | ReadAhead | PinnedTiles
@@ -178,15 +93,18 @@ class _GroupTask:
             ]
 
     def _group(self, reader: TileReader, group: Group, shares: list[tuple[Any, Any]]) -> list[dict[int, Any]]:
-        states = [kernel.begin(self.plan, group, pair) for kernel, pair in zip(self.kernels, shares, strict=True)]
+        partials = [
+            PartialResult(kernel, self.plan, group, pair) for kernel, pair in zip(self.kernels, shares, strict=True)
+        ]
         for i, j in self.plan.tiles(group):
             tile = reader.read_checked(i, j)
-            states = [kernel.add(state, tile, i, j) for kernel, state in zip(self.kernels, states, strict=True)]
+            for partial in partials:
+                partial.add(tile, i, j)
             del tile
             if isinstance(reader, ReadAhead):
                 reader.done(i, j)
             self.count(1, self.plan.layout.tile_bytes)
-        return [kernel.parts(state) for kernel, state in zip(self.kernels, states, strict=True)]
+        return [partial.parts() for partial in partials]
 
 
 @dataclass(frozen=True)
@@ -207,7 +125,7 @@ class _Fold:
         combine = self.kernel.combine
         for value in values:
             whole = combine(whole, value)
-            combine = getattr(self.kernel, "accumulate", combine)
+            combine = self.kernel.accumulate
         return _Folded(whole)
 
 
@@ -233,7 +151,7 @@ class _Known:
 
 def keys_of(plan: Plan, consumer: Consumer) -> list[int]:
     """List the keys of a consumer's results."""
-    return list(range(plan.strips)) if consumer.in_strips else [0]
+    return list(range(plan.strips)) if consumer.kernel.in_strips else [0]
 
 
 def build_graph(
@@ -275,7 +193,7 @@ def build_graph(
     ends: list[dict[int, list[tuple[Any, int]]]] = [{} for _ in consumers]
     for group in groups:
         for q, consumer in enumerate(consumers):
-            for part in dict.fromkeys(group) if consumer.in_strips else (0,):
+            for part in dict.fromkeys(group) if consumer.kernel.in_strips else (0,):
                 ends[q].setdefault(part, []).append(made[group])
     wanted = []
     for q, consumer in enumerate(consumers):
@@ -284,7 +202,7 @@ def build_graph(
         for part in keys_of(plan, consumer):
             fold = _Fold(q, part, consumer.kernel)
             name = (f"{FOLDS}-{token}", q, part)
-            if consumer.in_strips:
+            if consumer.kernel.in_strips:
                 results.append(_chain(graph, ends[q][part], fold, name, at_once))
             else:
                 results.append(_tree(graph, ends[q][part], fold, name))

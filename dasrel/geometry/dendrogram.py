@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasrel.engine.pair_values import DISTANCE, SIMILARITY, SQUARED, PairValues, pair_values
-from dasrel.engine.scan import Consumer, Plan, scan
+from dasrel.engine.reduce import Consumer, Kernel, Side, shares
+from dasrel.engine.scan import scan
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.geometry.tree import Paths
 from dasrel.util import Array, Float, Index, html
@@ -236,7 +237,7 @@ class Dendrogram:
         kernel = _CorrelationKernel(values, self._gaps, self._heights_of_gaps, mean)
         tile = layout.tile**2 * 8
         consumer = Consumer(
-            kernel, lambda parts: parts[0], lambda span: self._positions[span], part_bytes=48, task_memory=4 * tile,
+            kernel, share=shares(values.matrix, positions=self._positions), part_bytes=48, task_memory=4 * tile,
             fixed_memory=64 * self.n_objects,
         )  # fmt: skip
         sums = scan(values.matrix, [consumer], memory=memory)[0]
@@ -415,13 +416,13 @@ def _newick_name(name: str) -> str:
 class _Root(PairValues):
     """Squared dissimilarities seen as distances."""
 
-    def block(self, tile: Array, i: int, j: int) -> Array:
+    def block(self, tile: Array, rows: slice, columns: slice) -> Array:
         """Return the roots of the values."""
-        return np.sqrt(np.maximum(super().block(tile, i, j), 0))
+        return np.sqrt(np.maximum(super().block(tile, rows, columns), 0))
 
 
 @dataclass(frozen=True)
-class _CorrelationKernel:
+class _CorrelationKernel(Kernel):
     """Sums over the pairs of a tile: their number, cophenetic c, value d, c c, d d, c d, both from a fixed point."""
 
     values: PairValues
@@ -429,26 +430,19 @@ class _CorrelationKernel:
     heights: Float
     mean: float
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Index, Index]) -> Any:
-        return plan, shares, np.zeros(6)
+    def empty(self, objects: int) -> Float:
+        return np.zeros(6)
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (rows, columns), sums = partial
-        d = self.values.block(tile, i, j)
-        path = Paths.of(self.gaps, rows[plan.inside(i)], columns[plan.inside(j)])
+    def add(self, partial: Float, tile: Array, rows: Side, columns: Side) -> Float:
+        d = self.values.block(tile, rows.span, columns.span)
+        path = Paths.of(self.gaps, rows.get("positions"), columns.get("positions"))
         for start in range(0, len(d), 256):
             band = slice(start, min(start + 256, len(d)))
             c = self.heights[path.between(band).astype(np.int64)]
             values = d[band].astype(np.float64)
-            if i == j:
+            if rows is columns:
                 above = np.triu_indices(len(c), band.start + 1, len(d))
                 c, values = c[above], values[above]
             c, values = c.ravel() - self.mean, values.ravel() - self.mean
-            sums += [c.size, c.sum(), values.sum(), c @ c, values @ values, c @ values]
+            partial += [c.size, c.sum(), values.sum(), c @ c, values @ values, c @ values]
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
-
-    def combine(self, first: Float, second: Float) -> Float:
-        return first + second

@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.checkpoint import CheckpointWriter
+from dasrel.engine.label_products import Squares
+from dasrel.engine.reduce import Consumer, Kernel, Side, shares, strip_consumer
 from dasrel.engine.relation import Relation, left_products
-from dasrel.engine.scan import Consumer, Plan, scan
+from dasrel.engine.scan import scan
 from dasrel.errors import InputError
 from dasrel.geometry.davidson import BLOCK, POINTS, Bracket, DavidsonSearch, Family, advance, boundary, is_positive
 from dasrel.geometry.lanczos import LanczosResult, LanczosState, Metric, Search, lanczos
 from dasrel.geometry.tree import Paths, Tree, Ultrametric, minimum_spanning_tree, ultrametric
 from dasrel.kernels import products
 from dasrel.kernels.products import View
-from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, progress
 from dasrel.util.text import count_text, shown, some
 
@@ -452,36 +453,25 @@ def compare(
     kernel = _SumKernel(D.view, D.beta, delta if isinstance(delta, View) else None, heights, bound)
     tile = D.matrix.layout.tile
     task = 5 * 8 * products.panel_rows((tile, tile), 8) * tile + (0 if heights is None else heights.nbytes + 64 * tile)
-    consumer = Consumer(kernel, lambda parts: Sums(*parts[0]), _shares(D.matrix, positions), task_memory=task)
+    consumer = Consumer(kernel, lambda parts: Sums(*parts[0]), shares(D.matrix, positions=positions), task_memory=task)
     result: Sums = scan(D.matrix, [consumer], memory=memory)[0]
     return result
 
 
-def _shares(source: TileSource, positions: Array | None = None) -> Any:
-    own = source.diagonal
-
-    def share(span: slice) -> tuple[Array | None, Array | None]:
-        return None if own is None else own[span], None if positions is None else positions[span]
-
-    return share
-
-
 @dataclass(frozen=True)
-class _SumKernel:
+class _SumKernel(Kernel):
     view: View
     beta: float
     delta: View | None
     heights: Float | None
     bound: float
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        return plan, shares, np.zeros(7, dtype=object)
+    def empty(self, objects: int) -> Array:
+        return np.zeros(7, dtype=object)
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (rows, columns), so_far = partial
-        r, c = plan.inside(i), plan.inside(j)
-        row_self, column_self = (None if s[0] is None else s[0][k] for s, k in ((rows, r), (columns, c)))
-        path = None if self.heights is None else Paths.of(self.heights, rows[1][r], columns[1][c])
+    def add(self, partial: Array, tile: Array, rows: Side, columns: Side) -> Array:
+        row_self, column_self = rows.itself, columns.itself
+        path = None if self.heights is None else Paths.of(self.heights, rows.get("positions"), columns.get("positions"))
         for band in products.panels(tile.shape, products.panel_rows(tile.shape, 8)):
             raw = tile[band].astype(np.float64)
             own = None if row_self is None else row_self[band]
@@ -494,21 +484,15 @@ class _SumKernel:
             else:
                 e = np.ones_like(d)
             low = stored <= self.bound
-            if i == j:
+            if rows is columns:
                 above = np.arange(d.shape[1])[None, :] > np.arange(band.start, band.stop)[:, None]
                 d, e, low = d * above, e * above, low & above
                 count = int(above.sum())
             else:
                 count = d.size
             sums = (d.sum(), np.vdot(d, d), e.sum(), np.vdot(e, e), np.vdot(d, e))
-            so_far = so_far + np.array([count, *(float(x) for x in sums), int(low.sum())], dtype=object)
-        return plan, (rows, columns), so_far
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
-
-    def combine(self, first: Array, second: Array) -> Array:
-        return first + second
+            partial = partial + np.array([count, *(float(x) for x in sums), int(low.sum())], dtype=object)
+        return partial
 
 
 def row_hashes(D: Relation, *, memory: int | str | None = None) -> NDArray[np.uint64]:
@@ -520,51 +504,33 @@ def row_hashes(D: Relation, *, memory: int | str | None = None) -> NDArray[np.ui
     """
     source, n = D.matrix, D.n_objects
     weights = np.random.default_rng(0).integers(0, 2**63, size=n, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    plan = Plan(source.layout)
-
-    def finish(parts: dict[int, Array]) -> NDArray[np.uint64]:
-        return np.concatenate([parts[strip] for strip in range(plan.strips)])
-
     tile = source.layout.tile
-    consumer = Consumer(
-        _HashKernel(D.view), finish, _shares(source, weights.view(np.int64)), in_strips=True,
-        part_bytes=16 * plan.group_side * tile, task_memory=5 * 8 * products.panel_rows((tile, tile), 8) * tile,
+    consumer = strip_consumer(
+        source, _HashKernel(Squares(D.view)), lambda parts: np.concatenate([parts[strip] for strip in sorted(parts)]),
+        shares(source, weights=weights), sent=8, held=0,
+        scratch=5 * 8 * products.panel_rows((tile, tile), 8) * tile,
     )  # fmt: skip
     result: NDArray[np.uint64] = scan(source, [consumer], memory=memory)[0]
     return result
 
 
 @dataclass(frozen=True)
-class _HashKernel:
-    view: View
+class _HashKernel(Kernel):
+    in_strips = True
+    squares: Squares
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        sums = {strip: np.zeros(len(share[1]), dtype=np.uint64) for strip, share in zip(group, shares, strict=True)}
-        return plan, group, shares, sums
+    def empty(self, objects: int) -> NDArray[np.uint64]:
+        return np.zeros(objects, dtype=np.uint64)
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (a, b), (rows, columns), sums = partial
-        r, c = plan.inside(i), plan.inside(j)
-        row_self, column_self = (None if s[0] is None else s[0][k] for s, k in ((rows, r), (columns, c)))
-        of_rows, of_columns = rows[1][r].view(np.uint64), columns[1][c].view(np.uint64)
-        for band in products.panels(tile.shape, products.panel_rows(tile.shape, 8)):
-            own = None if row_self is None else row_self[band]
-            raw = tile[band]
-            offset = band.start if i == j else None
-            seen = self.view.apply(raw, np.empty_like(raw), offset=offset, row_self=own, column_self=column_self)
-            bits = (seen.astype(np.float64) + 0.0).view(np.uint64)  # minus zero is zero
-            sums[a][r][band] += (bits * of_columns).sum(axis=1, dtype=np.uint64)
-            if i != j:
-                sums[b][c] += (bits * of_rows[band, None]).sum(axis=0, dtype=np.uint64)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        of_rows, of_columns = rows.get("weights"), columns.get("weights")
+        down, across = partial[0][rows.inside], partial[1][columns.inside]
+        for band, D in self.squares.bands(tile, rows, columns):
+            bits = (D.astype(np.float64) + 0.0).view(np.uint64)  # minus zero is zero
+            down[band] += (bits * of_columns).sum(axis=1, dtype=np.uint64)
+            if rows is not columns:
+                across += (bits * of_rows[band, None]).sum(axis=0, dtype=np.uint64)
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        sums: dict[int, Any] = partial[3]
-        return sums
-
-    def combine(self, first: Array, second: Array) -> Array:
-        result: Array = first + second
-        return result
 
 
 def unequal_zeros(
@@ -574,43 +540,34 @@ def unequal_zeros(
 
     Cost: one scan.
     """
-    kernel = _ZeroKernel(D.view)
+    tile = D.matrix.layout.tile
     consumer = Consumer(
-        kernel, lambda parts: parts[0], _shares(D.matrix, hashes.view(np.int64)),
-        task_memory=5 * 8 * products.panel_rows((D.matrix.layout.tile,) * 2, 8) * D.matrix.layout.tile,
+        _ZeroKernel(Squares(D.view)), share=shares(D.matrix, hashes=hashes),
+        task_memory=5 * 8 * products.panel_rows((tile, tile), 8) * tile,
     )  # fmt: skip
     count, pairs = scan(D.matrix, [consumer], memory=memory)[0]
     return count, pairs
 
 
 @dataclass(frozen=True)
-class _ZeroKernel:
-    view: View
+class _ZeroKernel(Kernel):
+    squares: Squares
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        return plan, shares, (0, [])
+    def empty(self, objects: int) -> tuple[int, list[Any]]:
+        return 0, []
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (rows, columns), so_far = partial
-        r, c = plan.inside(i), plan.inside(j)
-        row_self, column_self = (None if s[0] is None else s[0][k] for s, k in ((rows, r), (columns, c)))
-        first_row, first_column = plan.layout.span(i).start, plan.layout.span(j).start
-        for band in products.panels(tile.shape, products.panel_rows(tile.shape, 8)):
-            own = None if row_self is None else row_self[band]
-            raw = tile[band]
-            seen = self.view.apply(raw, np.empty_like(raw), row_self=own, column_self=column_self)
-            p, q = np.nonzero(seen <= 0)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        of_rows, of_columns = rows.get("hashes"), columns.get("hashes")
+        for band, D in self.squares.bands(tile, rows, columns):
+            p, q = np.nonzero(D <= 0)
             p = p + band.start
-            keep = rows[1][r][p] != columns[1][c][q]
-            if i == j:
+            keep = of_rows[p] != of_columns[q]
+            if rows is columns:
                 keep &= p < q
-            p, q = p[keep] + first_row, q[keep] + first_column
+            p, q = p[keep] + rows.span.start, q[keep] + columns.span.start
             named = list(zip(p[:MOST_NAMED].tolist(), q[:MOST_NAMED].tolist(), strict=True))
-            so_far = self.combine(so_far, (len(p), named))
-        return plan, (rows, columns), so_far
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
+            partial = self.combine(partial, (len(p), named))
+        return partial
 
     def combine(self, first: Any, second: Any) -> Any:
         return first[0] + second[0], (first[1] + second[1])[:MOST_NAMED]

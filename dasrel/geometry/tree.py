@@ -24,7 +24,8 @@ from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from dasrel.engine.scan import Consumer, Plan, scan, scan_memory
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Side, shares
+from dasrel.engine.scan import scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.kernels import forest as spanning_forest
 from dasrel.kernels.forest import Forest
@@ -295,9 +296,6 @@ def forest_consumer(source: TileSource, kept: NDArray[np.bool_] | None = None) -
     """
     layout, diagonal = source.layout, source.diagonal
 
-    def share(span: slice) -> tuple[Array | None, Array | None]:
-        return None if diagonal is None else diagonal[span], None if kept is None else kept[span]
-
     side = Plan(layout).group_side * layout.tile
     edge = layout.dtype.itemsize + 16
     # The transposed or compacted tile, for similarities also their view; light edges while they are sorted; two forests
@@ -305,37 +303,29 @@ def forest_consumer(source: TileSource, kept: NDArray[np.bool_] | None = None) -
     copies = (2 if diagonal is None else 3) + (kept is not None)
     task = copies * layout.tile_bytes + spanning_forest.edge_memory(layout.tile) + 8 * 2 * side * edge
     return Consumer(
-        _ForestKernel(source.kind), lambda parts: parts[0], share, part_bytes=2 * side * edge, task_memory=task,
+        _ForestKernel(source.kind), share=shares(source, kept=kept), part_bytes=2 * side * edge, task_memory=task,
         fixed_memory=16 * layout.n_objects * edge,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _ForestKernel:
+class _ForestKernel(Kernel):
     kind: str
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: Any) -> Any:
-        return plan, shares, None
+    def empty(self, objects: int) -> None:
+        return None
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, shares, so_far = partial
-        inside = plan.inside(i), plan.inside(j)
-        row_self, column_self, of_rows, of_columns = (
-            None if one[k] is None else one[k][span] for k in (0, 1) for one, span in zip(shares, inside, strict=True)
-        )
-        weights = spanning_forest.seen_as_dissimilarity(tile, self.kind, row_self, column_self)
-        first = plan.layout.span(i).start, plan.layout.span(j).start
-        if of_rows is None or of_columns is None:
-            found = spanning_forest.tile_forest(weights, *first)
+    def add(self, partial: Forest | None, tile: Array, rows: Side, columns: Side) -> Forest | None:
+        weights = spanning_forest.seen_as_dissimilarity(tile, self.kind, rows.itself, columns.itself)
+        of_rows, of_columns, first = rows.get("kept"), columns.get("kept"), (rows.span.start, columns.span.start)
+        if of_rows is None:
+            forest = spanning_forest.tile_forest(weights, *first)
         else:
-            rows, columns = first[0] + np.flatnonzero(of_rows), first[1] + np.flatnonzero(of_columns)
-            if min(len(rows), len(columns)) < (2 if i == j else 1):
+            down, across = first[0] + np.flatnonzero(of_rows), first[1] + np.flatnonzero(of_columns)
+            if min(len(down), len(across)) < (2 if rows is columns else 1):
                 return partial
-            found = spanning_forest.forest_of(weights, rows, columns, first)
-        return plan, shares, found if so_far is None else spanning_forest.merged(so_far, found)
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
+            forest = spanning_forest.forest_of(weights, down, across, first)
+        return forest if partial is None else spanning_forest.merged(partial, forest)
 
     def combine(self, first: Forest | None, second: Forest | None) -> Forest | None:
         return spanning_forest.merged(first, second) if first and second else first or second

@@ -27,8 +27,9 @@ import numpy as np
 
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.pair_values import DISTANCE, PairValues, pair_values
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, strip_consumer
 from dasrel.engine.relation import relation
-from dasrel.engine.scan import Consumer, Plan, needed_memory, scan
+from dasrel.engine.scan import needed_memory, scan
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, StoreError
 from dasrel.geometry.dendrogram import Dendrogram, in_merge_order
 from dasrel.geometry.tree import TreeJob
@@ -392,7 +393,7 @@ def row_consumer(values: PairValues, dtype: np.dtype[Any], target: Any) -> Consu
     """
     source: TileSource = values.matrix
     layout, plan = source.layout, Plan(source.layout)
-    n, strip = layout.n_objects, plan.group_side * layout.tile
+    n = layout.n_objects
 
     def finish(parts: dict[int, NearLists]) -> NearLists:
         lists = NearLists.empty(n)
@@ -401,44 +402,36 @@ def row_consumer(values: PairValues, dtype: np.dtype[Any], target: Any) -> Consu
         return lists
 
     tile = layout.tile**2 * (8 if values.relation is not None else dtype.itemsize)
-    return Consumer(
-        _RowKernel(values, dtype, n, target), finish, in_strips=True, part_bytes=2 * strip * LIST_BYTES,
-        task_memory=3 * tile + 6 * strip * LIST_BYTES,
-        fixed_memory=3 * n * LIST_BYTES + (target.nbytes if isinstance(target, np.ndarray) else 0),
+    return strip_consumer(
+        source, _RowKernel(values, dtype, n, target), finish, lambda span: Share(span.start), sent=LIST_BYTES,
+        held=6 * LIST_BYTES, scratch=3 * tile,
+        fixed=3 * LIST_BYTES + (n * dtype.itemsize if isinstance(target, np.ndarray) else 0),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _RowKernel:
+class _RowKernel(Kernel):
+    in_strips = True
     values: PairValues
     dtype: np.dtype[Any]
     n_objects: int
     target: Any
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
-        def empty(strip: int) -> NearLists:
-            return NearLists.empty(plan.span(strip).stop - plan.span(strip).start)
+    def empty(self, objects: int) -> NearLists:
+        return NearLists.empty(objects)
 
-        return plan, group, {strip: empty(strip) for strip in group}
-
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (a, b), found = partial
-        block = self.values.block(tile, i, j)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        block = self.values.block(tile, rows.span, columns.span)
         block = np.negative(block, dtype=self.dtype) if self.values.is_similarity else block.astype(self.dtype)
-        rows, columns = plan.layout.span(i), plan.layout.span(j)
-        if i == j:
+        if rows is columns:
             np.fill_diagonal(block, np.inf)
-        self._put(block, rows, columns)
-        found[a][plan.inside(i)].add(block, columns.start)
-        if i != j:
+        self._put(block, rows.span, columns.span)
+        partial[0][rows.inside].add(block, columns.span.start)
+        if rows is not columns:
             turned = Transpose(self.dtype)(block)
-            self._put(turned, columns, rows)
-            found[b][plan.inside(j)].add(turned, rows.start)
+            self._put(turned, columns.span, rows.span)
+            partial[1][columns.inside].add(turned, rows.span.start)
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        found: dict[int, Any] = partial[2]
-        return found
 
     def combine(self, first: NearLists, second: NearLists) -> NearLists:
         return first.merged(second)

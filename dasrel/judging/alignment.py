@@ -12,16 +12,16 @@ Cortes, Mohri and Rostamizadeh, 2012). It follows from the same products and the
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, shares, strip_consumer
 from dasrel.engine.relation import Relation
-from dasrel.engine.scan import Consumer, Plan, needed_memory, scan, scan_memory
+from dasrel.engine.scan import needed_memory, scan, scan_memory
 from dasrel.kernels import proximity
 from dasrel.kernels.products import View, panel_rows, panels
 from dasrel.kernels.proximity import Gaussians, InnerProducts, proximity_sums
@@ -187,12 +187,7 @@ def alignment_consumer(
         (clusters of all partitions, n), in the type of the tiles; those of partition p are from first[p] to below
         first[p + 1].
     """
-    itself = relation.matrix.diagonal
-
-    def share(span: slice) -> _Share:
-        return _Share(np.ascontiguousarray(memberships[:, span]), None if itself is None else itself[span])
-
-    return _shape(relation, first, widths, share)
+    return _shape(relation, first, widths, shares(relation.matrix, memberships=memberships))
 
 
 def _shape(relation: Relation, first: Sequence[int], widths: Sequence[Width], share: Any = None) -> Consumer:
@@ -200,7 +195,7 @@ def _shape(relation: Relation, first: Sequence[int], widths: Sequence[Width], sh
     source: TileSource = relation.matrix
     layout, plan, kernels = source.layout, Plan(source.layout), _Kernels.of(relation, widths)
     n, side, item = layout.n_objects, layout.tile, layout.dtype.itemsize
-    strip, W, clusters = plan.group_side * side, len(widths), first[-1]
+    W, clusters = len(widths), first[-1]
     high = kernels.height(side, item)
     scratch = proximity.scratch_memory(
         W, len(first) - 1, clusters, (high, side), layout.dtype, gaussians=kernels.gaussians is not None
@@ -215,64 +210,40 @@ def _shape(relation: Relation, first: Sequence[int], widths: Sequence[Width], sh
             sums[:, plan.span(one)] = k
         return total, sums
 
-    return Consumer(
-        _AlignmentKernel(kernels, tuple(first)), finish, share or (lambda span: None), in_strips=True,
-        part_bytes=2 * strip * W * 8 + 16 * W * len(first),
+    consumer = strip_consumer(
+        source, _AlignmentKernel(kernels, tuple(first)), finish, share or (lambda span: Share(span.start)),
         # Sums of the rows and the columns, one more while they are added, memberships of both, kernels of a band.
-        task_memory=3 * strip * W * 8 + made + scratch,
-        fixed_memory=n * (3 * 8 * W + 2 * clusters * item) + 8 * n * len(first),
-        share_bytes=n * clusters * item,
+        sent=W * 8, held=3 * W * 8, scratch=made + scratch,
+        fixed=3 * 8 * W + 2 * clusters * item + 8 * len(first), shared=clusters * item,
     )  # fmt: skip
-
-
-@dataclass
-class _Share:
-    """Memberships of the objects of one strip, and their self-similarities."""
-
-    memberships: Array
-    itself: Array | None
-
-    def __dask_tokenize__(self) -> str:
-        return uuid.uuid4().hex  # used once: hashing the numbers would be a waste
-
-    def __sizeof__(self) -> int:
-        return self.memberships.nbytes
+    return replace(consumer, part_bytes=consumer.part_bytes + 16 * W * len(first))
 
 
 @dataclass(frozen=True)
-class _AlignmentKernel:
+class _AlignmentKernel(Kernel):
+    in_strips = True
     kernels: _Kernels
     first: tuple[int, ...]
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Share, _Share]) -> Any:
+    def empty(self, objects: int) -> tuple[InnerProducts, Float]:
         W = len(self.kernels.views)
-        sums = {strip: np.zeros((W, share.memberships.shape[1])) for strip, share in zip(group, shares, strict=True)}
-        return plan, group, shares, sums, InnerProducts.zeros(W, len(self.first) - 1)
+        return InnerProducts.zeros(W, len(self.first) - 1), np.zeros((W, objects))
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (a, b), (rows, columns), sums, total = partial
-        r, c = plan.inside(i), plan.inside(j)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        (total, down), (_, beside) = partial
         here = InnerProducts.zeros(*total.products.shape)
-        across = None if i == j else sums[b][:, c]
-        of_columns = columns.memberships[:, c]
+        across = None if rows is columns else beside[:, columns.inside]
+        of_rows, of_columns = rows.get("memberships"), columns.get("memberships")
+        own, sums = rows.itself, down[:, rows.inside]
         for band in panels(tile.shape, self.kernels.height(max(tile.shape), tile.itemsize)):
-            inside = slice(r.start + band.start, r.start + band.stop)
-            made = self.kernels.panel(
-                tile[band], band.start if i == j else None,
-                None if rows.itself is None else rows.itself[inside],
-                None if columns.itself is None else columns.itself[c],
-            )  # fmt: skip
+            values = self.kernels.panel(
+                tile[band], band.start if rows is columns else None, None if own is None else own[band], columns.itself
+            )
             proximity.add_inner_products(
-                made, rows.memberships[:, inside], of_columns, self.first, here, sums[a][:, inside], across,
-                self.kernels.gaussians,
-            )  # fmt: skip
-        total.add(here, 1.0 if i == j else 2.0)  # a tile beside the diagonal stands for its transpose, too
+                values, of_rows[:, band], of_columns, self.first, here, sums[:, band], across, self.kernels.gaussians
+            )
+        total.add(here, 1.0 if rows is columns else 2.0)  # a tile beside the diagonal stands for its transpose, too
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        _, (a, b), _, sums, total = partial
-        none = InnerProducts.zeros(*total.products.shape)
-        return {b: (none, sums[b]), a: (total, sums[a])}
 
     def combine(self, first: Any, second: Any) -> Any:
         total = InnerProducts.zeros(*first[0].products.shape)

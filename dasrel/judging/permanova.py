@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.label_products import Squares, within_consumer
+from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import Relation, as_dissimilarity
-from dasrel.engine.scan import Plan, brought_here, needed_memory, needed_on_worker, prepare_scan
+from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.judging.validity import Grouping, given_groupings
 from dasrel.kernels.within_sums import MOST_CLUSTERS

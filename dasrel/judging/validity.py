@@ -39,8 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.engine.label_products import LabelSums, Squares, diameter_consumer, label_consumer
+from dasrel.engine.reduce import Consumer, Plan
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
-from dasrel.engine.scan import Consumer, Plan, brought_here, needed_memory, needed_on_worker, prepare_scan
+from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.kernels.forest import Forest
 from dasrel.kernels.products import View

@@ -12,8 +12,9 @@ from dask.system import CPU_COUNT
 from dasrel import open_matrix, watch
 from dasrel.engine import readahead
 from dasrel.engine.readahead import SPARE, ReadAhead, TileCache, tile_cache
+from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import product_consumer, relation
-from dasrel.engine.scan import Plan, build_graph, scan
+from dasrel.engine.scan import build_graph, scan
 from dasrel.engine.worker_cache import no_progress
 from dasrel.errors import StoreError
 from dasrel.geometry import tree

@@ -14,8 +14,9 @@ from dask.system import CPU_COUNT
 from hypothesis import given, settings, strategies as st
 
 import dasrel
+from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import LeftProducts, left_products, product_consumer, relation
-from dasrel.engine.scan import FOLD_BYTES, Plan, build_graph, needed_memory, run_here, scan
+from dasrel.engine.scan import FOLD_BYTES, build_graph, needed_memory, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.products import View
 from dasrel.store.array_matrix import ArrayMatrix

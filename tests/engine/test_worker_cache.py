@@ -14,8 +14,8 @@ from distributed import Client, wait
 
 import dasrel
 from dasrel.engine import worker_cache
+from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import left_products, relation
-from dasrel.engine.scan import Plan
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.options import Writing

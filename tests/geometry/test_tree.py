@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.spatial.distance import cdist, pdist, squareform
 
 import dasrel
-from dasrel.engine.scan import Plan
+from dasrel.engine.reduce import PartialResult, Plan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.geometry.tree import Tree, forest_consumer, minimum_spanning_tree
 from dasrel.kernels import forest as spanning_forest
@@ -207,12 +207,13 @@ def test_predicted_memory_is_above_what_a_tile_takes():
             np.fill_diagonal(whole, 3.0 if kind == "similarity" else 0.0)
             source = ArrayMatrix(whole, kind, tile=700)
             consumer = forest_consumer(source)
-            kernel, plan = consumer.kernel, Plan(source.layout)
+            plan = Plan(source.layout)
             for i, j in ((0, 1), (0, 0)):
                 tile = source.files.read_checked(i, j)
-                state = kernel.begin(plan, (i, j), (consumer.share(plan.span(i)), consumer.share(plan.span(j))))
+                shares = consumer.share(plan.span(i)), consumer.share(plan.span(j))
+                partial = PartialResult(consumer.kernel, plan, (i, j), shares)
                 tracemalloc.start()
-                kernel.add(state, tile, i, j)
+                partial.add(tile, i, j)
                 peak = tracemalloc.get_traced_memory()[1]
                 tracemalloc.stop()
                 assert peak <= consumer.task_memory, (kind, shape, i, j)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dasrel.engine.scan import Consumer, Plan
+from dasrel.engine.reduce import Consumer, Kernel, Side
 from dasrel.util import Array
 
 
@@ -15,23 +15,23 @@ def reduction(function: Callable[[Array, bool], Any], combine: Callable[[Any, An
 
     Both functions must be importable by the workers; results are combined in a balanced tree.
     """
-    return Consumer(_ReduceKernel(function, combine), lambda parts: parts[0])
+    return Consumer(_ReduceKernel(function, combine))
 
 
 @dataclass(frozen=True)
-class _ReduceKernel:
+class _ReduceKernel(Kernel):
     function: Callable[[Array, bool], Any]
     merge: Callable[[Any, Any], Any]
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[Any, Any]) -> Any:
+    def empty(self, objects: int) -> Any:
         return None
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        found = self.function(tile, i == j)
+    def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
+        found = self.function(tile, rows is columns)
         return (found,) if partial is None else (self.merge(partial[0], found),)
 
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[0]}
+    def pack(self, partial: Any, dtype: Any) -> Any:
+        return partial[0]
 
     def combine(self, first: Any, second: Any) -> Any:
         return self.merge(first, second)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 import dasrel
-from dasrel.engine.scan import Plan
+from dasrel.engine.reduce import PartialResult, Plan
 from dasrel.errors import InputError
 from dasrel.geometry.tree import minimum_spanning_tree
 from dasrel.options import ImageOptions
@@ -84,8 +84,7 @@ def test_predicted_memory_is_above_what_a_tile_takes():
             tile = source.files.read_checked(i, j)
             shares = (consumer.share(plan.span(i)), consumer.share(plan.span(j)))
             tracemalloc.start()
-            state = consumer.kernel.begin(plan, (i, j), shares)
-            consumer.kernel.add(state, tile, i, j)
+            PartialResult(consumer.kernel, plan, (i, j), shares).add(tile, i, j)
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak <= consumer.task_memory, (kind, i, j)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dasrel.engine.reduce import Consumer, Kernel, Side, shares
 from dasrel.engine.relation import Relation
-from dasrel.engine.scan import Consumer, Plan, scan
+from dasrel.engine.scan import scan
 from dasrel.kernels.forest import mirrored, seen_as_dissimilarity
 from dasrel.kernels.products import View, panel_rows, panels
 from dasrel.report.figures.downsample import checked_order, pixel_of_objects
@@ -30,9 +31,6 @@ def means_consumer(source: TileSource, pixel: Array, view: View | Literal["store
     sizes = np.bincount(pixel)
     side = sizes.size
 
-    def share(span: slice) -> _Share:
-        return _Share(pixel[span], None if diagonal is None else diagonal[span])
-
     def finish(parts: dict[int, Any]) -> Float:
         above = parts[0]
         result: Float = (above + above.T) / np.multiply.outer(sizes, sizes)
@@ -43,6 +41,7 @@ def means_consumer(source: TileSource, pixel: Array, view: View | Literal["store
     # The image, another while two are added, a band of rows in order; a diagonal tile is copied, and one that is seen.
     task = 2 * image + 3 * 8 * 2**20 + layout.tile_bytes + tile
     kernel = _ImageKernel(source.kind, side, view)
+    share = shares(source, pixels=pixel)
     return Consumer(kernel, finish, share, part_bytes=image, task_memory=task, fixed_memory=4 * image)
 
 
@@ -70,50 +69,30 @@ def kernel_consumer(matrix: Relation, width: float | None, order: ArrayLike | No
     return means_consumer(source, pixel, "stored" if width is None else matrix.gaussian(width).view)
 
 
-@dataclass(frozen=True, eq=False)
-class _Share:
-    """The pixels of the objects of one strip, and their self-similarities."""
-
-    pixels: Array
-    itself: Array | None
-
-    def __sizeof__(self) -> int:
-        return int(self.pixels.nbytes)
-
-
 @dataclass(frozen=True)
-class _ImageKernel:
+class _ImageKernel(Kernel):
     """Sums over pixels of pairs above the diagonal of the matrix; the image is the sums and their transpose."""
 
     kind: str
     side: int
     view: View | Literal["stored"] | None
 
-    def begin(self, plan: Plan, group: tuple[int, int], shares: tuple[_Share, _Share]) -> Any:
-        return plan, shares, np.zeros((self.side, self.side))
+    def empty(self, objects: int) -> Float:
+        return np.zeros((self.side, self.side))
 
-    def add(self, partial: Any, tile: Array, i: int, j: int) -> Any:
-        plan, (of_rows, of_columns), sums = partial
-        rows, columns = plan.inside(i), plan.inside(j)
-        own = None if of_rows.itself is None else of_rows.itself[rows]
-        other = None if of_columns.itself is None else of_columns.itself[columns]
+    def add(self, partial: Float, tile: Array, rows: Side, columns: Side) -> Float:
+        own, other, on_diagonal = rows.itself, columns.itself, rows is columns
         if self.view is None:
             values = seen_as_dissimilarity(tile, self.kind, own, other)
         elif isinstance(self.view, str):
             values = tile
         else:
-            offset = 0 if i == j else None
+            offset = 0 if on_diagonal else None
             values = self.view.apply(tile, np.empty_like(tile), offset=offset, row_self=own, column_self=other)
-        values = mirrored(values) if i == j and self.view is None else values
+        values = mirrored(values) if on_diagonal and self.view is None else values
         # A diagonal tile has each pair twice, and adding the transpose doubles it.
-        _bin(values, of_rows.pixels[rows], of_columns.pixels[columns], sums, 0.5 if i == j else 1.0)
+        _bin(values, rows.get("pixels"), columns.get("pixels"), partial, 0.5 if on_diagonal else 1.0)
         return partial
-
-    def parts(self, partial: Any) -> dict[int, Any]:
-        return {0: partial[2]}
-
-    def combine(self, first: Float, second: Float) -> Float:
-        return first + second
 
 
 def _bin(values: Array, row_pixels: Array, column_pixels: Array, sums: Float, weight: float) -> None:

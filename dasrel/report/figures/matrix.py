@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dasrel.engine.reduce import Consumer
 from dasrel.engine.relation import relation
-from dasrel.engine.scan import Consumer, scan, scan_memory
+from dasrel.engine.scan import scan, scan_memory
 from dasrel.errors import InputError, StoreError
 from dasrel.geometry.spectral_order import automatic_width, spectral_order, spectral_order_cost
 from dasrel.geometry.tree import Tree, TreeJob, minimum_spanning_tree
