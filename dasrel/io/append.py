@@ -430,7 +430,8 @@ def _new_names(names: Sequence[str] | None, m: int, old: Matrix, where: str) -> 
     if names is not None:
         if len(names) != m:
             raise InputError(
-                f"{count_text(len(names), 'id')} for the {count_text(m, 'new object')} of {where}; give one id per row"
+                f"{count_text(len(names), 'id')} for the {count_text(m, 'new object')} of {where}",
+                remedy="give one id per row",
             )
         return [str(name) for name in names]
     if all(str(name) == str(k) for k, name in enumerate(old.ids)):
@@ -482,18 +483,23 @@ def _stored_metric(old: Matrix) -> Metric:
     provenance, where = old.manifest["provenance"], location(old.store)
     name, options = provenance.get("metric"), provenance.get("options", {})
     if not isinstance(name, str):
-        raise InputError(f"{where} was not made by `dasrel pairwise`: append the rows of the new objects instead")
+        raise InputError(
+            f"{where} was not made by `dasrel pairwise`", remedy="append the rows of the new objects instead"
+        )
     rows = [k for k, one in enumerate(provenance.get("appends", [])) if one.get("as") != "features"]
     if rows:
-        raise InputError(f"append {rows[0] + 1} to {where} was one of rows, without features: append rows from then on")
+        raise InputError(
+            f"append {rows[0] + 1} to {where} was one of rows, without features", remedy="append rows from then on"
+        )
     hidden = [key for key, value in options.items() if isinstance(value, str)]
     if hidden:
-        raise InputError(f"{where} keeps only a checksum of the metric's {some(hidden)}: append rows instead")
+        raise InputError(f"{where} keeps only a checksum of the metric's {some(hidden)}", remedy="append rows instead")
     fitted = {"seuclidean": "V", "mahalanobis": "VI"}.get(name)
     if fitted and fitted not in options:
         raise InputError(
             f"metric {name} took its {fitted} from all features of {where}, and new objects would change it for all"
-            f" pairs: compute the store anew, with the option {fitted} if it is to grow later"
+            f" pairs",
+            remedy=f"compute the store anew, with the option {fitted} if it is to grow later",
         )
     return resolve(name, old.kind, options)
 
@@ -514,7 +520,8 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
         if part.provenance["checksum"] != one["checksum"]:
             raise InputError(
                 f"{path_text(part.provenance['source'])} has {part.provenance['checksum']}, and the features"
-                f" that {location(old.store)} was made from had {one['checksum']} ({detail}, in this order): give those"
+                f" that {location(old.store)} was made from had {one['checksum']} ({detail}, in this order)",
+                remedy="give those",
             )
     return parts
 

@@ -126,14 +126,18 @@ def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Pa
     if format not in EXPORTS:
         raise InputError(f"format must be one of {', '.join(EXPORTS)}, not {shown(format)}")
     if is_url(out):
-        raise InputError(f"{path_text(out)} is a URL; exports are written to local files: copy it there afterwards")
+        raise InputError(
+            f"{path_text(out)} is a URL; exports are written to local files", remedy="copy it there afterwards"
+        )
     target = Path(out)
     if (target.exists() or target.is_symlink()) and not force:
         raise InputError(f"{path_text(target)} exists", remedy="say {force=True} to replace it, or choose another name")
     if target.is_dir() and not _is_zarr_array(target):
-        raise InputError(f"{path_text(target)} is a folder, and not an exported Zarr array; choose another name")
+        raise InputError(
+            f"{path_text(target)} is a folder, and not an exported Zarr array", remedy="choose another name"
+        )
     if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {path_text(target.absolute().parent)}; make it first")
+        raise InputError(f"there is no folder {path_text(target.absolute().parent)}", remedy="make it first")
     return target
 
 

@@ -146,8 +146,8 @@ def read_features(features: Any, *, packed_bits: bool = False, checksum: bool = 
     n, p = found.shape
     if n == 0 or p == 0:
         raise InputError(
-            f"{found.named()} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers; give one row per"
-            " object"
+            f"{found.named()} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers",
+            remedy="give one row per object",
         )
     return found.unpacked() if packed_bits else found
 
@@ -184,12 +184,12 @@ def check_values(
     if count:
         described = [f"row {r} ({shown(names[r])}), {features.column(c)}: {v:g}" for r, c, v in places[:EXAMPLES]]
         raise InputError(
-            f"{features.named()} has missing or infinite values: {some(described, total=count)};"
-            " fill them or leave these objects out"
+            f"{features.named()} has missing or infinite values: {some(described, total=count)}",
+            remedy="fill them or leave these objects out",
         )
     if undefined:
         who = some([f"{shown(names[k])} (object {k})" for k in undefined])
-        raise InputError(f"{reason}: {who}; leave these objects out or choose another metric")
+        raise InputError(f"{reason}: {who}", remedy="leave these objects out or choose another metric")
 
 
 def _from_file(path: Path, checksum: bool) -> Features:
@@ -207,7 +207,7 @@ def _from_file(path: Path, checksum: bool) -> Features:
     }
     reader = next((read for suffix, read in readers.items() if lower.endswith(suffix)), None)
     if reader is None:
-        raise InputError(f"{path_text(path)}: features are read from {SUFFIXES}; rename or convert the file")
+        raise InputError(f"{path_text(path)}: features are read from {SUFFIXES}", remedy="rename or convert the file")
     with reader_errors(path):
         data, ids, columns = reader(path)
         array = data.array() if isinstance(data, Mapped) else data
@@ -261,7 +261,7 @@ def _read_npy(path: Path) -> tuple[Any, Names | None, Names | None]:
 def _map(path: str, size: int, modified: int) -> Array:
     status = os.stat(path)
     if (status.st_size, status.st_mtime_ns) != (size, modified):
-        raise InputError(f"{path_text(path)} has changed since the work began; run again from the start")
+        raise InputError(f"{path_text(path)} has changed since the work began", remedy="run again from the start")
     with open(path, "rb") as file:
         shape, fortran, dtype, offset = npy_header(file, path)
     values = FlatFile(path, dtype, offset, math.prod(shape)).values()
@@ -309,22 +309,22 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
         )
     except pyarrow.ArrowInvalid as error:
         raise InputError(
-            f"{where}: {shown(error, limit=200)}; every line needs as many fields as the header"
+            f"{where}: {shown(error, limit=200)}", remedy="every line needs as many fields as the header"
         ) from error
     finally:
         stream.close()
     header = [str(name) for name in table.column_names]
     if header and all(_is_number(name) for name in header) and header != [str(k) for k in range(len(header))]:
         raise InputError(
-            f"{where}: the first line holds only numbers ({shown(', '.join(header))});"
-            " add a header line that names the columns"
+            f"{where}: the first line holds only numbers ({shown(', '.join(header))})",
+            remedy="add a header line that names the columns",
         )
     ids = None
     if header and (header[0].strip().lower() in ID_HEADERS or _is_text(table.column(0).type)):
         column = table.column(0)
         if column.null_count:
             row = next(k for k, cell in enumerate(column) if not cell.is_valid)
-            raise InputError(f"{where}: the name in line {row + 2} is empty; give every object a name")
+            raise InputError(f"{where}: the name in line {row + 2} is empty", remedy="give every object a name")
         ids = [str(name) for name in column.to_pylist()]
         table = table.remove_column(0)
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -332,8 +332,8 @@ def _read_text(path: Path) -> tuple[Any, Names | None, Names | None]:
             cells = column.to_pylist()
             row = next((k for k, cell in enumerate(cells) if not _is_number(cell)), 0)
             raise InputError(
-                f"{where}, line {row + 2}, column {shown(name)!r}: {shown(cells[row])!r} is not a number;"
-                " fix it, or put the names of the objects into the first column"
+                f"{where}, line {row + 2}, column {shown(name)!r}: {shown(cells[row])!r} is not a number",
+                remedy="fix it, or put the names of the objects into the first column",
             )
     return *_table_values(table, where), ids, table.column_names
 
@@ -348,14 +348,15 @@ def _read_parquet(path: Path) -> tuple[Any, Names | None, Names | None]:
         table = file.read()
     repeated = [shown(name) for name, count in Counter(table.column_names).items() if count > 1]
     if repeated:
-        raise InputError(f"{where} has several columns named {some(repeated)}; rename or drop the repeats")
+        raise InputError(f"{where} has several columns named {some(repeated)}", remedy="rename or drop the repeats")
     texts = [name for name, field in zip(table.column_names, table.schema, strict=True) if _is_text(field.type)]
     # The index of a pandas frame holds names, not features, even when it is made of numbers.
     kept = (table.schema.pandas_metadata or {}).get("index_columns", [])
     texts += [name for name in kept if isinstance(name, str) and name in table.column_names and name not in texts]
     if len(texts) > 1:
         raise InputError(
-            f"{where} has {count_text(len(texts), 'column')} of names ({some([shown(t) for t in texts])}); keep one"
+            f"{where} has {count_text(len(texts), 'column')} of names ({some([shown(t) for t in texts])})",
+            remedy="keep one",
         )
     ids = None
     if texts:

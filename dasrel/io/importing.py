@@ -77,7 +77,7 @@ def import_matrix(
     """
     if ids is not None:
         if reading is not None and reading.ids is not None:
-            raise InputError("ids are given twice, as ids and in reading; give them once")
+            raise InputError("ids are given twice, as ids and in reading", remedy="give them once")
         names = os.fspath(ids) if isinstance(ids, os.PathLike) else ids
         reading = replace(group(reading, Reading, "reading"), ids=names)
     if store is None:

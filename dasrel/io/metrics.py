@@ -102,7 +102,9 @@ def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metr
         mean = _mean(features)
         options["V"] = sum(((dense(rows) - mean) ** 2).sum(axis=0) for _, rows in features.chunks()) / (n - 1)
         if flat := [features.column(int(k)) for k in np.flatnonzero(options["V"] == 0)]:
-            raise InputError(f"metric seuclidean divides by variances, and these are 0: {some(flat)}; drop them")
+            raise InputError(
+                f"metric seuclidean divides by variances, and these are 0: {some(flat)}", remedy="drop them"
+            )
     elif metric.name == "mahalanobis" and "VI" not in options:
         mean = _mean(features)
         total = np.zeros((p, p))
@@ -112,8 +114,8 @@ def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metr
         if n <= p or np.linalg.matrix_rank(total) < p:
             raise InputError(
                 f"metric mahalanobis: the covariance of {count_text(n, 'row')} and {count_text(p, 'column')} has no"
-                " inverse;"
-                " drop columns that depend on others, or give the option VI"
+                " inverse",
+                remedy="drop columns that depend on others, or give the option VI",
             )
         options["VI"] = np.linalg.inv(total / (n - 1))
     ready = Metric(metric.name, metric.kind, options, centre, 1e-6 if dtype.itemsize == 4 else 1e-3)

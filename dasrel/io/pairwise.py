@@ -283,8 +283,8 @@ class _MetricTile:
                 pairs = [divmod(int(k), values.shape[1]) for k in where[:EXAMPLES]]
                 named = [f"{shown(self.names[place[0] + r])} and {shown(self.names[place[1] + c])}" for r, c in pairs]
                 raise InputError(
-                    f"metric {self.metric.name} gives {what} for {some(named, total=where.size)};"
-                    " leave these objects out or choose another metric"
+                    f"metric {self.metric.name} gives {what} for {some(named, total=where.size)}",
+                    remedy="leave these objects out or choose another metric",
                 )
 
 

@@ -157,7 +157,7 @@ def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None)
         if kind is not None and kind != matrix.kind:
             raise InputError(f"the matrix is of kind {matrix.kind}; kind={kind!r} cannot change that")
         if ids is not None:
-            raise InputError("an open matrix knows the ids of its objects; leave ids out")
+            raise InputError("an open matrix knows the ids of its objects", remedy="leave ids out")
         return matrix
     if isinstance(matrix, (str, os.PathLike)):
         return as_matrix(open_matrix(matrix), kind=kind, ids=ids)
@@ -170,5 +170,7 @@ def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None)
         matrix, ids = named.values, named.ids() if ids is None else ids
     array = matrix if hasattr(matrix, "shape") and hasattr(matrix, "dtype") else np.asarray(matrix)
     if hasattr(array, "toarray") or hasattr(array, "tocsr"):
-        raise InputError("a sparse matrix cannot be scanned directly; `dasrel.import_matrix` makes a store of it")
+        raise InputError(
+            "a sparse matrix cannot be scanned directly", remedy="`dasrel.import_matrix` makes a store of it"
+        )
     return ArrayMatrix(array, kind, ids)

@@ -119,8 +119,8 @@ class AppendTransaction:
         """Commit the append by one write of the manifest, and open the larger store."""
         if missing := self.missing():
             raise StoreError(
-                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}; run the same"
-                " append again"
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}",
+                remedy="run the same append again",
             )
         old_side, side = self.old.layout.n_blocks, self.layout.n_blocks
         rows = np.full((side, side, RECORD_LENGTH), np.nan)
@@ -331,18 +331,20 @@ def grown_record(
 def checked_names(names: Names, old: Matrix) -> Array:
     wanted = [str(name) for name in names]
     if "" in wanted:
-        raise InputError(f"the id of new object {wanted.index('')} is empty; give every object a name")
+        raise InputError(f"the id of new object {wanted.index('')} is empty", remedy="give every object a name")
     there = {str(name) for name in old.ids}
     twice = [shown(name) for name in wanted if name in there]
     if twice:
         raise InputError(
-            f"{len(twice)} of {count_text(len(wanted), 'new object')} already in {location(old.store)}: {some(twice)};"
-            " append only new ones"
+            f"{len(twice)} of {count_text(len(wanted), 'new object')} already in {location(old.store)}: {some(twice)}",
+            remedy="append only new ones",
         )
     if len(set(wanted)) < len(wanted):
         seen: set[str] = set()
         again = list(dict.fromkeys(name for name in wanted if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
-        raise InputError(f"ids of new objects are not unique: {some([shown(name) for name in again])}; rename them")
+        raise InputError(
+            f"ids of new objects are not unique: {some([shown(name) for name in again])}", remedy="rename them"
+        )
     return np.array(wanted, dtype=np.dtypes.StringDType())
 
 

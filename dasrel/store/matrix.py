@@ -315,8 +315,8 @@ def dense_array(matrix: Any, dtype: Any, copy: bool | None) -> Array:
     free = limits.free_memory()
     if needed > free // 2:
         raise MemoryLimitError(
-            f"the matrix as one array takes {size_text(needed)}, and half of the free memory is"
-            f" {size_text(free // 2)}; use `to_dask()` or `rows(ids)`, or give dasrel's functions the matrix itself"
+            f"the matrix as one array takes {size_text(needed)}, and half of the free memory is {size_text(free // 2)}",
+            remedy="use `to_dask()` or `rows(ids)`, or give dasrel's functions the matrix itself",
         )
     whole = np.empty(matrix.shape, dtype=wanted)
     with unchanged(matrix):
@@ -419,7 +419,9 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
         raise StoreError(f"{location(store)} cannot be opened: {shown(error, limit=200)}") from error
     manifest = group.attrs.get("dasrel")
     if not isinstance(manifest, dict):
-        raise StoreError(f"{location(store)} is a Zarr group, but not a dasrel store; `dasrel import` makes one")
+        raise StoreError(
+            f"{location(store)} is a Zarr group, but not a dasrel store", remedy="`dasrel import` makes one"
+        )
     check_manifest(manifest, location(store))
     if manifest["state"] == "complete" and manifest.get("identity") and manifest != sealed(manifest):
         problem = f"the manifest of {location(store)} is not the one that was written: it was edited or is damaged"

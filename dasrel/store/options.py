@@ -97,7 +97,8 @@ def group(value: Any, kind: type[Group], name: str) -> Group:
         return kind()
     if not isinstance(value, kind):
         raise InputError(
-            f"{name} is of type {type(value).__name__}; give a dasrel.{kind.__name__}, such as {kind.__name__}()"
+            f"{name} is of type {type(value).__name__}",
+            remedy=f"give a dasrel.{kind.__name__}, such as {kind.__name__}()",
         )
     return value
 

@@ -423,7 +423,7 @@ def is_mapped(group: Any) -> bool:
 def local_path(store: StoreLike) -> Path | None:
     """Return the path of a local store; None for a URL or another store object."""
     if isinstance(store, str | os.PathLike) and "\0" in os.fspath(store):
-        raise InputError(f"{shown(store, limit=200)} is no path: it has a NUL character; give another name")
+        raise InputError(f"{shown(store, limit=200)} is no path: it has a NUL character", remedy="give another name")
     if isinstance(store, (str, os.PathLike)):
         return None if isinstance(store, str) and "://" in store else Path(store)
     from zarr.storage import LocalStore
@@ -527,16 +527,20 @@ def checked_ids(ids: Names | None, n_objects: int) -> Array:
     """Return the names as an array of strings, by default `0`, `1`, ...; raise if one is empty or repeated."""
     if n_objects < 2:
         found = "no objects (n = 0)" if n_objects < 1 else "a single object (n = 1), which has no pairs"
-        raise InputError(f"the matrix has {found}; give at least 2 objects")
+        raise InputError(f"the matrix has {found}", remedy="give at least 2 objects")
     if ids is None:
         return np.array([str(k) for k in range(n_objects)], dtype=np.dtypes.StringDType())
     names = [str(name) for name in ids]
     if len(names) != n_objects:
-        raise InputError(f"{count_text(len(names), 'id')} for {count_text(n_objects, 'object')}; give one id per row")
+        raise InputError(
+            f"{count_text(len(names), 'id')} for {count_text(n_objects, 'object')}", remedy="give one id per row"
+        )
     if "" in names:
-        raise InputError(f"the id of object {names.index('')} is empty; give every object a name")
+        raise InputError(f"the id of object {names.index('')} is empty", remedy="give every object a name")
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
-        raise InputError(f"ids are not unique: {some([shown(name) for name in twice])}; rename or drop the repeats")
+        raise InputError(
+            f"ids are not unique: {some([shown(name) for name in twice])}", remedy="rename or drop the repeats"
+        )
     return np.array(names, dtype=np.dtypes.StringDType())

@@ -227,7 +227,7 @@ def create_store(
     """
     policy, writing = group(policy, Policy, "policy"), group(writing, Writing, "writing")
     if writing.part is not None:
-        raise InputError("this cannot be done in parts; leave `part` out")
+        raise InputError("this cannot be done in parts", remedy="leave {Writing.part} out")
     state = check_new_store(store, kind, policy, writing)
     names = checked_ids(ids, n_objects)
     manifest = new_manifest(new_layout(n_objects, writing), kind, policy, writing, provenance or {})
@@ -252,7 +252,7 @@ def begin_store(
         target = local_path(store)
         if target is None:
             raise StoreError(
-                f"{location(store)} exists and a remote store cannot be replaced by a rename: delete it first"
+                f"{location(store)} exists and a remote store cannot be replaced by a rename", remedy="delete it first"
             )
         if writing.time_limit is not None:
             raise InputError(
@@ -305,7 +305,7 @@ def check_target(store: StoreLike, writing: Writing) -> str | None:
     """
     if not is_store(store):
         if not _is_vacant(store):
-            raise StoreError(f"{location(store)} exists and is not a dasrel store; choose another name")
+            raise StoreError(f"{location(store)} exists and is not a dasrel store", remedy="choose another name")
         return None
     state = str(read_manifest(store)[0]["state"])
     if state != "abandoned" and not (writing.resume or writing.force or writing.part):
@@ -358,7 +358,7 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
             attributes={"dasrel": {**manifest, "state": "begun"}},
         )
     except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError):
-        raise StoreError(f"{location(place)} exists and is not a dasrel store; choose another name") from None
+        raise StoreError(f"{location(place)} exists and is not a dasrel store", remedy="choose another name") from None
     group.create_array(
         "values", shape=(n, n), chunks=(side, side), dtype=manifest["dtype"], fill_value=float("nan"),
         compressors=filters, dimension_names=("object", "other_object"), config={"write_empty_chunks": True},
@@ -477,7 +477,7 @@ def claimed(store: StoreLike, writing: Writing) -> Iterator[None]:
     place = Path(absolute_location(local))
     where = shown(place, limit=400)
     if not place.name:
-        raise StoreError(f"{where} cannot be a store: give the name of a folder to be made")
+        raise StoreError(f"{where} cannot be a store", remedy="give the name of a folder to be made")
     if writing.force and not writing.resume and place.exists():
         full, retry = f"the old {where} is as it was", "free some space and run again"
     else:
@@ -539,10 +539,12 @@ def join_store(store: StoreLike, manifest: dict[str, Any], names: Array, part: t
             _wait_for(store)
     begun, group = read_manifest(store, "r+")
     if begun["state"] == "begun":
-        raise StoreError(f"{location(store)} was begun by a process that was killed at once: remove it and run again")
+        raise StoreError(
+            f"{location(store)} was begun by a process that was killed at once", remedy="remove it and run again"
+        )
     check_same(begun, manifest, store)
     if not np.array_equal(np.asarray(group["ids"][:]), names):
-        raise StoreError(f"{location(store)} was begun with other ids; remove it to begin anew")
+        raise StoreError(f"{location(store)} was begun with other ids", remedy="remove it to begin anew")
     return Writer(store, store, begun, group, resumed=True, part=part)
 
 
@@ -582,5 +584,7 @@ def _wait_for(store: StoreLike) -> None:
     end = time.monotonic() + VISIBLE
     while not is_store(store):
         if time.monotonic() > end:
-            raise StoreError(f"{location(store)} is in the way: it exists, but there is no store in it; remove it")
+            raise StoreError(
+                f"{location(store)} is in the way: it exists, but there is no store in it", remedy="remove it"
+            )
         time.sleep(0.1)

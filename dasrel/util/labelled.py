@@ -50,8 +50,8 @@ class Labelled:
         found = f"row {k} is {shown(rows[k])!r} and column {k} {shown(columns[k])!r} ({len(wrong)} such)"
         if Counter(rows) == Counter(columns):
             raise InputError(
-                f"rows and columns of {self.what} are the same objects in different orders: {found};"
-                " put the rows into the order of the columns, as in df.loc[df.columns]"
+                f"rows and columns of {self.what} are the same objects in different orders: {found}",
+                remedy="put the rows into the order of the columns, as in df.loc[df.columns]",
             )
         raise InputError(
             f"rows and columns of {self.what} have different names: {found}; both are the same objects in the same"
@@ -73,7 +73,7 @@ def labelled(source: Any) -> Labelled | None:
         return Labelled(_frame_values(source), rows, columns, "the data frame")
     if hasattr(kind, "to_numpy") and hasattr(kind, "index") and hasattr(kind, "dtype"):
         if getattr(source.index, "nlevels", 1) > 1:
-            raise InputError("the series has the names of pairs; make a square of it, as by series.unstack()")
+            raise InputError("the series has the names of pairs", remedy="make a square of it, as by series.unstack()")
         return Labelled(source.to_numpy(), None, None, "the series")
     if hasattr(kind, "coords") and hasattr(kind, "dims"):
         rows, columns = (_coordinates(source, k) if len(source.dims) == 2 else None for k in (0, 1))
@@ -100,7 +100,7 @@ def names_of(index: Any, what: str, part: str) -> list[str] | None:
         return None
     for k, name in enumerate(index):
         if name is None or (isinstance(name, float) and np.isnan(name)) or type(name).__name__ in ("NaTType", "NAType"):
-            raise InputError(f"{part} {k} of {what} has no name; give every object one")
+            raise InputError(f"{part} {k} of {what} has no name", remedy="give every object one")
     return [str(name) for name in index]
 
 
@@ -124,14 +124,17 @@ def column_order(
     at = {name: k for k, name in enumerate(columns)}
     if len(at) < len(columns):
         twice = [shown(name) for name, count in Counter(columns).items() if count > 1]
-        raise InputError(f"{where}: names of {part}s are not unique: {some(twice)}; rename or drop the repeats")
+        raise InputError(
+            f"{where}: names of {part}s are not unique: {some(twice)}", remedy="rename or drop the repeats"
+        )
     known = set(objects)
     absent = [shown(name) for name in objects if name not in at]
     strange = [shown(name) for name in columns if name not in known]
     if absent or strange:
         parts = [f"{count_text(len(absent), 'object has', 'objects have')} no {part}: {some(absent)}"] if absent else []
         parts += [f"{part}s of no object: {some(strange)}"] if strange else []
-        raise InputError(f"{where}: {'; '.join(parts)}; {part}s are named as the objects of {whose}, in any order")
+        remedy = f"{part}s are named as the objects of {whose}, in any order"
+        raise InputError(f"{where}: {'; '.join(parts)}", remedy=remedy)
     return np.array([at[name] for name in objects], dtype=np.intp)
 
 
@@ -153,8 +156,8 @@ def _frame_values(frame: Any) -> Any:
     for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
         if getattr(dtype, "kind", "f") not in "fiubc":
             raise InputError(
-                f"column {shown(name)!r} of the data frame holds values of type {shown(dtype)}, and numbers are needed;"
-                " a column of names is made the index by df.set_index(NAME)"
+                f"column {shown(name)!r} of the data frame holds values of type {shown(dtype)}, and numbers are needed",
+                remedy="a column of names is made the index by df.set_index(NAME)",
             )
     values = frame.to_numpy()
     if values.dtype == object:  # numbers of pandas' own types, with missing ones

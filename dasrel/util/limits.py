@@ -67,7 +67,7 @@ def duration_seconds(limit: float | str) -> float:
         elif parts and "".join(number + unit for number, unit in parts) == text:
             found = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if found is None or not 0 <= found < float("inf"):
-        raise InputError(f"{shown(limit)!r} is no duration: give such as 90s, 30m, 2h, 1h30m or HH:MM:SS")
+        raise InputError(f"{shown(limit)!r} is no duration", remedy="give such as 90s, 30m, 2h, 1h30m or HH:MM:SS")
     return found
 
 
@@ -312,7 +312,7 @@ def memory_limit(memory: int | str | None, name: str = "memory") -> int:
     if isinstance(memory, str) and size is not None:
         number, letter, binary = size.groups()
         return int(float(number) * (1024 if binary else 1000) ** (" kmgtp".index(letter or " ")))
-    raise InputError(f"{name} is {shown(memory)!r}: give a number of bytes, or such as 2GB or 512MiB")
+    raise InputError(f"{name} is {shown(memory)!r}", remedy="give a number of bytes, or such as 2GB or 512MiB")
 
 
 @cache
@@ -420,7 +420,8 @@ def check_workers(workers: dict[str, tuple[int, int]], task_memory: int, label: 
             raise MemoryLimitError(
                 f"{label} needs {size_text(need)} on worker {address} ({count_text(threads, 'task')} at once), which"
                 " has"
-                f" {size_text(limit)} for them; give workers more memory or fewer threads, or use smaller tiles"
+                f" {size_text(limit)} for them",
+                remedy="give workers more memory or fewer threads, or use smaller tiles",
             )
 
 

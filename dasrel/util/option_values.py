@@ -73,7 +73,7 @@ def check_part(part: tuple[int, int]) -> None:
     """Raise if there is no such part."""
     k, n = part
     if not 0 <= k <= n or n < 1:
-        raise InputError(f"there is no part {k}/{n}: give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
+        raise InputError(f"there is no part {k}/{n}", remedy=f"give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
 
 
 def whole_numbers(text: str) -> list[int] | None:
@@ -87,9 +87,9 @@ def whole_numbers(text: str) -> list[int] | None:
         return None
     first, last = int(found[1]), int(found[2])
     if first > last:
-        raise InputError(f"{text!r} is an empty range: give the smaller number first, such as {last}-{first}")
+        raise InputError(f"{text!r} is an empty range", remedy=f"give the smaller number first, such as {last}-{first}")
     if last - first >= MOST_IN_RANGE:
-        raise InputError(f"{text!r} has {last - first + 1:,} numbers: give at most {MOST_IN_RANGE:,}")
+        raise InputError(f"{text!r} has {last - first + 1:,} numbers", remedy=f"give at most {MOST_IN_RANGE:,}")
     return list(range(first, last + 1))
 
 

@@ -119,16 +119,17 @@ def check_not_input(out: PathLike, *inputs: object) -> None:
         given, target = Path(os.path.realpath(one)), Path(os.path.realpath(out))
         if target in (given, *given.parents) or (os.path.exists(out) and os.path.samefile(one, out)):
             raise InputError(
-                f"{shown(out, limit=200)} would replace what is read, {shown(one, limit=200)}; choose another name"
+                f"{shown(out, limit=200)} would replace what is read, {shown(one, limit=200)}",
+                remedy="choose another name",
             )
 
 
 def check_file(path: PathLike, *, force: bool) -> None:
     """Raise if the file exists and may not be replaced; call before any work."""
     if is_url(path):
-        raise InputError(f"{shown(path, limit=200)} is no file of this machine; give the name of one")
+        raise InputError(f"{shown(path, limit=200)} is no file of this machine", remedy="give the name of one")
     if os.path.isdir(path):
-        raise InputError(f"{shown(path, limit=200)} is a folder; give the name of a file")
+        raise InputError(f"{shown(path, limit=200)} is a folder", remedy="give the name of a file")
     if os.path.lexists(path) and not force:
         raise InputError(
             f"{shown(path, limit=200)} exists", remedy="choose another name, or say {force=True} to replace it"

@@ -277,7 +277,7 @@ def test_bad_values_exit_1(
         ("cluster d.zarr out --rule fcm1 --clusters 2,,3", "'2,,3': give whole numbers"),
         ("cluster d.zarr out --rule fcm1 --clusters 2.5", "whole numbers"),
         ("cluster d.zarr out --rule fcm1 --clusters 2 --fuzzifier much", "give numbers or auto with commas"),
-        ("cluster d.zarr out --clusters 10-2", "'10-2' is an empty range: give the smaller number first, such as 2-10"),
+        ("cluster d.zarr out --clusters 10-2", "'10-2' is an empty range; give the smaller number first, such as 2-10"),
         ("cluster d.zarr out --clusters 1-99999", "has 99,999 numbers"),
         ("cluster d.zarr out --rule k-means --clusters 2", "it is called hard here"),
         ("cluster d.zarr out --rule fcm2 --clusters 2 --entropy-weight much", "give numbers or auto"),

@@ -315,7 +315,7 @@ def test_features_that_cannot_be_appended(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"append 1 to .* was one of rows, without features"):
         append(made, new, features=[old, new])
     stored(imported := tmp_path / "imported", distances_with_zeros(20)[:14, :14], tile=8)
-    with pytest.raises(InputError, match="was not made by `dasrel pairwise`: append the rows"):
+    with pytest.raises(InputError, match="was not made by `dasrel pairwise`; append the rows"):
         append(imported, new, features=old)
     dasrel.pairwise(old, tmp_path / "fitted", metric="seuclidean")
     with pytest.raises(InputError, match="seuclidean took its V from all features"):

@@ -340,7 +340,7 @@ def test_memory_limits() -> None:
     assert memory_limit(None) == machine_memory() // 2
     assert [memory_limit(text) for text in ("1GiB", "1.5 kB", "7", 7, 0)] == [1 << 30, 1500, 7, 7, 0]
     for nonsense in ("much", "", "GB", "2 elephants", "-1GB", -1, True, float("nan"), [1]):
-        with pytest.raises(InputError, match=r"memory is .*: give a number of bytes, or such as 2GB or 512MiB"):
+        with pytest.raises(InputError, match=r"memory is .*; give a number of bytes, or such as 2GB or 512MiB"):
             memory_limit(nonsense)  # type: ignore[arg-type]
 
 

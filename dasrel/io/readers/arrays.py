@@ -48,7 +48,9 @@ def open_array(array: Any, reading: Reading, kind: str) -> Opened:
         or not hasattr(array, "shape")
         or not hasattr(array, "dtype")
     ):
-        raise InputError(f"a source of type {type(array).__name__} is not known; give a path, a URL or an array")
+        raise InputError(
+            f"a source of type {type(array).__name__} is not known", remedy="give a path, a URL or an array"
+        )
     check_numbers(np.dtype(array.dtype), what)
     n = square_side(array.shape, what)
     provenance = {"source": f"{name} array of {' x '.join(map(str, array.shape))} {array.dtype}"}

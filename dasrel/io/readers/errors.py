@@ -48,26 +48,28 @@ def reader_errors(source: object, what: str = "") -> Iterator[None]:
         named = getattr(error, "filename", None)
         if full_disk(error) or error.errno in DISK or (named and os.fspath(named) != str(source) and error.errno):
             raise
-        raise InputError(_line(source, what, error)) from error
+        raise _reading_failed(source, what, error) from error
     except Exception as error:
-        raise InputError(_line(source, what, error)) from error
+        raise _reading_failed(source, what, error) from error
 
 
-def _line(source: object, what: str, error: Exception) -> str:
+def _reading_failed(source: object, what: str, error: Exception) -> InputError:
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
-        return f"cannot read {path_text(source)}: {shown(error.strerror)}; check the name and the permissions"
+        problem = f"cannot read {path_text(source)}: {shown(error.strerror)}"
+        return InputError(problem, remedy="check the name and the permissions")
     described = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
     read_as = f" as {what}" if what else ""
-    found = shown(described or type(error).__name__, limit=200)
-    return f"{path_text(source)} cannot be read{read_as} ({found}); is it damaged? Write or copy it again"
+    detail = shown(described or type(error).__name__, limit=200)
+    problem = f"{path_text(source)} cannot be read{read_as} ({detail})"
+    return InputError(problem, remedy="is it damaged? Write or copy it again")
 
 
 def check_objects(n_objects: int, memory: int | str, source: object) -> None:
     """Raise if a source claims more objects than can be numbered, or than the memory holds names of."""
     if n_objects > MOST_OBJECTS:
         raise InputError(
-            f"{path_text(source)} claims {count_text(n_objects, 'object')}; at most {MOST_OBJECTS:,} can be stored; is"
-            " its header damaged?"
+            f"{path_text(source)} claims {count_text(n_objects, 'object')}; at most {MOST_OBJECTS:,} can be stored",
+            remedy="is its header damaged?",
         )
     if n_objects * OBJECT_BYTES > limits.memory_limit(memory):
         raise InputError(
@@ -84,7 +86,8 @@ def check_claimed(needed: int, path: Path, claim: str) -> None:
     if needed > max(1 << 20, DEFLATE * size):
         raise InputError(
             f"{path_text(path)} claims {claim}, which its {count_text(size, 'byte')} cannot hold; it is cut short or"
-            " its header is damaged: copy it again"
+            " its header is damaged",
+            remedy="copy it again",
         )
 
 
@@ -103,5 +106,6 @@ def check_unpacked(unpacked: int, packed: int, source: object) -> None:
     if unpacked > max(UNPACKED, RATIO * packed):
         raise InputError(
             f"{path_text(source)} unpacks to {size_text(unpacked)} or more, over {RATIO} times its size"
-            f" ({size_text(packed)}); if this is right, unpack it first"
+            f" ({size_text(packed)})",
+            remedy="if this is right, unpack it first",
         )

@@ -35,8 +35,8 @@ class FlatFile:
         size, needed = os.stat(self.path).st_size, self.offset + self.count * self.dtype.itemsize
         if size < needed:
             raise InputError(
-                f"{path_text(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,};"
-                " copy it again"
+                f"{path_text(self.path)} is truncated: {count_text(size, 'byte')}, but its header asks for {needed:,}",
+                remedy="copy it again",
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,10 +74,12 @@ class FlatFile:
 def check_numbers(dtype: np.dtype[Any], what: str) -> None:
     """Raise if the type is not one of real numbers."""
     if dtype.hasobject:
-        raise InputError(f"{what} holds Python objects (pickle), which dasrel never loads; save it as float32 numbers")
+        raise InputError(
+            f"{what} holds Python objects (pickle), which dasrel never loads", remedy="save it as float32 numbers"
+        )
     if dtype.kind not in "fiub":
-        hint = "save its real part" if dtype.kind == "c" else "save it as float32 numbers"
-        raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed: {hint}")
+        remedy = "save its real part" if dtype.kind == "c" else "save it as float32 numbers"
+        raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed", remedy=remedy)
 
 
 def npy_header(file: BinaryIO, what: str, *, numbers: bool = True) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -103,7 +105,9 @@ def npy_layout(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dty
             raise ValueError(f"shape {shape}")
     except (ValueError, EOFError, OSError, TypeError, SyntaxError, RecursionError, OverflowError) as error:
         described = shown(error, limit=120) or type(error).__name__
-        raise InputError(f"{path_text(what)} is no whole .npy file ({described}); write or copy it again") from None
+        raise InputError(
+            f"{path_text(what)} is no whole .npy file ({described})", remedy="write or copy it again"
+        ) from None
     return shape, fortran, dtype
 
 
@@ -129,7 +133,8 @@ def archive_header(
         if needed > info.file_size:
             raise InputError(
                 f"{path_text(what)} is damaged: its header asks for {count_text(needed, 'byte')}, and the archive has"
-                f" {info.file_size:,}; write or copy it again"
+                f" {info.file_size:,}",
+                remedy="write or copy it again",
             )
         check_unpacked(info.file_size, info.compress_size, what)
         if info.compress_type != zipfile.ZIP_STORED:

@@ -84,7 +84,9 @@ def _order(item: Any, what: str) -> list[str]:
     shape = getattr(item, "shape", None)
     if shape is None or len(shape) != 1:
         found = "a group" if hasattr(item, "keys") else "empty" if shape is None else f"of shape {shape}"
-        raise InputError(f"{what} has no usable names: order is {found}; it must be a list of one name per object")
+        raise InputError(
+            f"{what} has no usable names: order is {found}", remedy="it must be a list of one name per object"
+        )
     _check_lengths(item, what)
     return [as_text(x) for x in item[:]]
 
@@ -102,7 +104,9 @@ def _check_lengths(item: Any, what: str) -> None:
         file.seek(offset)
         rows = np.frombuffer(file.read(16 * min(item.shape[0], size // 16)), dtype="<u4").reshape(-1, 4)
     if int(rows[:, 0].sum(dtype=np.uint64)) > size:
-        raise InputError(f"{what} has no usable names: order claims more bytes than the file has; is it damaged?")
+        raise InputError(
+            f"{what} has no usable names: order claims more bytes than the file has", remedy="is it damaged?"
+        )
 
 
 def _is_whole(data: Any, what: str) -> bool:
@@ -114,7 +118,7 @@ def _is_whole(data: Any, what: str) -> bool:
         _check_external(data, what)
         return True
     if data.size and not data.id.get_storage_size():
-        raise InputError(f"{what} was declared but never written: it has no values; write it again")
+        raise InputError(f"{what} was declared but never written: it has no values", remedy="write it again")
     if data.chunks is None:
         return True
     expected = math.prod(-(-size // side) for size, side in zip(data.shape, data.chunks, strict=True))
@@ -135,8 +139,8 @@ def _check_virtual(data: Any, what: str) -> None:
         place = next((place for place in places if place.is_file()), None)
         if place is None:
             raise InputError(
-                f"{what} is virtual, and the file {path_text(source.file_name)} that holds its values is not there;"
-                " put it back beside it"
+                f"{what} is virtual, and the file {path_text(source.file_name)} that holds its values is not there",
+                remedy="put it back beside it",
             )
         with reader_errors(place, "HDF5"), h5py.File(place, "r") as file:
             if source.dset_name not in file:
@@ -147,8 +151,8 @@ def _check_virtual(data: Any, what: str) -> None:
                 raise InputError(f"{path_text(place)}, dataset {shown(source.dset_name)}, has absent chunks")
     if covered < data.size:
         raise InputError(
-            f"{what} is virtual, and its files provide {covered:,} of {count_text(data.size, 'value')};"
-            " write it as a plain dataset"
+            f"{what} is virtual, and its files provide {covered:,} of {count_text(data.size, 'value')}",
+            remedy="write it as a plain dataset",
         )
 
 
@@ -169,7 +173,8 @@ def _check_external(data: Any, what: str) -> None:
     if available < needed:
         raise InputError(
             f"{what} has its values in other files, which have {count_text(available, 'byte')} of {needed:,}:"
-            " they are truncated; copy them again"
+            " they are truncated",
+            remedy="copy them again",
         )
 
 

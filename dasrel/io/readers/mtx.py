@@ -75,7 +75,9 @@ def _mtx_text(path: Path) -> Iterator[BinaryIO]:
         with gzip.open(path, "rb") if packed else open(path, "rb") as file:
             yield file  # type: ignore[misc]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path_text(path)} is truncated or no gzip file ({shown(error)}); copy it again") from None
+        raise InputError(
+            f"{path_text(path)} is truncated or no gzip file ({shown(error)})", remedy="copy it again"
+        ) from None
 
 
 def _mtx_header(file: BinaryIO, path: Path) -> _MtxHeader:
@@ -148,7 +150,8 @@ def _numbers(file: BinaryIO, path: Path, header: _MtxHeader) -> Iterator[Array]:
         state = "is truncated" if seen < header.total else "is too long"
         raise InputError(
             f"{path_text(path)} {state}: {count_text(seen, 'entry', 'entries')}, and its size line says"
-            f" {header.total:,}; copy it again"
+            f" {header.total:,}",
+            remedy="copy it again",
         )
 
 

@@ -43,7 +43,7 @@ def open_npz(path: Path, reading: Reading, kind: str) -> Opened:
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
-        raise InputError(f"{path_text(path)} is no whole .npz file ({error}); copy it again") from None
+        raise InputError(f"{path_text(path)} is no whole .npz file ({error})", remedy="copy it again") from None
     with archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         if reading.dataset is None and {"format", "shape", "data"} <= set(names):
@@ -73,7 +73,9 @@ def _open_sparse(path: Path, kind: str) -> SequentialSource:
         raise InputError(f"{path_text(path)} is no sparse matrix of SciPy: its format or shape is damaged")
     form, shape = as_text(named.item()), (int(sizes[0]), int(sizes[1]))
     if form not in ("csr", "csc", "coo"):
-        raise InputError(f"{path_text(path)} is a sparse matrix in {shown(form)} form; save it as csr, csc or coo")
+        raise InputError(
+            f"{path_text(path)} is a sparse matrix in {shown(form)} form", remedy="save it as csr, csc or coo"
+        )
     n = square_side(shape, path_text(path))
     names = ("row", "col", "data") if form == "coo" else ("indptr", "indices", "data")
 
@@ -115,7 +117,7 @@ def _check_sparse(path: Path, form: str, n: int, first: Array, second: Array, va
 
 
 def _damaged_sparse(path: Path, wrong: str) -> InputError:
-    return InputError(f"{path_text(path)} is a damaged sparse matrix: {wrong}; save it again")
+    return InputError(f"{path_text(path)} is a damaged sparse matrix: {wrong}", remedy="save it again")
 
 
 def _values(path: Path, name: str, folder: Path) -> FlatFile:

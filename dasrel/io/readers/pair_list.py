@@ -192,7 +192,9 @@ def choose(
             )
         found.append(number - 1)
     if len(set(found)) < 3:
-        raise InputError(f"{path_text(path)}: {some(wanted)} are not three different columns; there are {there}")
+        raise InputError(
+            f"{path_text(path)}: {some(wanted)} are not three different columns", remedy=f"there are {there}"
+        )
     return found[0], found[1], found[2]
 
 
@@ -262,7 +264,8 @@ def _parse_slowly(layout: ListLayout, lines: Lines) -> Part | None:
         if len(row) != layout.width:
             raise InputError(
                 f"{path}: line {number} has {count_text(len(row), 'field')} where {layout.width} are expected, as in"
-                " the first line; fix or drop it"
+                " the first line",
+                remedy="fix or drop it",
             )
         if not is_number(row[value]):
             raise InputError(
@@ -319,8 +322,8 @@ class Objects:
             name = self._decoded(raw, part, met)
             if self.given and name not in self.numbers:
                 raise InputError(
-                    f"{path_text(self.path)}: {part.where(met // 2)}: {shown(name)} is not among the given ids;"
-                    " add it there, or drop it here"
+                    f"{path_text(self.path)}: {part.where(met // 2)}: {shown(name)} is not among the given ids",
+                    remedy="add it there, or drop it here",
                 )
             self._known[raw] = self.numbers.setdefault(name, len(self.numbers))
 
@@ -395,8 +398,8 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str, read: Read) -
     if is_similarity(kind) and len(writer.has_self) < n:
         without = [shown(found) for found, k in objects.numbers.items() if k not in writer.has_self]
         raise InputError(
-            f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none;"
-            " add a pair of each object with itself"
+            f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none",
+            remedy="add a pair of each object with itself",
         )
     facts = {"ids": list(objects.numbers), "bounds": records.bounds, "checksum": checksum, "mirrored": False}
     if writer.above and writer.below:

@@ -28,12 +28,12 @@ def _read(path: Path, reading: Reading, add: Callable[[Part], None]) -> None:
         file = parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         described = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: cannot be read as Parquet ({shown(described)}); write it again") from error
+        raise InputError(f"{name}: cannot be read as Parquet ({shown(described)})", remedy="write it again") from error
     with file:
         schema = file.schema_arrow
         repeated = [shown(column) for column, count in Counter(schema.names).items() if count > 1]
         if repeated:
-            raise InputError(f"{name} has several columns named {some(repeated)}; rename or drop the repeats")
+            raise InputError(f"{name} has several columns named {some(repeated)}", remedy="rename or drop the repeats")
         chosen = [schema.names[k] for k in choose(path, reading.columns or (1, 2, 3), schema.names, len(schema.names))]
         for column in chosen[:2]:
             if not _is_id(schema.field(column).type):
@@ -58,7 +58,7 @@ def _batches(file: parquet.ParquetFile, chosen: list[str], name: str) -> Iterato
         yield from file.iter_batches(batch_size=1 << 18, columns=chosen)
     except (pa.ArrowException, OSError) as error:
         described = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: damaged Parquet ({shown(described)}); write it again") from error
+        raise InputError(f"{name}: damaged Parquet ({shown(described)})", remedy="write it again") from error
 
 
 def _is_id(kind: pa.DataType) -> bool:

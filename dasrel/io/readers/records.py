@@ -321,8 +321,8 @@ class TripletSource:
         where = path_text(self.provenance["source"])
         if self.ids is None:
             raise InputError(
-                f"{where} lists entry ({i}, {j}) twice; add up or drop the repeats"
-                " (a symmetric file lists one triangle only)"
+                f"{where} lists entry ({i}, {j}) twice",
+                remedy="add up or drop the repeats (a symmetric file lists one triangle only)",
             )
         detail = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
         raise InputError(

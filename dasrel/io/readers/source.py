@@ -328,7 +328,8 @@ def regular_chunks(chunks: tuple[int, ...], shape: tuple[int, ...], what: str) -
     if any(size > side * MOST_CHUNKS for side, size in zip(chunks, shape, strict=True)):
         raise InputError(
             f"{what} has {' x '.join(f'{size:,}' for size in shape)} values in chunks of"
-            f" {' x '.join(f'{side:,}' for side in chunks)}: too many chunks; is its header damaged?"
+            f" {' x '.join(f'{side:,}' for side in chunks)}: too many chunks",
+            remedy="is its header damaged?",
         )
     return tuple(
         tuple(min(side, size - k) for k in range(0, size, side)) for side, size in zip(chunks, shape, strict=True)
@@ -349,7 +350,8 @@ def choose(names: list[str], requested: str | None, what: str) -> str:
     if requested is not None:
         if requested not in names:
             raise InputError(
-                f"{path_text(what)} has no array {shown(requested)}; there are: {some(map(shown, names), show=10)}"
+                f"{path_text(what)} has no array {shown(requested)}",
+                remedy=f"there are: {some(map(shown, names), show=10)}",
             )
         return requested
     if len(names) != 1:

@@ -295,8 +295,8 @@ def decoded(raw: bytes, path: Path, number: int) -> str:
     except UnicodeDecodeError:
         detail = raw.decode("utf-8", "backslashreplace")
         raise InputError(
-            f"{path_text(path)}: line {number}: {shown(detail)} is not UTF-8 text; convert the file, for instance with"
-            " iconv"
+            f"{path_text(path)}: line {number}: {shown(detail)} is not UTF-8 text",
+            remedy="convert the file, for instance with iconv",
         ) from None
 
 

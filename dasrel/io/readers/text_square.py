@@ -202,8 +202,8 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
         raise InputError(f"{name}: line {count.number}: the matrix has no objects (n = 0)")
     if n > streams.LONGEST_LINE:
         raise InputError(
-            f"{name}: line {count.number}: {count_text(n, 'object is', 'objects are')} more than a text can hold;"
-            " check the count"
+            f"{name}: line {count.number}: {count_text(n, 'object is', 'objects are')} more than a text can hold",
+            remedy="check the count",
         )
     start = list(islice(plain, 2))
     tabs = any(b"\t" in line.bytes() for line in start)
@@ -211,7 +211,7 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
     first = next(iter(rows), None)
     counted = f"the {count_text(n, 'object')} that line {count.number} announces"
     if first is None:
-        raise InputError(f"{name}: 0 rows for {counted}: the file is cut short; write the whole matrix again")
+        raise InputError(f"{name}: 0 rows for {counted}: the file is cut short", remedy="write the whole matrix again")
     strict, values = False, first.bytes().split()[1:]
     if tabs:
         values = first.bytes().rstrip().split(b"\t")[1:]
@@ -228,8 +228,8 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
     check_claimed(2 * n * n if lower is None else n * n, path, count_text(n, "object"))
     if lower == 0 and is_similarity(kind):
         raise InputError(
-            f"{name}: the triangle has no diagonal, and kind {kind} needs each object's value with itself;"
-            " write it with its diagonal (`skani triangle --diagonal`)"
+            f"{name}: the triangle has no diagonal, and kind {kind} needs each object's value with itself",
+            remedy="write it with its diagonal (`skani triangle --diagonal`)",
         )
 
     def split(line: Line, width: int) -> tuple[bytes, bytes, int]:
@@ -256,7 +256,8 @@ def _check_strict_name(label: bytes, path: str, number: int) -> None:
         described = shown(label.strip().decode("utf-8", "backslashreplace"))
         raise InputError(
             f"{path}: line {number}: no name of ten characters, nor a name and as many values as the row should have:"
-            f" {described!r}; write names without blanks, and all values"
+            f" {described!r}",
+            remedy="write names without blanks, and all values",
         )
 
 
@@ -291,11 +292,11 @@ def _qza_member(path: Path) -> str:
     except (zipfile.BadZipFile, OSError) as error:
         described = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"{path_text(path)}: cannot be read as a zip file ({described}); copy or download it again"
+            f"{path_text(path)}: cannot be read as a zip file ({described})", remedy="copy or download it again"
         ) from error
     raise InputError(
-        f"{path_text(path)}: no <uuid>/data/distance-matrix.tsv in this QIIME 2 file, which holds"
-        f" {held or 'nothing'}; export an artifact of type DistanceMatrix"
+        f"{path_text(path)}: no <uuid>/data/distance-matrix.tsv in this QIIME 2 file, which holds {held or 'nothing'}",
+        remedy="export an artifact of type DistanceMatrix",
     )
 
 
@@ -379,7 +380,7 @@ def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
             what = (count < n and table.counted) or count_text(n, "column")
             more = "the file is cut short" if count < n and table.counted else "a matrix must be square"
             rows_met = count_text(count, "row")
-            raise InputError(f"{name}: {rows_met} for {what}: {more}; write the whole matrix again")
+            raise InputError(f"{name}: {rows_met} for {what}: {more}", remedy="write the whole matrix again")
         os.ftruncate(descriptor, 8 * n * (n + skip))  # a triangle's last row ends early
     finally:
         os.close(descriptor)
@@ -393,30 +394,31 @@ def _check_ids(table: Table, ids: list[str], numbers: list[int]) -> None:
     if table.labelled:
         for number, found in zip(numbers, ids, strict=True):
             if not found:
-                raise InputError(f"{name}: line {number}, column 1: the id is empty; give every object a name")
+                raise InputError(f"{name}: line {number}, column 1: the id is empty", remedy="give every object a name")
         if len(set(ids)) < len(ids):
             first: dict[str, int] = {}
             for number, found in zip(numbers, ids, strict=True):
                 if found in first:
                     raise InputError(
-                        f"{name}: line {number}: id {shown(found)} was met before, at line {first[found]};"
-                        " rename or drop one of them"
+                        f"{name}: line {number}: id {shown(found)} was met before, at line {first[found]}",
+                        remedy="rename or drop one of them",
                     )
                 first[found] = number
     if table.header is not None:
         for column, found in enumerate(table.header, 1 + table.labelled):
             if not found:
-                raise InputError(f"{name}: header, column {column}: the id is empty; give every object a name")
+                raise InputError(f"{name}: header, column {column}: the id is empty", remedy="give every object a name")
         if table.labelled and ids != table.header:
             k = next(k for k, found in enumerate(ids) if found != table.header[k])
             raise InputError(
                 f"{name}: line {numbers[k]}: the row is named {shown(ids[k])}, but its column in the header is"
-                f" {shown(table.header[k])}; rows and columns must have the same names in the same order"
+                f" {shown(table.header[k])}",
+                remedy="rows and columns must have the same names in the same order",
             )
         if len(set(table.header)) < len(table.header):
             seen: set[str] = set()
             twice = next(found for found in table.header if found in seen or seen.add(found))  # type: ignore[func-returns-value]
-            raise InputError(f"{name}: header: id {shown(twice)} is there twice; rename or drop one of them")
+            raise InputError(f"{name}: header: id {shown(twice)} is there twice", remedy="rename or drop one of them")
 
 
 def _batches(table: Table, rows: Iterable[Line]) -> Iterator[tuple[int, list[Line]]]:
@@ -455,7 +457,8 @@ def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list
             extra = int(table.labelled)
             raise InputError(
                 f"{path_text(table.path)}: line {line.number} has {count_text(found + extra, 'field')} where"
-                f" {width + extra} are expected ({table.counted or 'as in the first line'}); fix or drop it"
+                f" {width + extra} are expected ({table.counted or 'as in the first line'})",
+                remedy="fix or drop it",
             )
         labels.append((line.number, label))
         if width:
@@ -561,6 +564,6 @@ def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[in
 def _refuse(table: Table, number: int, column: int, field: bytes) -> None:
     header = f" ({shown(table.header[column])})" if table.header is not None else ""
     raise InputError(
-        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}:"
-        f" {not_a_number(field)}; correct it, or leave the field empty for a missing value"
+        f"{path_text(table.path)}: line {number}, column {column + 1 + table.labelled}{header}: {not_a_number(field)}",
+        remedy="correct it, or leave the field empty for a missing value",
     )

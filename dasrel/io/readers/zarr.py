@@ -29,8 +29,8 @@ def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
     if isinstance(source, str | os.PathLike):
         if os.path.isdir(source) and not any(os.path.isfile(os.path.join(source, name)) for name in ZARR_FILES):
             raise InputError(
-                f"{path_text(source)} is a folder, and not one of a Zarr array or group; give a file, or the folder"
-                " that has zarr.json or .zarray in it"
+                f"{path_text(source)} is a folder, and not one of a Zarr array or group",
+                remedy="give a file, or the folder that has zarr.json or .zarray in it",
             )
         try:
             node = zarr.open(os.fspath(source), mode="r")
