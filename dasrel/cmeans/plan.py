@@ -77,9 +77,11 @@ class Fleet:
 
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1 or self.threads < 1:
-            raise InputError(f"give at least one worker with one thread, not {self.counts} with {self.threads}")
+            raise InputError(
+                f"there are {self.counts} workers with {self.threads} threads", remedy="give at least one of each"
+            )
         if limits.memory_limit(self.memory, "a worker's memory") < 1:
-            raise InputError(f"a worker's memory is such as 8GiB, not {shown(self.memory)}")
+            raise InputError(f"a worker's memory is {shown(self.memory)}", remedy="give a size such as 8GiB")
         if not self.network > 0:
             raise InputError(f"the network carries more than 0 bytes a second, not {self.network:g}")
 
@@ -253,7 +255,7 @@ def _fleet(workers: Mapping[str, Any]) -> Fleet:
     known = [f.name for f in fields(Fleet)]
     unknown = [name for name in workers if name not in known]
     if unknown:
-        raise InputError(f"workers has no {shown(unknown[0])!r}; there are {', '.join(known)}")
+        raise InputError(f"workers has no {shown(unknown[0])!r}", remedy=f"there are {', '.join(known)}")
     return Fleet(**workers)
 
 
@@ -533,7 +535,7 @@ def update_seconds(runs: Sequence[Run], n_objects: int) -> float:
     total = 0.0
     for (name, c), count in counts.items():
         values: dict[str, Any] = {"m": 2.0, "lam": 1.0, "eta": np.ones(c)}
-        rule = Rule(name, **{key: values[key] for key in rules.TAKES[name]})
+        rule = Rule(name, **{key: values[key] for key in rules.SYMBOLS[name]})
         U = rng.dirichlet(np.ones(c), size=n).T[None]
         W = rules.weights(U, rule.theta)
         took = []

@@ -133,7 +133,9 @@ class Clustering:
         memory: int | str | None = None,
     ) -> Validity:
         if self.relation is None:
-            raise InputError("this result has no matrix; give it to dasrel.validity together with the partitions")
+            raise InputError(
+                "this result has no matrix", remedy="give it to dasrel.validity together with the partitions"
+            )
         number = {id(result): k for k, result in enumerate(self.runs)}
         groupings = [
             Grouping.of_memberships(

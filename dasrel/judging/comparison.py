@@ -33,6 +33,7 @@ from dasrel.partition.files import PartitionFile, positions, read_partition_file
 from dasrel.partition.model import mode_labels
 from dasrel.partition.result import Partition
 from dasrel.util import Array, Float, limits
+from dasrel.util.numbers import check_number
 from dasrel.util.results import MOST_IDS, write_csv
 from dasrel.util.text import count_text, shown, size_text, some
 
@@ -182,8 +183,8 @@ def compare(a: Any, b: Any, *, fuzzifier: float = 2.0) -> Comparison:
         matched_by = "id"
     elif len(second.U) != n:
         raise InputError(
-            f"{first.name} has {count_text(n, 'object')} and {second.name} {len(second.U):,}: compare partitions of the"
-            " same objects"
+            f"{first.name} has {count_text(n, 'object')} and {second.name} {len(second.U):,}",
+            remedy="compare partitions of the same objects",
         )
     if ids is None:
         ids = [str(k) for k in range(n)]
@@ -266,29 +267,29 @@ def _given(given: Any, name: str, fuzzifier: float) -> ComparedPartition:
 def _of_file(found: PartitionFile, fuzzifier: float) -> ComparedPartition:
     where, values = found.where, found.values
     if values.ndim not in (1, 2) or not values.size:
-        raise InputError(f"{where} has shape {values.shape}: give labels (n,), or memberships (n, clusters)")
+        raise InputError(f"{where} has shape {values.shape}", remedy="give labels (n,), or memberships (n, clusters)")
     if values.ndim == 1:
         grouping = of_labels(where, values)
         _check_memory(grouping)
         U = np.eye(grouping.n_clusters)[grouping.labels]
         return ComparedPartition(where, U, grouping.clusters or (), found.ids, 1.0, None)
     if values.dtype.kind not in "fiub":
-        raise InputError(f"{where} has memberships of type {values.dtype}: give numbers")
+        raise InputError(f"{where} has memberships of type {values.dtype}", remedy="give numbers")
     U = np.ascontiguousarray(values, dtype=np.float64)
     wrong = ~(np.isfinite(U) & (U >= 0) & (U <= 1 + 1e-9))
     if wrong.any():
         k, i = (int(x) for x in np.argwhere(wrong)[0])
         count = int(wrong.sum())
         raise InputError(
-            f"{where}: the membership of object {k} in cluster {i} is {U[k, i]:g} ({count} such): give 0 to 1"
+            f"{where}: the membership of object {k} in cluster {i} is {U[k, i]:g} ({count} such)", remedy="give 0 to 1"
         )
     theta, eta, modes = float(fuzzifier), None, None
     if found.model is not None:
         theta = float(found.model.fuzzifier or 1.0)
         eta = None if found.model.eta is None else tuple(found.model.eta.tolist())
         modes = found.model.modes
-    elif not 1 <= theta < np.inf:
-        raise InputError(f"fuzzifier is {shown(fuzzifier)}: give a finite number of at least 1")
+    else:
+        check_number("fuzzifier", fuzzifier, least=1)
     return ComparedPartition(where, U, tuple(str(i) for i in range(U.shape[1])), found.ids, theta, eta, modes)
 
 
@@ -298,8 +299,9 @@ def _check_memory(grouping: Grouping) -> None:
     needed, limit = 48 * n * c, limits.memory_limit(None)
     if needed > limit:
         raise MemoryLimitError(
-            f"{grouping.name} has {c:,} different labels of {count_text(n, 'object')}; to compare them needs"
-            f" {size_text(needed)} and the limit is {size_text(limit)}: give labels of fewer clusters"
+            f"{grouping.name} has {c:,} different labels of {count_text(n, 'object')}, which need {size_text(needed)},"
+            f" and the limit is {size_text(limit)}",
+            remedy="give labels of fewer clusters",
         )
 
 

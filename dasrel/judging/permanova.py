@@ -30,7 +30,8 @@ from dasrel.errors import InputError, MemoryLimitError
 from dasrel.judging.validity import Grouping, given_groupings
 from dasrel.kernels.within_sums import MOST_CLUSTERS
 from dasrel.util import Float, html, limits, parallel
-from dasrel.util.text import count_text, shown, size_text
+from dasrel.util.numbers import check_number
+from dasrel.util.text import count_text, size_text
 
 ROUNDING = 8.0
 """Times eps / sqrt(n) of the stored numbers: sums W of equal partitions differ by less than this part of T."""
@@ -107,7 +108,7 @@ def permanova(
     relation = as_dissimilarity(matrix, kind)
     found = given_groupings(labels, relation.matrix.ids, 1.0)
     if len(found) != 1:
-        raise InputError(f"these are {count_text(len(found), 'partition')}: give the labels of one")
+        raise InputError(f"these are {count_text(len(found), 'partition')}", remedy="give the labels of one")
     return prepare_permanova(relation, found, permutations, random_state, memory=memory).run()[0]
 
 
@@ -120,19 +121,17 @@ def prepare_permanova(
     memory: int | str | None = None,
 ) -> PermanovaJob:
     """Check groupings that are tested together, and divide their permutations into scans. Cost: no scan."""
-    wanted: list[tuple[str, Any, int]] = [("permutations", permutations, 1), ("random_state", random_state, 0)]
-    for name, value, least in wanted:
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise InputError(f"{name} is {shown(value)}: give a whole number of at least {least}")
+    check_number("permutations", permutations, whole=True, least=1)
+    check_number("random_state", random_state, whole=True, least=0)
     n = relation.n_objects
     tested = []
     for one in groupings:
         labels, groups = one.packed_labels()
         if not 2 <= groups < n:
             what = "one group only" if groups < 2 else "as many groups as objects, and so no pair within a group"
-            raise InputError(f"{one.name} has {what}; give at least two groups, and fewer than objects")
+            raise InputError(f"{one.name} has {what}", remedy="give at least two groups, and fewer than objects")
         if groups > MOST_CLUSTERS:
-            raise InputError(f"{one.name} has {groups:,} groups: give at most {MOST_CLUSTERS:,}")
+            raise InputError(f"{one.name} has {groups:,} groups", remedy=f"give at most {MOST_CLUSTERS:,}")
         tested.append((one.name, labels.astype(np.uint16)))
     step, needed = _largest_batch(relation, tested, permutations, memory)
     return PermanovaJob(relation, tested, int(permutations), int(random_state), memory, step, needed)

@@ -51,6 +51,7 @@ from dasrel.partition.model import mode_labels
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, Names, limits, parallel
 from dasrel.util.labelled import column_order, row_names
+from dasrel.util.numbers import check_number
 from dasrel.util.text import count_text, did_you_mean, shown, size_text, some
 
 OF_MEMBERSHIPS = ("partition_coefficient", "modified_partition_coefficient", "partition_entropy")
@@ -114,7 +115,7 @@ class Validity:
 
     def __getitem__(self, index: str) -> Float:
         if index not in self.values:
-            raise InputError(f"no index {shown(index)!r} here; {did_you_mean(index, self.values)}")
+            raise InputError(f"no index {shown(index)!r} here", remedy=did_you_mean(index, self.values))
         return self.values[index]
 
     def best(self, index: str = "fuzzy_silhouette") -> int:
@@ -204,7 +205,7 @@ def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, mem
     """
     found = validity(matrix, labels, kind=kind, indices=["silhouette"], memory=memory)
     if len(found.silhouettes) != 1:
-        raise InputError(f"these are {count_text(len(found.silhouettes), 'partition')}: give one")
+        raise InputError(f"these are {count_text(len(found.silhouettes), 'partition')}", remedy="give one")
     return found.silhouettes[0]
 
 
@@ -213,8 +214,7 @@ def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, mem
 
 def given_groupings(partitions: Any, ids: Names, fuzzifier: float) -> list[Grouping]:
     """Return the partitions of the objects with these ids that a user has given, checked; see `validity`."""
-    if not 1 <= fuzzifier < math.inf:
-        raise InputError(f"fuzzifier is {shown(fuzzifier)}: give a finite number of at least 1")
+    check_number("fuzzifier", fuzzifier, least=1)
     if isinstance(partitions, Mapping):
         named = [(str(name), one) for name, one in partitions.items()]
     else:
@@ -224,11 +224,11 @@ def given_groupings(partitions: Any, ids: Names, fuzzifier: float) -> list[Group
         listed = [partitions] if several is None else list(several)
         named = [("the partition" if len(listed) == 1 else f"partition {k}", one) for k, one in enumerate(listed)]
     if not named:
-        raise InputError("there is no partition: give labels or memberships")
+        raise InputError("there is no partition", remedy="give labels or memberships")
     found = [_grouping(name, one, ids, fuzzifier) for name, one in named]
     for grouping in found:
         if grouping.packed_labels()[1] < 2:
-            raise InputError(f"{grouping.name} has one cluster only; an index compares at least two")
+            raise InputError(f"{grouping.name} has one cluster only", remedy="give at least two")
     return found
 
 
@@ -245,7 +245,9 @@ def _grouping(name: str, given: Any, ids: Names, fuzzifier: float) -> Grouping:
         return Grouping.of_memberships(name, U, theta, given.model.modes)
     array = np.asarray(given)
     if array.ndim not in (1, 2) or len(array) != n:
-        raise InputError(f"{name} has shape {array.shape}: give {n} labels, or memberships of shape ({n}, clusters)")
+        raise InputError(
+            f"{name} has shape {array.shape}", remedy=f"give {n} labels, or memberships of shape ({n}, clusters)"
+        )
     names, objects = row_names(given), [str(one) for one in ids]
     numbered = objects == [str(k) for k in range(n)]  # the matrix has no names: others say nothing about the order
     if names is not None and (set(names) == set(objects) or not numbered):
@@ -262,27 +264,28 @@ def of_labels(name: str, labels: Array) -> Grouping:
         missing = np.flatnonzero(~np.isfinite(labels))
         raise InputError(f"{name} has no label (NaN) for {count_text(len(missing), 'object')}: {some(missing)}")
     if labels.dtype.kind not in "fiubUS":
-        raise InputError(f"{name} has labels of type {labels.dtype}: give numbers or text")
+        raise InputError(f"{name} has labels of type {labels.dtype}", remedy="give numbers or text")
     known, inverse = np.unique(labels, return_inverse=True)
     return Grouping(name, inverse.astype(np.int32), len(known), clusters=tuple(str(label) for label in known))
 
 
 def _of_given_memberships(name: str, U: Array, fuzzifier: float) -> Grouping:
     if U.dtype.kind not in "fiub":
-        raise InputError(f"{name} has memberships of type {U.dtype}: give numbers")
+        raise InputError(f"{name} has memberships of type {U.dtype}", remedy="give numbers")
     U = U.astype(np.float64, order="C")
     wrong = ~(np.isfinite(U) & (U >= 0) & (U <= 1 + SUM_TOLERANCE))
     if wrong.any():
         k, i = (int(x) for x in np.argwhere(wrong)[0])
         raise InputError(
-            f"{name}: the membership of object {k} in cluster {i} is {U[k, i]:g} ({int(wrong.sum())} such): give 0 to 1"
+            f"{name}: the membership of object {k} in cluster {i} is {U[k, i]:g} ({int(wrong.sum())} such)",
+            remedy="give 0 to 1",
         )
     sums = U.sum(axis=1)
     off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
     if off.size:
         raise InputError(
-            f"{name}: the memberships of object {off[0]} sum to {sums[off[0]]:g}, not to 1 ({off.size} such objects);"
-            " divide each row by its sum"
+            f"{name}: the memberships of object {off[0]} sum to {sums[off[0]]:g}, not to 1 ({off.size} such objects)",
+            remedy="divide each row by its sum",
         )
     return Grouping.of_memberships(name, np.ascontiguousarray(U.T), float(fuzzifier))
 
@@ -323,7 +326,7 @@ def wanted_indices(relation: Relation, indices: Sequence[str] | None) -> list[st
     wanted = list(DEFAULT if indices is None else dict.fromkeys(indices))
     for name in wanted:
         if name not in INDICES:
-            raise InputError(f"no validity index {shown(name)!r}; {did_you_mean(name, INDICES)}")
+            raise InputError(f"no validity index {shown(name)!r}", remedy=did_you_mean(name, INDICES))
     if "dunn" in wanted and relation.terms:
         raise InputError("the index dunn needs the spanning tree, and a relation with an added ultrametric has none")
     return wanted

@@ -72,7 +72,7 @@ class OneClass:
     def best(self) -> Typicality:
         """The only result; raise if there are several."""
         if len(self.typicalities) > 1:
-            raise InputError(f"there are {len(self.typicalities)} results: choose one of `typicalities`")
+            raise InputError(f"there are {len(self.typicalities)} results", remedy="choose one of `typicalities`")
         return self.typicalities[0]
 
 
@@ -117,18 +117,22 @@ def prepare_one_class(
     """Check the arguments of `one_class` against the matrix. Cost: no tile is read."""
     listed = [OneClassRun()] if runs is None else [runs] if isinstance(runs, OneClassRun) else list(runs)
     if not listed:
-        raise InputError("there is no run: give at least one OneClassRun")
+        raise InputError("there is no run", remedy="give at least one OneClassRun")
     if isinstance(matrix, Relation) and kind is not None:
-        raise InputError("a relation knows its kind; leave kind out")
+        raise InputError("a relation knows its kind", remedy="leave out {kind}")
     found = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
     steps = found.view.steps
     if steps and steps[-1][0] == "gaussian" and not (found.beta or found.terms):
         found = Relation(found.matrix, replace(found.view, steps=steps[:-1]))
         if any(run.width not in ("auto", None) for run in listed):
-            raise InputError("the relation is a Gaussian kernel already: leave width out, or give the matrix itself")
+            raise InputError(
+                "the relation is a Gaussian kernel already", remedy="leave out {width}, or give the matrix itself"
+            )
         listed = [replace(run, width=float(steps[-1][1])) for run in listed]  # type: ignore[arg-type]
     if found.diagonal().any():
-        raise InputError("objects have a value other than 0 to themselves in this relation; give the matrix itself")
+        raise InputError(
+            "objects have a value other than 0 to themselves in this relation", remedy="give the matrix itself"
+        )
     if is_similarity(found.matrix.kind):
         listed = [replace(run, width=None) if run.width == "auto" else run for run in listed]
     if any(run.width is not None for run in listed) and found.terms:

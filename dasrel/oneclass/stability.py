@@ -20,7 +20,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.oneclass.fit import Column, iterate, kernel_view, prepare_one_class, split_columns
 from dasrel.oneclass.run import OneClassRun, rejected_count
 from dasrel.util import Float, limits, progress
-from dasrel.util.numbers import as_number
+from dasrel.util.numbers import check_number
 from dasrel.util.text import count_text, shown, some
 
 METHODS = ("pcm", "kde", "svm")
@@ -94,9 +94,10 @@ def stability(
     if unknown or not methods:
         raise InputError(f"methods are among {', '.join(METHODS)}, not {shown(some(unknown))}")
     if any(run.width == "auto" for run in runs):
-        raise InputError("halves have widths of their own: give a number for width, such as that of `one_class`")
-    if not (as_number(repeats) >= 1 and as_number(repeats) % 1 == 0):
-        raise InputError(f"repeats is a whole number of at least 1, not {shown(repeats)}")
+        raise InputError(
+            "halves have widths of their own", remedy="give a number for width, such as that of `one_class`"
+        )
+    check_number("repeats", repeats, whole=True, least=1)
     n = relation.n_objects
     if n < 4:
         raise InputError(f"there are {count_text(n, 'object')}: halves need at least two objects each")

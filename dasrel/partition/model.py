@@ -173,7 +173,10 @@ class Model:
             Y = np.ascontiguousarray((seen @ self.V.T).T)[None]
             d = rules.new_distances(Y, self.half[None], norms[None], beta=self.beta)
             if not np.isfinite(d).all():
-                raise InputError("distances of the new objects to the centres exceed what numbers can hold; rescale")
+                raise InputError(
+                    "distances of the new objects to the centres exceed what numbers can hold",
+                    remedy="rescale the matrix and train again",
+                )
             result[span] = d[0].T
         return result
 
@@ -278,14 +281,18 @@ class Model:
         if self.has_terms:
             raise InputError(
                 "this model is of a relation with an added term (such as an ultrametric), which new"
-                " objects have no values for; train on the matrix itself, or with a spread"
+                " objects have no values for",
+                remedy="train on the matrix itself, or with a spread",
             )
         return sliced_rows(rows, self.ids)
 
     def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
         if not is_similarity(self.kind):
             if self_similarity is not None:
-                raise InputError(f"self_similarity is for similarities and kernels; this model is of kind {self.kind}")
+                raise InputError(
+                    f"self_similarity is for similarities and kernels, and this model is of kind {self.kind}",
+                    remedy="leave out {self_similarity}",
+                )
             return None
         if self_similarity is None:
             raise InputError(
@@ -294,7 +301,9 @@ class Model:
             )
         own = np.asarray(self_similarity, dtype=np.float64)
         if own.shape not in ((), (count,)) or not np.isfinite(own).all():
-            raise InputError(f"self_similarity has shape {own.shape}: give one finite number, or {count} of them")
+            raise InputError(
+                f"self_similarity has shape {own.shape}", remedy=f"give one finite number, or {count} of them"
+            )
         return np.array(np.broadcast_to(own, (count,)))
 
 
@@ -304,8 +313,9 @@ def load_memberships(folder: PathLike) -> Float:
     found = load_array(path)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.shape[1] or not np.isfinite(found).all():
         raise StoreError(
-            f"{shown(path, limit=200)} is damaged: memberships are finite numbers, objects by clusters, not"
-            f" {found.dtype} of shape {found.shape}; make the result again"
+            f"{shown(path, limit=200)} is damaged: memberships are finite numbers, objects by"
+            f" clusters, not {found.dtype} of shape {found.shape}",
+            remedy="make the result again",
         )
     return np.asarray(found, dtype=np.float64)
 

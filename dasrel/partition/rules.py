@@ -27,7 +27,7 @@ from dasrel.util.text import shown
 Array = NDArray[np.float64]
 
 
-TAKES = {"fcm1": ["m"], "fcm2": ["lam"], "pcm1": ["m", "eta"], "pcm2": ["eta"], "hard": []}
+SYMBOLS = {"fcm1": ["m"], "fcm2": ["lam"], "pcm1": ["m", "eta"], "pcm2": ["eta"], "hard": []}
 """Which of m, lam and eta a rule takes, F09 tables 1 and 2."""
 _NAMES = {"m": "fuzzifier", "lam": "entropy_weight", "eta": "eta"}
 _BLOCK = 65_536  # numbers of one run worked on at a time: 512 kB, so that the steps of an update stay in the cache
@@ -55,9 +55,9 @@ class Rule:
         self, name: str, *, m: ArrayLike | None = None, lam: ArrayLike | None = None, eta: ArrayLike | None = None
     ) -> None:
         if name not in RULES:
-            raise InputError(f"unknown rule {shown(name)!r}: use one of {', '.join(RULES)}")
+            raise InputError(f"unknown rule {shown(name)!r}", remedy=f"use one of {', '.join(RULES)}")
         for key, value in {"m": m, "lam": lam, "eta": eta}.items():
-            if (value is None) == (key in TAKES[name]):
+            if (value is None) == (key in SYMBOLS[name]):
                 verb = "needs a value for" if value is None else "takes no"
                 raise InputError(f"the rule {name} {verb} {_NAMES[key]}")
         self.name = name
@@ -72,7 +72,7 @@ class Rule:
 
     def take(self, keep: NDArray[np.intp] | NDArray[np.bool_]) -> Rule:
         """Return the rule for some of the runs, by an index array or a mask. Shared parameters stay shared."""
-        given = {key: getattr(self, key) for key in TAKES[self.name]}
+        given = {key: getattr(self, key) for key in SYMBOLS[self.name]}
         return Rule(self.name, **{key: value if len(value) == 1 else value[keep] for key, value in given.items()})
 
 
@@ -81,11 +81,13 @@ def _parameter(key: str, value: ArrayLike | None, *, above: float, ndim: int) ->
         return np.ones((1,) * ndim)  # not used by the rule; theta is 1 for the other rules
     array = np.array(value, dtype=np.float64, ndmin=ndim)
     if array.ndim != ndim:
-        raise InputError(f"{_NAMES[key]} has shape {array.shape}: give at most {ndim} dimension{'s' * (ndim - 1)}")
+        raise InputError(
+            f"{_NAMES[key]} has shape {array.shape}", remedy=f"give at most {ndim} dimension{'s' * (ndim - 1)}"
+        )
     wrong = ~(np.isfinite(array) & (array > above))
     if wrong.any():
         limit = "not negative" if key == "eta" else f"above {above:g}"
-        raise InputError(f"{_NAMES[key]} is {float(array[wrong][0])}: give a finite number {limit}")
+        raise InputError(f"{_NAMES[key]} is {float(array[wrong][0])}", remedy=f"give a finite number {limit}")
     return array
 
 

@@ -221,7 +221,9 @@ def grid(
     known = {f.name for f in fields(Run)} - {"restart", "random_state", "rule", "n_clusters"}
     unknown = [name for name in others if name not in known]
     if unknown:
-        raise InputError(f"no such setting of a run: {shown(unknown[0])}; there are {', '.join(sorted(known))}")
+        raise InputError(
+            f"no such setting of a run: {shown(unknown[0])}", remedy=f"there are {', '.join(sorted(known))}"
+        )
     check_number("n_init", n_init, whole=True, least=1)
     values = {"rule": rule, "n_clusters": n_clusters, **others}
     lists = {name: _several(name, value) for name, value in values.items()}

@@ -311,7 +311,7 @@ def test_little_memory_divides_the_widths(matrix, partitions):
         ({"n_clusters": [2, 46]}, "n_clusters is 46 for 45 objects: give 2 to 45"),
         ({"rule": "fcm3"}, "no rule 'fcm3'"),
         ({"rule": []}, "there is no run"),
-        ({"rule": [3]}, "runs are made with dasrel.Run"),
+        ({"rule": [3]}, "a run is of type int; make runs with dasrel.Run"),
         ({"rule": dasrel.grid("hard", 1)}, "a partition into one cluster"),
         ({"rule": dasrel.grid("hard", 2), "n_clusters": 3}, "leave n_clusters out"),
         ({"search": "random"}, "no search 'random'"),

@@ -138,12 +138,12 @@ def test_refusals() -> None:
         (np.zeros(12), "one cluster only"),
         (np.arange(12), "as many groups as objects"),
         (np.arange(11) % 2, r"shape \(11,\)"),
-        ([np.arange(12) % 2, np.arange(12) % 3], "2 partitions: give the labels of one"),
+        ([np.arange(12) % 2, np.arange(12) % 3], "2 partitions; give the labels of one"),
     ]:
         with pytest.raises(dasrel.InputError, match=message):
             permanova(D, labels, kind="distance")
     for given, message in [
-        ({"permutations": 0}, "permutations is 0: give a whole number of at least 1"),
+        ({"permutations": 0}, "permutations is 0; give a whole number of at least 1"),
         ({"permutations": 9.5}, "permutations is 9.5"),
         ({"random_state": -1}, "random_state is -1"),
     ]:

@@ -273,7 +273,7 @@ def test_the_table_says_what_is_best_and_what_is_not_defined():
     ("given", "message"),
     [
         (np.zeros(N), "the partition has one cluster only"),
-        (np.arange(N - 1), r"the partition has shape \(119,\): give 120 labels"),
+        (np.arange(N - 1), r"the partition has shape \(119,\); give 120 labels"),
         ([GROUPS, np.arange(7)], r"partition 1 has shape \(7,\)"),
         (np.full((N, 2), 0.4), "the memberships of object 0 sum to 0.8, not to 1 .120 such objects"),
         (np.tile([1.5, -0.5], (N, 1)), "the membership of object 0 in cluster 0 is 1.5 .240 such"),
@@ -293,11 +293,11 @@ def test_bad_options_get_one_clear_line():
     d = distances(POINTS)
     with pytest.raises(InputError, match="no validity index 'dun'; did you mean dunn"):
         dasrel.validity(d, GROUPS, kind="distance", indices=["dun"])
-    with pytest.raises(InputError, match=r"fuzzifier is 0\.5: give a finite number of at least 1"):
+    with pytest.raises(InputError, match=r"fuzzifier is 0\.5; give a finite number of at least 1"):
         dasrel.validity(d, GROUPS, kind="distance", fuzzifier=0.5)
     with pytest.raises(InputError, match="as in a Gaussian kernel, and dissimilarities are needed"):
         dasrel.validity(relation(d, kind="distance").gaussian(1.0), GROUPS)
-    with pytest.raises(InputError, match="these are 2 partitions: give one"):
+    with pytest.raises(InputError, match="these are 2 partitions; give one"):
         dasrel.silhouette_samples(d, [GROUPS, GROUPS], kind="distance")
     with pytest.raises(InputError, match="a relation knows its kind"):
         dasrel.validity(relation(d, kind="distance"), GROUPS, kind="distance")

@@ -145,7 +145,7 @@ LINES = [f"{name},{k % 3}" for k, name in enumerate(IDS)]
 BAD = {
     "one cluster": (
         ["id,label", *(f"{name},1" for name in IDS)],
-        "x.csv has one cluster only; an index compares at least two",
+        "x.csv has one cluster only; give at least two",
     ),
     "too few": (
         ["1", "2"],
@@ -181,7 +181,7 @@ def test_a_bad_file_of_labels_gets_one_clear_line(store, capsys, case):
     [
         (np.full((N, 2), 0.3), "the memberships of object 0 sum to 0.6, not to 1"),
         (np.zeros((N, N, 2)), "has shape (48, 48, 2)"),
-        (np.zeros(N - 1), "has shape (47,): give 48 labels"),
+        (np.zeros(N - 1), "has shape (47,); give 48 labels"),
         (np.full(N, np.nan), "has no label (NaN) for 48 objects"),
     ],
 )

@@ -110,7 +110,7 @@ def test_two_empty_selections_agree():
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"repeats": 0}, "repeats is a whole number"),
+        ({"repeats": 0}, "repeats is 0; give a whole number"),
         ({"methods": ["lof"]}, "methods are among pcm, kde, svm, not lof"),
         ({"reject": 0.6}, "above 0 and at most"),
     ],

@@ -561,15 +561,15 @@ def test_take_keeps_the_parameters_of_the_runs_that_stay():
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("kmeans", {}, "unknown rule 'kmeans': use one of fcm1, fcm2"),
+        ("kmeans", {}, "unknown rule 'kmeans'; use one of fcm1, fcm2"),
         ("fcm1", {}, "fcm1 needs a value for fuzzifier"),
-        ("fcm1", {"m": 1.0}, "fuzzifier is 1.0: give a finite number above 1"),
+        ("fcm1", {"m": 1.0}, "fuzzifier is 1.0; give a finite number above 1"),
         ("fcm1", {"m": [2.0, np.nan]}, "fuzzifier is nan"),
         ("fcm1", {"m": np.inf}, "fuzzifier is inf"),
-        ("fcm1", {"m": [[2.0]]}, r"fuzzifier has shape \(1, 1\): give at most 1 dimension$"),
-        ("fcm2", {"lam": 0.0}, "entropy_weight is 0.0: give a finite number above 0"),
+        ("fcm1", {"m": [[2.0]]}, r"fuzzifier has shape \(1, 1\); give at most 1 dimension$"),
+        ("fcm2", {"lam": 0.0}, "entropy_weight is 0.0; give a finite number above 0"),
         ("fcm2", {"lam": 1.0, "m": 2.0}, "fcm2 takes no fuzzifier"),
-        ("pcm2", {"eta": [1.0, -1.0]}, "eta is -1.0: give a finite number not negative"),
+        ("pcm2", {"eta": [1.0, -1.0]}, "eta is -1.0; give a finite number not negative"),
         ("hard", {"m": 2.0}, "hard takes no fuzzifier"),
     ],
 )
