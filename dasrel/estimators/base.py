@@ -1,6 +1,6 @@
 """What all estimators have in common: how a pairwise matrix is given, its kind, memory, names, and new objects."""
 
-from __future__ import annotations
+# Annotations are objects here, not text: subclasses in other modules have these fields as well.
 
 import os
 from dataclasses import dataclass
