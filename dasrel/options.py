@@ -20,10 +20,6 @@ from functools import partial
 from typing import Any, Literal
 
 from dasrel.errors import InputError
-from dasrel.geometry.options import (
-    EuclideanizeParameters as EuclideanizeOptions,
-    SpectrumParameters as SpectrumOptions,
-)
 from dasrel.io.options import IDS as IDS, PairwiseOptions, Reading
 from dasrel.names import (
     INDICES,
@@ -267,8 +263,7 @@ class ImageOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, PairwiseOptions, SpectrumOptions,
-    EuclideanizeOptions, TreeOptions, ValidityOptions, ImageOptions,
+    RunOptions, ClusterOptions, PairwiseOptions, TreeOptions, ValidityOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

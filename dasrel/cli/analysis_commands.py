@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from dasrel.cli.console import Console, as_option, complain
 from dasrel.cli.options import DryRun, Force, OldStore, comma_list, command, option
-from dasrel.engine.checkpoint import Checkpoint, watched
+from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
 from dasrel.options import (
@@ -20,12 +20,10 @@ from dasrel.options import (
     READING,
     WRITING,
     ClusterOptions,
-    EuclideanizeOptions,
     ImageOptions,
     Reading,
     RunOptions,
     Selection,
-    SpectrumOptions,
     TreeOptions,
     ValidityOptions,
 )
@@ -430,110 +428,6 @@ def times_text(seconds: Range) -> str:
     if seconds.least == seconds.most:
         return time_text(seconds.most)
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
-
-
-@command("dasrel spectrum distances.zarr")
-def spectrum_command(
-    console: Console,
-    *,
-    store: OldStore,
-    options: SpectrumOptions,
-    picture: Annotated[
-        Path | None, option("--picture", "Draw both ends of the spectrum.", WRITING, metavar="OUT.png")
-    ] = None,
-    force: Force = False,
-    dry_run: DryRun = False,
-    checkpoint: Checkpoint | None,
-    runtime: Runtime,
-) -> None:
-    """Test whether the matrix of a STORE is Euclidean, from the ends of its spectrum, in a few scans."""
-    from dasrel.geometry.euclidean import prepare_spectrum
-    from dasrel.report.figures.spectrum import spectrum_picture
-    from dasrel.report.pieces import spectrum_lines
-    from dasrel.util.results import check_file
-
-    if picture is not None:
-        check_not_input(picture, store)
-        check_file(picture, force=force or console.resume)  # it may have been drawn before a kill
-    if dry_run:
-        console.cost(prepare_spectrum(store, options).cost(picture))
-        return
-    checkpoint = checkpoint and replace(checkpoint, force=force)
-    with console.at(runtime), watched(checkpoint, "spectrum"):
-        found = prepare_spectrum(store, options).run(checkpoint)
-        if picture is not None:
-            spectrum_picture(found, picture, title=Path(store).name)
-    values_found = {"store": store, **found.as_dict(), "picture": None if picture is None else str(picture)}
-    console.result({**values_found, "seconds": console.seconds}, spectrum_lines(values_found))
-    console.finish(checkpoint, picture, "spectrum")
-
-
-@command("dasrel euclideanize distances.zarr --method spread")
-def euclideanize_command(
-    console: Console,
-    *,
-    store: OldStore,
-    options: EuclideanizeOptions,
-    out: Annotated[
-        Path | None, option("--out", "The file to write; STORE.METHOD.npz if not given.", WRITING, metavar="FILE")
-    ] = None,
-    force: Force = False,
-    dry_run: DryRun = False,
-    checkpoint: Checkpoint | None,
-    runtime: Runtime,
-) -> None:
-    """Find the transformation that makes a STORE Euclidean, and write it as a small file; no new matrix."""
-    from dasrel.geometry.euclidean import finished_file, prepare_euclideanize
-    from dasrel.util.results import check_file
-
-    target = default_file(store, options.method) if out is None else out
-    check_not_input(target, store)
-    given = asdict(options)
-    found = finished_file(target, store, given) if console.resume else None
-    if found is None:
-        check_file(target, force=force)
-    if dry_run:
-        console.cost(prepare_euclideanize(store, options).cost(target))
-        return
-    checkpoint = checkpoint and replace(checkpoint, force=force)
-    if found is None:
-        with console.at(runtime), watched(checkpoint, "euclideanize"):
-            found = prepare_euclideanize(store, options).run(checkpoint)
-            found.save(target, requested=given)
-    console.finish(checkpoint, target, "euclideanize")
-    report = {"store": store, "out": str(target), **found.report()}
-    console.result({**report, "seconds": console.seconds}, euclidean_lines(report))
-
-
-def default_file(store: str, method: str) -> Path:
-    """Return the default output: a file beside the store. Raise if the store is a URL."""
-    if "://" in store:
-        raise InputError(f"give --out FILE: a file cannot be written beside {shown(store, limit=200)}")
-    path = Path(store)
-    return path.with_name(f"{path.name.removesuffix('.zarr')}.{method}.npz")
-
-
-def euclidean_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines that print a Euclideanisation."""
-    lines = [("wrote", shown(found["out"], limit=400)), ("method", found["method"])]
-    if found["was_euclidean"]:
-        lines.append(("gamma", "0: the matrix is Euclidean already"))
-    else:
-        lines.append(("gamma", f"{found['gamma']:.8g}"))
-    if found["alpha"] is not None:
-        limit = "" if found["boundary"] is None else f" (Euclidean up to about {found['boundary']:.4g})"
-        lines.append(("alpha", f"{found['alpha']:.6g}{limit}"))
-    lines += [
-        ("lowest eigenvalue", f"{found['lambda_min']:.8g} +- {found['residual']:.1g}"),
-        ("negative", f"{count_text(found['n_negative'], 'eigenvalue')} found"),
-        ("added / D", f"{found['ratio']:.4g} (sum of gamma Delta over the sum of D)"),
-        ("stress", f"{found['stress']:.4g}"),
-    ]
-    if found["merged"]:
-        lines.append(("duplicates", f"{found['merged']:,} of the objects, each equal to another"))
-    if found["floor_zeros"] is not None:
-        lines.append(("floor", f"{count_text(found['floored'], 'pair')} raised to {found['floor_zeros']:g}"))
-    return [*lines, ("scans", f"{found['scans']:,}{'' if found['converged'] else ', not converged'}")]
 
 
 @command("dasrel tree distances.zarr out --linkage average --clusters 5")

@@ -162,8 +162,6 @@ COMMANDS = {
     "predict": analysis_commands.predict_command,
     "validity": analysis_commands.validity_command,
     "compare": analysis_commands.compare_command,
-    "spectrum": analysis_commands.spectrum_command,
-    "euclideanize": analysis_commands.euclideanize_command,
     "tree": analysis_commands.tree_command,
     "image": analysis_commands.image_command,
     "run": run_command,

@@ -45,7 +45,7 @@ def _placeholder(name: str) -> Any:
 def _as_command(operation: Operation) -> Any:
     """Return the function that Typer makes a command of."""
     arguments = _arguments(operation)
-    options = [each for each in option_fields(operation.Options) if not each.option.argument]
+    options = [each for each in option_fields(operation.Options) if not (each.option.argument or each.option.step_only)]
     groups = [
         *(option_fields(SAVING) if operation.saves else []),
         *(option_fields(Runtime) if operation.on_dask else []),

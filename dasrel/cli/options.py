@@ -274,7 +274,7 @@ def build_from_text(group: Any, values: dict[str, Any]) -> Any:
     if not _is_shared(group):
         return group(**values)
     for one in option_fields(group):
-        text = values[one.name]
+        text = values.get(one.name)
         if text is None and one.option.explain is not None:
             raise typer.BadParameter(f"it is missing; {one.option.explain()}", param_hint=_flag(one))
         if text is None:

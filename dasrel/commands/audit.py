@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.report.page_parts import ResultPart, Section
-from dasrel.report.pieces import spectrum_lines
 from dasrel.report.result_reading import Source
 from dasrel.report.result_store import audit_blocks
 from dasrel.report.verdict import audit_verdict
@@ -41,7 +40,11 @@ class Audit(Operation):
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of an audit."""
-        return audit_lines(result) + (spectrum_lines(result["spectrum"])[1:] if "spectrum" in result else [])
+        if "spectrum" not in result:
+            return audit_lines(result)
+        from dasrel.commands.spectrum import OPERATION as SPECTRUM  # imports SciPy
+
+        return audit_lines(result) + SPECTRUM.lines(result["spectrum"])[1:]
 
     def failure(self, result: Result, options: AuditOptions) -> tuple[str, int] | None:
         """Return how many faults a verification has met."""
@@ -56,9 +59,9 @@ class Audit(Operation):
         sections = [Section("Audit", audit_blocks(audit))]
         verdict = audit_verdict(audit)
         if audit.get("spectrum"):
-            from dasrel.report.other_parts import spectrum_part
+            from dasrel.commands.spectrum import OPERATION as SPECTRUM
 
-            inner = spectrum_part(Source("spectrum", source.path, audit["spectrum"]))
+            inner = SPECTRUM.part(Source("spectrum", source.path, audit["spectrum"]))
             verdict += inner.verdict
             sections.append(inner.sections[0])
         facts = [("objects", f"{n:,}"), ("kind", shown(audit["kind"])),

@@ -15,6 +15,8 @@ OPERATIONS: tuple[str, ...] = (
     "export",
     "align",
     "outliers",
+    "spectrum",
+    "euclideanize",
     "embed",
     "report",
 )  # fmt: skip

@@ -34,8 +34,6 @@ _READERS: dict[str, Callable[[Source], ResultPart]] = {
     "cluster": cluster_part,
     "linkage": other_parts.linkage_part,
     "tree": other_parts.tree_part,
-    "spectrum": other_parts.spectrum_part,
-    "euclideanize": other_parts.euclideanize_part,
     "validity": other_parts.validity_part,
 }
 
@@ -43,8 +41,6 @@ _MARKS: dict[str, set[str]] = {
     "cluster": {"settings", "runs_converged", "bundles"},
     "linkage": {"cuts", "linkage", "n_objects"},
     "tree": {"shortest", "longest", "units"},
-    "spectrum": {"lowest_residuals", "highest_residuals"},
-    "euclideanize": {"gamma", "method", "ratio"},
     "validity": {"partitions", "best", "n_objects"},
 }
 """Keys by which the JSON object of each kind of result is known, in this order."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from dasrel.names import INDICES
 from dasrel.report import page_figures as pictures
 from dasrel.report.page_parts import (
     Block,
-    Facts,
     Note,
     Picture,
     ResultPart,
@@ -30,11 +27,9 @@ from dasrel.report.result_reading import (
 )
 from dasrel.report.result_store import run_section
 from dasrel.report.verdict import (
-    euclideanize_verdict,
     figures_verdict,
     linkage_verdict,
     silhouette_statement,
-    spectrum_verdict,
 )
 from dasrel.util.text import count_text, path_text, shown, some
 
@@ -112,52 +107,6 @@ def tree_part(source: Source) -> ResultPart:
 
 
 # --------------------------------------------------------------------------------- spectra, Euclideanisations, stores
-
-
-def spectrum_part(source: Source) -> ResultPart:
-    """Return the part about a JSON object of `dasrel spectrum`. Cost: no scan."""
-    result, n = source.values, source.values["n_objects"]
-    rows = [
-        [end, k + 1, value, residual]
-        for end in ("lowest", "highest")
-        for k, (value, residual) in enumerate(zip(result[end], result[f"{end}_residuals"], strict=True))
-    ]
-    text = "Eigenvalues of the centred matrix W(D), and the distance within which a true one lies."
-    curves = pictures.picture_or_note(lambda: _spectrum_picture(result))
-    listed = table("eigenvalues", ["end", "number", "eigenvalue", "residual"], rows, text)
-    answer = {True: "Euclidean", False: "not Euclidean", None: "not known whether Euclidean"}[result["is_euclidean"]]
-    facts = [("objects", f"{n:,}"), ("scans", f"{result['scans']:,}, {shown(result['stopped'])}")]
-    sections = [Section("Eigenvalues", [curves, listed]), run_section(source)]
-    return ResultPart("Spectrum", path_text(source.path), f"{count_text(n, 'object')}: {answer}",
-                      spectrum_verdict(result), facts, sections, None, n)  # fmt: skip
-
-
-def _spectrum_picture(result: dict[str, Any]) -> Picture:
-    from dasrel.geometry.euclidean import Spectrum
-    from dasrel.report.figures.spectrum import spectrum_figure
-
-    found = Spectrum(**{one.name: result[one.name] for one in fields(Spectrum) if one.name in result})
-    return pictures.inline_svg(
-        spectrum_figure(found),
-        f"The {len(found.lowest)} lowest and {len(found.highest)} highest eigenvalues, and the convergence of their"
-        " search.",
-        "Bars below 0 are negative eigenvalues: no points have these distances. Compare their size with that of the"
-        " highest ones. Whiskers are residuals. Right: how the residuals fell from scan to scan.",
-    )
-
-
-def euclideanize_part(source: Source) -> ResultPart:
-    """Return the part about a Euclideanisation: its .npz file, or the JSON object of the command. Cost: no scan."""
-    result = source.values
-    names = ("method", "gamma", "alpha", "beta", "lambda_min", "residual", "stress", "ratio", "n_negative", "merged",
-             "floored", "floor_zeros", "boundary", "converged")  # fmt: skip
-    rows = [(name.replace("_", " "), f"{result[name]:.6g}" if isinstance(result[name], float) else shown(result[name]))
-            for name in names if result.get(name) is not None]  # fmt: skip
-    what = "already Euclidean" if result.get("was_euclidean") else f"made Euclidean by {shown(result['method'])}"
-    facts = [("method", shown(result["method"])), scans_fact(result)]
-    sections = [Section("Numbers", [Facts(rows)]), run_section(source)]
-    return ResultPart("Euclideanisation", path_text(source.path), f"The matrix is {what}", euclideanize_verdict(result),
-                      facts, sections, None, None)  # fmt: skip
 
 
 def validity_part(source: Source) -> ResultPart:

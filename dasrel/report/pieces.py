@@ -9,7 +9,7 @@ from dasrel.report import page_figures as pictures
 from dasrel.report.page_parts import Block, Note, Section, Table
 from dasrel.report.result_reading import Source, whole_file
 from dasrel.report.result_store import audit_section, find_store, run_section
-from dasrel.util.text import path_text, shown, size_text, time_text
+from dasrel.util.text import path_text, size_text, time_text
 
 LISTED = 100
 """Objects that a table lists."""
@@ -42,27 +42,3 @@ def scans_fact(result: dict[str, Any]) -> tuple[str, str]:
 def store_sections(source: Source) -> list[Section]:
     """Return the audit of the store, and what was run. Cost: no scan."""
     return [audit_section(source, *find_store(source)), run_section(source)]
-
-
-def spectrum_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines that print a spectrum."""
-    answer = {True: "yes", False: "no", None: "unknown: too few scans"}[found["is_euclidean"]]
-    if found["is_euclidean"] is False:
-        answer += (
-            f"; at least {found['n_negative']:,} negative eigenvalues, about {found['negative_share']:.2g} of all by"
-            f" size; adding a constant of {found['spread']:.6g} makes it Euclidean"
-        )
-    lines = [
-        ("objects", f"{found['n_objects']:,}"),
-        ("Euclidean", answer),
-        ("lowest", _numbers(found["lowest"], found["lowest_residuals"])),
-        ("highest", _numbers(found["highest"], found["highest_residuals"])),
-        ("entropy threshold", f"{found['entropy_threshold']:.6g} (above it all clusters of fcm2 are equal)"),
-        ("scans", f"{found['scans']}, {found['stopped']}"),
-    ]
-    return [*lines, ("picture", shown(found.get("picture"), limit=400))] if found.get("picture") else lines
-
-
-def _numbers(values: Any, residuals: Any) -> str:
-    first = f"{values[0]:.6g} +- {residuals[0]:.1g}"
-    return "  ".join([first, *(f"{value:.4g}" for value in values[1:])])

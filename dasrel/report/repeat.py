@@ -8,7 +8,6 @@ from typing import Any
 
 from dasrel.options import (
     ClusterOptions,
-    EuclideanizeOptions,
     RunOptions,
     TreeOptions,
     option_fields,
@@ -16,8 +15,7 @@ from dasrel.options import (
 from dasrel.util.text import redacted, shown
 
 GROUPS: dict[str, tuple[type, ...]] = {
-    "cluster": (RunOptions, ClusterOptions),
-    "linkage": (TreeOptions,), "tree": (), "euclideanize": (EuclideanizeOptions,),
+    "cluster": (RunOptions, ClusterOptions), "linkage": (TreeOptions,), "tree": (),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""
 FLAG = "--"

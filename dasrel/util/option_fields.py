@@ -55,6 +55,8 @@ class Option:
     """Whether `--help` only names it; `--help-all` describes it."""
     command_only: bool = False
     """Whether it is no key of workflow files: it says how one process goes about the work."""
+    step_only: bool = False
+    """Whether it is a key of workflow files only."""
     effort: bool = False
     """Whether it changes how the work is done, and not the result."""
     reads: Reads | None = None

@@ -5,7 +5,6 @@ The library is imported inside the functions, so that a workflow with nothing to
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,30 +160,6 @@ def _described(matrix: Any) -> Summary:
 # ----------------------------------------------------------------------------------------------------- work on a matrix
 
 
-def _spectrum(job: Job) -> Summary:
-    from dasrel.geometry.euclidean import prepare_spectrum
-    from dasrel.options import SpectrumOptions
-    from dasrel.report.figures.spectrum import spectrum_picture
-
-    table = job.step.table
-    found = prepare_spectrum(job.store, table.group(SpectrumOptions)).run(job.checkpoint())
-    values = found.as_dict()
-    job.file(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    if table.picture:
-        spectrum_picture(found, job.file(".png"), title=job.step.name)
-    return {name: values[name] for name in ("is_euclidean", "spread", "entropy_threshold", "converged")}
-
-
-def _euclideanize(job: Job) -> Summary:
-    from dasrel.geometry.euclidean import prepare_euclideanize
-    from dasrel.options import EuclideanizeOptions
-
-    found = prepare_euclideanize(job.store, job.step.table.group(EuclideanizeOptions)).run(job.checkpoint())
-    found.save(job.file(".npz"))
-    report = found.report()
-    return {name: report[name] for name in ("method", "gamma", "ratio", "converged")}
-
-
 def _cluster(job: Job) -> Summary:
     from dasrel.cmeans.job import cluster_into
     from dasrel.options import RunOptions
@@ -272,8 +247,6 @@ _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "pairwise": _pairwise,
     "demo": _demo,
     "append": _append,
-    "spectrum": _spectrum,
-    "euclideanize": _euclideanize,
     "cluster": _cluster,
     "tree": _tree,
     "image": _image,

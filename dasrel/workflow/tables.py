@@ -26,7 +26,6 @@ from dasrel.options import (
     NEW_PAIRS,
     STORE_FORMAT,
     ClusterOptions,
-    EuclideanizeOptions,
     ImageOptions,
     OptionField,
     PairwiseOptions,
@@ -34,7 +33,6 @@ from dasrel.options import (
     Reading,
     RunOptions,
     Selection,
-    SpectrumOptions,
     TreeOptions,
     Writing,
     build_group,
@@ -223,25 +221,6 @@ EVERY_FIELD = option_fields(EVERY)[0]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
 
 
-@with_options(SpectrumOptions, EVERY)
-class Spectrum(Table):
-    """`dasrel spectrum`."""
-
-    HOW = ("every",)  # memory matters to the result: with less of it the search may take fewer steps
-    SUFFIXES = (".json", ".png")
-    store: str | None = None
-    picture: bool = False
-
-
-@with_options(EuclideanizeOptions, EVERY)
-class Euclideanize(Table):
-    """`dasrel euclideanize`."""
-
-    HOW = ("every",)
-    SUFFIXES = (".npz",)
-    store: str | None = None
-
-
 @with_options(RunOptions, ClusterOptions, EVERY, warm_start=Literal[True] | str)
 class Cluster(Table):
     """`dasrel cluster`.
@@ -294,8 +273,6 @@ TABLES: dict[str, type[Table]] = {
     "demo": Demo,
     "store": Store,
     "append": Append,
-    "spectrum": Spectrum,
-    "euclideanize": Euclideanize,
     "cluster": Cluster,
     "tree": Tree,
     "image": Image,

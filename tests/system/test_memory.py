@@ -77,7 +77,7 @@ import warnings
 import numpy as np, dasrel
 from dasrel.geometry import euclidean
 from dasrel.io import export
-from dasrel.options import EuclideanizeOptions, SpectrumOptions
+from dasrel.geometry.options import EuclideanizeParameters, SpectrumParameters
 from tests.helpers.commands import prepared
 from dasrel.hierarchy.linkage import prepare_linkage
 from dasrel.cmeans.plan import plan_clustering
@@ -94,7 +94,7 @@ def actions(path, folder):
     named = lambda path: euclidean.named_relation(path, store + ".npz")
     runs = dasrel.grid("fcm2", 10, n_init=20, entropy_weight=0.1, max_iter=5, init="random", accelerate=False)
     auto = dasrel.grid("fcm2", 2, max_iter=3, init="random")
-    ultrametric = EuclideanizeOptions("ultrametric", max_scans=12)
+    ultrametric = EuclideanizeParameters("ultrametric", max_scans=12)
     files = [f"{folder}/{c}.npy" for c in (2, 30, 100)]
     for c, file in zip((2, 30, 100), files):
         memberships = np.random.default_rng(c).dirichlet(np.ones(c), dasrel.open_matrix(path).n_objects)
@@ -119,7 +119,7 @@ def actions(path, folder):
         "cluster": (lambda: plan_clustering(path, runs, probe_seconds=0.05), lambda: dasrel.cluster(path, runs)),
         "auto": (lambda: plan_clustering(path, auto, probe_seconds=0.05), lambda: dasrel.cluster(path, auto)),
         "spectrum": (
-            lambda: euclidean.prepare_spectrum(path, SpectrumOptions(max_scans=12)).cost(),
+            lambda: euclidean.prepare_spectrum(path, SpectrumParameters(max_scans=12)).cost(),
             lambda: dasrel.spectrum(path, max_scans=12)),
         "euclideanize": (
             lambda: euclidean.prepare_euclideanize(path, ultrametric).cost(folder + "/e.npz"),

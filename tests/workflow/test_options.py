@@ -12,11 +12,10 @@ import dasrel
 from dasrel.cli.app import build_app
 from dasrel.cli.options import OutputOptions, comma_list
 from dasrel.commands.export import ExportOptions
+from dasrel.geometry.options import EuclideanizeParameters, SpectrumParameters
 from dasrel.options import (
-    EuclideanizeOptions,
     PairwiseOptions,
     Selection,
-    SpectrumOptions,
     TreeOptions,
     build_group,
     option_fields,
@@ -44,10 +43,10 @@ COMMAND_ONLY = {
     "export": {"target"},
     "image": {"target"},
     "outliers": {"target", "checkpoint"},
-    "spectrum": {"checkpoint"},
+    "spectrum": {"target", "checkpoint"},  # --picture names a file
     "tree": {"target", "checkpoint"},
 }
-TABLE_ONLY = {"image": {"format"}}  # the suffix of the command's OUT
+TABLE_ONLY = {"spectrum": {"picture"}, "image": {"format"}}  # the suffix of the command's OUT
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
@@ -55,7 +54,6 @@ OTHER_DEFAULTS = {
     ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
     ("align", "every"), ("embed", "every"), ("outliers", "every"), ("tree", "every"),
-    ("spectrum", "picture"),  # the name of a file, or whether to draw one that is named after the step
 }  # fmt: skip
 
 
@@ -98,8 +96,8 @@ def test_their_defaults_are_equal(step: str) -> None:
 @pytest.mark.parametrize(
     ("function", "group", "other"),
     [
-        (dasrel.spectrum, SpectrumOptions, set()),
-        (dasrel.euclideanize, EuclideanizeOptions, {"method"}),  # commands want it named
+        (dasrel.spectrum, SpectrumParameters, set()),
+        (dasrel.euclideanize, EuclideanizeParameters, {"method"}),  # commands want it named
         (dasrel.pairwise, PairwiseOptions, {"metric_options"}),  # None is the same as none
         (dasrel.minimum_spanning_tree, Selection(TreeOptions, "memory"), set()),
         (dasrel.linkage, Selection(TreeOptions, "as_similarity", "scratch", "memory"), set()),

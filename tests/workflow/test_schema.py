@@ -18,7 +18,7 @@ from dasrel.workflow.schema import read_workflow
     [
         ("[cluster.k10]\nentropy_wieght = 0.5", "[cluster.k10] entropy_wieght: unknown; did you mean entropy_weight?"),
         ("[clutser.k]", "[clutser]: unknown; did you mean cluster?"),
-        ("[shell]\nrun = 'rm'", "[shell]: unknown; known: import, pairwise, demo, store, append, spectrum"),
+        ("[shell]\nrun = 'rm'", "[shell]: unknown; known: "),
         ("cluster = 3", "cluster: 3 is no table; write [cluster] and its keys below"),
         ("[cluster.k]\nclusters = '3'", "[cluster.k] clusters[0]: '3' should be a valid integer"),
         ("[cluster.k]\nclusters = [2, 0]", "[cluster.k] clusters[1]: 0 should be greater than or equal to 1"),
@@ -36,7 +36,7 @@ from dasrel.workflow.schema import read_workflow
         ("[tree.'../up']", "[tree.../up]: a name is made of letters, digits, _ and -"),
         ("[tree.x]\n[image.x]", "[image.x]: the name x is taken by [tree.x]; choose another"),
         ("[tree]\nstore = 'matrx'", "[tree.tree] store: no step 'matrx'; did you mean matrix?"),
-        ("[spectrum]\nvalues = 3\n[spectrum.b]", "[spectrum] b: unknown; known: store, picture, values"),
+        ("[spectrum]\nvalues = 3\n[spectrum.b]", "[spectrum] b: unknown; known: store, values"),
         ("[append.x]\nsource = 'a'", "[append.x]: matrix is made by [demo]; append is for import and pairwise"),
         ("[runtime]\ndsk = 'local'", "[runtime] dsk: unknown; did you mean dask?"),
         ("[runtime]\nworkers = 'two'", "[runtime] workers: 'two' should be a valid integer"),
