@@ -353,7 +353,7 @@ class Relation:
 
     def _then(self, step: str, parameter: Parameter) -> Relation:
         if self.terms:
-            raise InputError(f"{step} cannot follow a term that is added without the matrix; apply it first")
+            raise InputError(f"{step} cannot follow a term that is added without the matrix", remedy="apply it first")
         view = self.view.then("spread", self.beta) if self.beta else self.view
         return Relation(self.matrix, view.then(step, parameter))
 
@@ -362,7 +362,7 @@ class Relation:
         columns = np.asarray(V)
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or columns.shape[0] != self.n_objects:
-            raise InputError(f"V has shape {np.shape(V)}; give {count_text(self.n_objects, 'row')}")
+            raise InputError(f"V has shape {np.shape(V)}", remedy=f"give {count_text(self.n_objects, 'row')}")
         return in_standard_order(columns.T).T
 
     @staticmethod
@@ -387,7 +387,8 @@ def relation(matrix: Any, *, kind: str | None = None, ids: Names | None = None) 
     if largest > huge or 0 < largest < tiny or vanished:
         raise InputError(
             f"squared dissimilarities reach {largest:g}, beyond what {source.dtype} products can hold"
-            f" ({tiny:g} to {huge:g}); rescale the values, or store them as float64"
+            f" ({tiny:g} to {huge:g})",
+            remedy="rescale the values, or store them as float64",
         )
     return result
 
@@ -395,7 +396,7 @@ def relation(matrix: Any, *, kind: str | None = None, ids: Names | None = None) 
 def as_dissimilarity(matrix: Any, kind: str | None = None) -> Relation:
     """Return a matrix, an array of this kind, or a relation as squared dissimilarities; refuse other relations."""
     if isinstance(matrix, Relation) and kind is not None:
-        raise InputError("a relation knows its kind; leave kind out")
+        raise InputError("a relation knows its kind", remedy="leave kind out")
     found = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
     if found.diagonal().any():
         raise InputError(

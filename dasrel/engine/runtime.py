@@ -89,7 +89,7 @@ class Runtime:
         for name in ("workers", "wait"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InputError(f"{name} is {value}; it must be above 0")
+                raise InputError(f"{name} is {value}", remedy="it must be above 0")
         given = [name for name in TLS if getattr(self, name) is not None]
         if given and len(given) < len(TLS):
             missing = next(name for name in TLS if name not in given)
@@ -129,7 +129,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Runtime:
     """
     variables = os.environ if variables is None else variables
     if variables.get("DASREL_CLUSTER"):  # to run on this machine's threads in silence would be worse
-        raise InputError("DASREL_CLUSTER is not known; did you mean DASREL_DASK?")
+        raise InputError("DASREL_CLUSTER is not known", remedy="did you mean DASREL_DASK?")
     found: dict[str, Any] = {}
     for field in dataclasses.fields(Runtime):
         name = f"DASREL_{field.name.upper()}"
@@ -298,7 +298,7 @@ def _security(runtime: Runtime) -> Any | None:
         security.get_connection_args("client")
     except OSError as error:
         raise InputError(
-            f"the TLS files cannot be used ({one_line(error)}); are they PEM, and do they belong together?"
+            f"the TLS files cannot be used ({one_line(error)})", remedy="are they PEM, and do they belong together?"
         ) from None
     return security
 
@@ -309,7 +309,7 @@ def _address_in(path: Path, limit: float) -> str:
     while not path.exists():
         if time.monotonic() > until:
             raise ClusterError(
-                f"{shown(path, limit=200)}: no scheduler has written this file in {limit:g} s; does it run?"
+                f"{shown(path, limit=200)}: no scheduler has written this file in {limit:g} s", remedy="does it run?"
             )
         limits.check()
         time.sleep(0.1)
@@ -367,7 +367,9 @@ def _check_versions(client: Any) -> None:
                 differ.setdefault(name, {}).setdefault(str(version), []).append(who)
     missing = differ.get("dasrel", {}).get("None")
     if missing:
-        raise ClusterError(f"dasrel is not installed at {some(missing)}; install the same version there as here")
+        raise ClusterError(
+            f"dasrel is not installed at {some(missing)}", remedy="install the same version there as here"
+        )
     for who, kernels in client.run(signature, on_error="return").items():
         if isinstance(kernels, str) and kernels != signature():  # an error: of a version without signatures
             differ.setdefault("kernels", {}).setdefault(kernels, []).append(who)
@@ -433,21 +435,21 @@ def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
     kind, _, rest = text.partition(":")
     known = SETTINGS.get(kind)
     if known is None:
-        raise InputError(f"dask {shown(text)!r} is unknown; {did_you_mean(kind, SETTINGS)}")
+        raise InputError(f"dask {shown(text)!r} is unknown", remedy=did_you_mean(kind, SETTINGS))
     settings: dict[str, Any] = {}
     for part in (piece.strip() for piece in rest.split(",")) if rest else ():
         name, equals, value = part.partition("=")
         if name not in known or not equals or not value:
             if name in known:
                 raise InputError(f"dask {kind}: {shown(part)!r} is not NAME=VALUE")
-            raise InputError(f"dask {kind}: it has no setting {shown(name)!r}; {did_you_mean(name, known)}")
+            raise InputError(f"dask {kind}: it has no setting {shown(name)!r}", remedy=did_you_mean(name, known))
         if name in SEVERAL:
             settings.setdefault(name, []).append(value)
             continue
         if name in settings:
             raise InputError(f"dask {kind}: {name} is given twice")
         if known[name] is int and not (value.isdecimal() and int(value) > 0):
-            raise InputError(f"dask {kind}: {name} is {shown(value)!r}; it must be a whole number above 0")
+            raise InputError(f"dask {kind}: {name} is {shown(value)!r}", remedy="it must be a whole number above 0")
         settings[name] = known[name](value)
     return kind, settings
 
@@ -474,8 +476,8 @@ def start(kind: str, settings: dict[str, Any], *, security: Any, level: int) -> 
     package = PACKAGES.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
         raise ClusterError(
-            f"a cluster on {kind} needs the package {package.replace('_', '-')}, which is not installed;"
-            f' install it with: python -m pip install "dasrel[{kind}]"'
+            f"a cluster on {kind} needs the package {package.replace('_', '-')}, which is not installed",
+            remedy=f'install it with: python -m pip install "dasrel[{kind}]"',
         )
     try:
         return {"local": _local, "slurm": _slurm, "kubernetes": _kubernetes, "mpi": _mpi}[kind](
@@ -544,7 +546,7 @@ def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
     if "memory" in settings:
         _bytes("slurm", settings["memory"])
     elif dask.config.get("jobqueue.slurm.memory", None) is None:
-        raise InputError("dask slurm: memory is missing; say how much a job gets, such as memory=8GB")
+        raise InputError("dask slurm: memory is missing", remedy="say how much a job gets, such as memory=8GB")
     # Defaults come from the site's jobqueue.yaml.
     given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
              if name in settings}  # fmt: skip
@@ -604,11 +606,11 @@ def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
     if "spec" in settings:
         also = [name for name in ("image", "memory", "cpus", "name", "workers") if name in settings]
         if also:
-            raise InputError(f"dask kubernetes: {also[0]} is given beside spec; write it into that file")
+            raise InputError(f"dask kubernetes: {also[0]} is given beside spec", remedy="write it into that file")
         named = {"namespace": settings["namespace"]} if "namespace" in settings else {}
         return {"custom_cluster_spec": settings["spec"], **named}
     if "image" not in settings:
-        raise InputError("dask kubernetes: image is missing; name one that has dasrel in it, or give a spec")
+        raise InputError("dask kubernetes: image is missing", remedy="name one that has dasrel in it, or give a spec")
     amounts = {"cpu": settings["cpus"]} if "cpus" in settings else {}
     if "memory" in settings:
         amounts["memory"] = str(_bytes("kubernetes", settings["memory"]))
@@ -629,8 +631,8 @@ def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
     ranks = MPI.COMM_WORLD.Get_size()
     if ranks < 3:
         raise ClusterError(
-            f"a cluster on mpi needs 3 processes or more (a scheduler, this program, workers) and has {ranks};"
-            " start it as: mpirun -n 4 dasrel ..."
+            f"a cluster on mpi needs 3 processes or more (a scheduler, this program, workers) and has {ranks}",
+            remedy="start it as: mpirun -n 4 dasrel ...",
         )
     if MPI.COMM_WORLD.Get_rank() != 1:
         logging.getLogger("distributed").setLevel(level)

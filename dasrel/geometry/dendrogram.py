@@ -338,7 +338,7 @@ class Dendrogram:
         children, heights, units = parts["children"], parts["heights"], about.get("units")
         fault = _fault(children, heights, units)
         if fault:
-            raise StoreError(f"{shown(path, limit=200)} is a damaged dendrogram ({fault}); make it again")
+            raise StoreError(f"{shown(path, limit=200)} is a damaged dendrogram ({fault})", remedy="make it again")
         return Dendrogram(children.astype(np.int64), heights.astype(np.float64), str(about.get("method")), str(units))
 
 

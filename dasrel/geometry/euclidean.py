@@ -387,16 +387,16 @@ class Euclideanized:
             for step, parameter in steps:
                 view = view.then(step, tuple(parameter) if isinstance(parameter, list) else parameter)
         except (ValueError, TypeError, AttributeError) as error:
-            raise StoreError(f"{where} is damaged: {shown(error, limit=200)}; make it again") from None
+            raise StoreError(f"{where} is damaged: {shown(error, limit=200)}", remedy="make it again") from None
         tree = None
         if parts:
             fault = tree_fault(parts["edges"], parts["weights"], parts["largest"], "squared-distance")
             if fault:
-                raise StoreError(f"{where} is damaged (a tree with {fault}); make it again")
+                raise StoreError(f"{where} is damaged (a tree with {fault})", remedy="make it again")
             top, i, j = parts["largest"].tolist()
             tree = Tree(parts["edges"], parts["weights"], (top, int(i), int(j)), "squared-distance", scans=0)
         if (tree is None) == (values["method"] == "ultrametric") or (tree and tree.n_objects != plain.n_objects):
-            raise StoreError(f"{where} is damaged: its tree is missing, or does not fit; make it again")
+            raise StoreError(f"{where} is damaged: its tree is missing, or does not fit", remedy="make it again")
         given = replace(plain, view=view, beta=beta)
         return Euclideanized(relation=given, tree=tree, given=given, **values)._composed()
 
@@ -607,7 +607,8 @@ def _check_fingerprint(made_from: Any, now: dict[str, Any], where: str) -> None:
         if not same:
             raise InputError(
                 f"{where} was made from another matrix: {names.get(name, name)} {shown(known.get(name))} there and"
-                f" {shown(value)} here; run `dasrel euclideanize` on this one"
+                f" {shown(value)} here",
+                remedy="run `dasrel euclideanize` on this one",
             )
 
 

@@ -400,7 +400,8 @@ class _Parameter:
         side = "at least" if self.context.method == "exponential" else "at most"
         raise InputError(
             f"Delta of the method {self.context.method} is not Euclidean at alpha {given:g}; the boundary is near"
-            f" {self.limit:.4g}: take {side} {self.alpha:.4g}, or leave alpha out"
+            f" {self.limit:.4g}",
+            remedy=f"take {side} {self.alpha:.4g}, or leave {{alpha}} out",
         )
 
 

@@ -200,7 +200,9 @@ def lanczos(
     search = search or Search()
     dimension = n_objects - 1 if search.centre else n_objects
     if dimension < 1:
-        raise InputError(f"{count_text(n_objects, 'object has', 'objects have')} no spectrum; give at least two")
+        raise InputError(
+            f"{count_text(n_objects, 'object has', 'objects have')} no spectrum", remedy="give at least two"
+        )
     most = scans_within_memory(search, n_objects, dimension, metric is not None)
     with parallel.single_threaded_blas():  # the same bits however many cores
         if state is None:
@@ -213,10 +215,11 @@ def lanczos(
         elif state.fresh.shape[1] != n_objects or state.block != search.block:
             raise InputError(
                 f"the saved search has {count_text(state.fresh.shape[1], 'object')} and block {state.block}, this one"
-                f" {n_objects:,} and block {search.block}; give the same, or start again"
+                f" {n_objects:,} and block {search.block}",
+                remedy="give the same, or start again",
             )
         elif (state.dual is state.basis) != (metric is None):
-            raise InputError("the saved search and this one must both have a metric, or neither; start again")
+            raise InputError("the saved search and this one must both have a metric, or neither", remedy="start again")
         ritz = _Ritz(state) if state.scans else None
         while True:
             if ritz is not None and (stopped := _stop_reason(state, ritz, search, most)):
@@ -456,7 +459,9 @@ def _rows(operator: Operator, W: Float) -> Float:
     """Return the operator applied to rows; a copy, because it may be its argument, and rows are modified."""
     product = np.array(operator(W.T).T, dtype=np.float64, order="C")
     if product.shape != W.shape:
-        raise InputError(f"the operator returned shape {product.shape[::-1]} for {W.shape[::-1]}; keep the shape")
+        raise InputError(
+            f"the operator returned shape {product.shape[::-1]} for {W.shape[::-1]}", remedy="keep the shape"
+        )
     if not np.isfinite(product).all():
         raise InputError("the operator returned NaN or infinite values")
     return product

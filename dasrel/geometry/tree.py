@@ -209,7 +209,7 @@ class Tree:
         kind: Any = about.get("kind")
         fault = tree_fault(parts["edges"], parts["weights"], parts["largest"], kind)
         if fault:
-            raise StoreError(f"{where} is a damaged tree ({fault}); make it again")
+            raise StoreError(f"{where} is a damaged tree ({fault})", remedy="make it again")
         top, i, j = parts["largest"].tolist()
         return Tree(
             parts["edges"].astype(np.int64), parts["weights"].astype(np.float64), (top, int(i), int(j)), kind, scans=0
@@ -389,7 +389,7 @@ class Ultrametric:
         given = np.asarray(U, dtype=np.float64)
         n = self.n_objects
         if given.ndim != 2 or given.shape[1] != n:
-            raise InputError(f"U has shape {given.shape}; give {count_text(n, 'column')}")
+            raise InputError(f"U has shape {given.shape}", remedy=f"give {count_text(n, 'column')}")
         at_first, at_last = self._ends
         h = self.heights[1:, None]
         result = np.empty(given.shape)

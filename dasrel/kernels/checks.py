@@ -394,7 +394,7 @@ def _check_block(
     """Return the block to be stored, in `out` unless a repair made a new one."""
     dtype = out.dtype
     if a.dtype.kind not in "fiub":
-        raise InputError(f"values are of type {a.dtype}; numbers are needed")
+        raise InputError(f"values are of type {a.dtype}", remedy="numbers are needed")
     if a.dtype == dtype:
         out[:] = a
         values = out

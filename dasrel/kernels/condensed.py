@@ -24,9 +24,8 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
     if len(shape) == 2:
         if shape[0] != shape[1]:
             raise InputError(
-                f"{what} is not square: {count_text(shape[0], 'row')}, {count_text(shape[1], 'column')}; give one row"
-                " and one column per object"
-                " (features go through `dasrel pairwise`)"
+                f"{what} is not square: {count_text(shape[0], 'row')}, {count_text(shape[1], 'column')}",
+                remedy="give one row and one column per object (features go through `dasrel pairwise`)",
             )
         return shape[0]
     if len(shape) == 1:
@@ -37,13 +36,13 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
                 " is it truncated?"
             )
         return n
-    raise InputError(f"{what} has {len(shape)} dimensions; a square matrix or a condensed vector is needed")
+    raise InputError(f"{what} has {len(shape)} dimensions", remedy="a square matrix or a condensed vector is needed")
 
 
 def check_condensed(kind: str, what: str) -> None:
     """Raise if the kind needs the diagonal, which a condensed vector does not have."""
     if is_similarity(kind):
-        raise InputError(f"{what} is a condensed vector: it has no self-{kind} values; give the full matrix")
+        raise InputError(f"{what} is a condensed vector: it has no self-{kind} values", remedy="give the full matrix")
 
 
 def triangle_block(values: Array, n: int, rows: slice, columns: slice, *, diagonal: bool = False) -> Array:
