@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dasrel.errors import InputError
-from dasrel.io.options import IDS as IDS, PairwiseOptions, Reading
+from dasrel.io.options import PairwiseParameters as PairwiseOptions, Reading
 from dasrel.names import (
     INDICES,
     INITS,
@@ -37,9 +37,6 @@ from dasrel.names import (
     linkage_fault,
 )
 from dasrel.store.options import (
-    APPENDING as APPENDING,
-    NEW_PAIRS as NEW_PAIRS,
-    STORE_FORMAT as STORE_FORMAT,
     Policy,
     Writing,
     _one_of,

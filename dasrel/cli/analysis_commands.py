@@ -14,8 +14,8 @@ from dasrel.cli.options import DryRun, Force, OldStore, comma_list, command, opt
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
+from dasrel.io.options import IDS
 from dasrel.options import (
-    IDS,
     NOT_CONVERGED,
     READING,
     WRITING,

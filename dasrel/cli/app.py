@@ -1,4 +1,4 @@
-"""The command `dasrel`: its commands, exit codes, and the commands `run` and `demo`."""
+"""The command `dasrel`: its commands, exit codes, and the command `run`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import typer
 from dasrel import __version__
 from dasrel.cli import (
     analysis_commands,
-    matrix_commands,
 )
 from dasrel.cli.commands import add_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.help import HelpfulCommand, HelpfulGroup
-from dasrel.cli.options import Force, TimeLimit, command, option
+from dasrel.cli.options import TimeLimit, command, option
 from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import Runtime, environment
 from dasrel.options import NOT_CONVERGED, SURVIVING, WRITING
@@ -27,26 +26,7 @@ from dasrel.util.text import count_text, redacted, shown, some
 STEPS = "Steps"
 STATUS_TEXT = {"done": "done", "unchanged": "up to date", "failed": "failed", "waiting": "not done"}
 
-# ------------------------------------------------------------------------------------------------------ run and demo
-
-
-@command("dasrel demo")
-def demo_command(
-    console: Console,
-    out: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[OUT]",
-            help="A folder for all outputs. If not given, only the page and the picture are kept, in this folder.",
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Cluster scikit-learn's digits, find outliers and a dendrogram, and write a page and a picture."""
-    from dasrel.workflow.demo import demo_lines, run_demo
-
-    result = run_demo(out, force=force)
-    console.result({**result, "seconds": console.seconds}, demo_lines(result))
+# ------------------------------------------------------------------------------------------------------ run
 
 
 @command("dasrel run workflow.toml")
@@ -154,9 +134,6 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------ the commands
 
 COMMANDS = {
-    "import": matrix_commands.import_command,
-    "pairwise": matrix_commands.pairwise_command,
-    "append": matrix_commands.append_command,
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
     "predict": analysis_commands.predict_command,
@@ -165,7 +142,6 @@ COMMANDS = {
     "tree": analysis_commands.tree_command,
     "image": analysis_commands.image_command,
     "run": run_command,
-    "demo": demo_command,
 }
 """All commands, in the order of the help."""
 

@@ -12,11 +12,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dasrel.options import PLACE
+from dasrel.util.option_fields import PLACE, REQUIRED
 
 EXAMPLE = "Example: "
-REQUIRED = "Required"
-"""The first section: arguments, options without a default, and those that a command asks for in its own words."""
 ELSEWHERE = "On a Dask cluster: --dask, --scheduler and others, see --help-all."
 WIDEST = 28
 """Columns for what is typed; what it does stands beside it, or below if it is longer."""

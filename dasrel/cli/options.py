@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from dasrel.cli.console import Console, as_option
-from dasrel.cli.help import EXAMPLE, REQUIRED, show_all
+from dasrel.cli.help import EXAMPLE, show_all
 from dasrel.errors import InputError
-from dasrel.names import KINDS, OTHER_RULES, RULES
+from dasrel.names import OTHER_RULES, RULES
 from dasrel.options import (
     REPLACE,
     SURVIVING,
@@ -50,7 +50,6 @@ def flag(name: str, text: str, **more: Any) -> Any:
     return option(name, text, WRITING, **more)
 
 
-Kind = Annotated[str | None, option("--kind", f"What the numbers are: {', '.join(KINDS)}.", REQUIRED, metavar="KIND")]
 Force = Annotated[bool, option("--force", REPLACE, WRITING)]
 TimeLimit = Annotated[
     str | None,
@@ -58,9 +57,6 @@ TimeLimit = Annotated[
 ]
 DryRun = Annotated[
     bool, option("--dry-run", "Only print what would be read, written and used; write nothing.", WRITING)
-]
-NewStore = Annotated[
-    str, typer.Argument(metavar="STORE", help="The store to write: a folder or a URL such as s3://...")
 ]
 OldStore = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder or a URL such as s3://...")]
 
@@ -232,7 +228,8 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
 def parameter(one: OptionField) -> inspect.Parameter:
     """Return a field of a shared group as a parameter of a command; what is converted later is text here."""
     listed, numbers = get_origin(one.type) is list, get_origin(one.type) is dict
-    kind: Any = list[str] if numbers else str if listed or one.option.parse is not None else one.type
+    texts = numbers or one.option.repeated
+    kind: Any = list[str] if texts else str if listed or one.option.parse is not None else one.type
     default = None if numbers else one.default
     if one.option.explain is not None:
         kind, default = str, None  # missing or wrong, it is explained
@@ -284,6 +281,8 @@ def build_from_text(group: Any, values: dict[str, Any]) -> Any:
         try:
             if one.option.parse is not None:
                 values[one.name] = one.option.parse(text)
+            elif one.option.repeated:
+                values[one.name] = text or None
             elif get_origin(one.type) is list:
                 values[one.name] = comma_list(text, get_args(one.type)[0])
             elif get_origin(one.type) is dict:

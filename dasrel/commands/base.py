@@ -143,7 +143,6 @@ class Operation:
     target: ClassVar[Output | None] = FOLDER
 
     # On the command line.
-    is_command: ClassVar[bool] = True
     has_cost: ClassVar[bool] = True
     """Whether there is a --dry-run."""
     on_dask: ClassVar[bool] = True
@@ -154,6 +153,12 @@ class Operation:
     # In workflows.
     is_step: ClassVar[bool] = False
     gives_matrix: ClassVar[bool] = False
+    can_grow: ClassVar[bool] = False
+    """Whether later steps may append to its matrix."""
+    grows_with: ClassVar[str | None] = None
+    """The option of such a step that takes what the matrix, as it is by then, was made of."""
+    grows: ClassVar[bool] = False
+    """Whether a step appends its `source` to the matrix that it reads: later steps read the larger one."""
     suffixes: ClassVar[tuple[str, ...]] = ("",)
     """What a step writes: its name with each of these."""
     summarized: ClassVar[tuple[str, ...]] = ()
@@ -190,6 +195,10 @@ class Operation:
     def summary(self, result: Result) -> Result:
         """Return what the state of a workflow keeps of a result."""
         return {name: result[name] for name in self.summarized}
+
+    def grown(self, store: str, before: int) -> Result | None:
+        """Return what a step that grows a matrix has done, if the matrix has more appends than those before it."""
+        return None
 
     def in_step(self, options: Any) -> Any:
         """Return the options of a step, where some follow from its being one."""

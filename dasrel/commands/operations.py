@@ -11,6 +11,9 @@ from typing import cast
 from dasrel.commands.base import Operation
 
 OPERATIONS: tuple[str, ...] = (
+    "import",
+    "pairwise",
+    "append",
     "audit",
     "export",
     "align",
@@ -19,8 +22,11 @@ OPERATIONS: tuple[str, ...] = (
     "euclideanize",
     "embed",
     "report",
+    "demo",
 )  # fmt: skip
-"""Their names. Each has a file in this folder, whose `OPERATION` it is."""
+"""The names of the commands. Each has a file in this folder, whose `OPERATION` it is."""
+STEPS = ("store",)
+"""Those that are steps of workflows and no commands."""
 
 
 def operation(name: str) -> Operation:

@@ -109,6 +109,7 @@ def prepare_import(
     with contextlib.ExitStack() as stack:
         if write:
             stack.enter_context(claimed(store, writing))
+            stack.enter_context(limits.limited(writing.time_limit))
         state = check_new_store(store, kind, policy, writing)
         name, as_it_is = open_source(source, kind=kind, reading=reading, policy=policy)
         opened, writing = _fitted(as_it_is, writing)

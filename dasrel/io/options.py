@@ -10,7 +10,7 @@ from functools import partial
 from dasrel.io.metric_names import check_metric
 from dasrel.names import FORMATS, KindName
 from dasrel.util import Names
-from dasrel.util.option_fields import READING, Selection, option
+from dasrel.util.option_fields import READING, Reads, Selection, option
 from dasrel.util.option_values import parse_columns
 
 _reading = partial(option, panel=READING)
@@ -22,7 +22,7 @@ class Reading:
 
     format: str | None = _reading(None, f"One of {', '.join(FORMATS)}; detected if not given.")
     """One of `dasrel.names.FORMATS`."""
-    ids: str | Names | None = _reading(None, "Object names, one per line.", typed=str, metavar="FILE")
+    ids: str | Names | None = _reading(None, "Object names, one per line.", typed=str, metavar="FILE", reads=Reads())
     """The objects' names, or a file with one name per line; they replace names in the source."""
     shape: int | None = _reading(None, "Number of objects of a raw binary file.", metavar="N", least=1)
     """Number of objects of a raw binary file."""
@@ -41,7 +41,7 @@ IDS = Selection(Reading, "ids")
 
 
 @dataclass(frozen=True)
-class PairwiseOptions:
+class PairwiseParameters:
     """What to compute from features."""
 
     metric: str = _reading(MISSING, "A metric of SciPy or scikit-learn, simpson, or tanimoto.")

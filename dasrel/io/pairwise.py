@@ -25,7 +25,7 @@ from dasrel.store.matrix import Matrix, StoredNames
 from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
-from dasrel.util import Array, Names, parallel
+from dasrel.util import Array, Names, limits, parallel
 from dasrel.util.labelled import check_not_reordered, in_standard_order
 from dasrel.util.text import count_text, shown, some
 
@@ -106,7 +106,7 @@ def prepare_pairwise(
     With `write`, which `run` needs, the store is locked inside the block. Cost: reads the features two or three times.
     """
     writing = group(writing, Writing, "writing")
-    with claimed(store, writing) if write else nullcontext():
+    with claimed(store, writing) if write else nullcontext(), limits.limited(writing.time_limit):
         chosen = resolve(metric, kind, metric_options)
         state = check_new_store(store, kind, Policy(), writing)
         found = read_features(features, packed_bits=packed_bits)
@@ -221,7 +221,7 @@ def _prepared_blocks(
     writing: Writing,
 ) -> Iterator[StoreJob]:
     """Check the arguments and the target. The store is locked inside the block."""
-    with claimed(store, writing):
+    with claimed(store, writing), limits.limited(writing.time_limit):
         if not callable(function):
             raise InputError(
                 f"function must be callable as function(rows, columns), not {shown(type(function).__name__)}"

@@ -124,5 +124,4 @@ class StoreJob:
                 resume_hint=writer.resume_hint,
             )
 
-        with limits.limited(self.writing.time_limit):
-            parallel.repeated_if_lost(write)
+        parallel.repeated_if_lost(write)

@@ -127,19 +127,20 @@ class Writing:
     tile: int | None = _writing(None, "Objects per side of a tile; if not given, tiles of at most 64 MiB.", least=1)
     """Objects per side of a tile; by default at most 64 MiB per tile."""
     compress: Literal["lz4"] | None = _writing(None, "Compress the tiles: smaller on disk, slower to read.")
-    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str, metavar="SIZE")
+    memory: int | str = _writing("1GiB", FIXED_MEMORY, typed=str, metavar="SIZE", effort=True)
     """Anonymous memory that the work may use on this machine, in bytes or such as "2GiB"."""
-    resume: bool = _writing(False, "Continue an unfinished store.")
+    resume: bool = _writing(False, "Continue an unfinished store.", command_only=True)
     """Continue an unfinished store: only missing tiles are written."""
-    force: bool = _writing(False, REPLACE)
+    force: bool = _writing(False, REPLACE, command_only=True)
     """Replace an existing store, by a rename once the new one is complete."""
     part: tuple[int, int] | None = _writing(
-        None, "Write part K of N of the tiles; other processes write the rest.", metavar="K/N", parse=parse_part
-    )
+        None, "Write part K of N of the tiles; other processes write the rest.", metavar="K/N", parse=parse_part,
+        command_only=True,
+    )  # fmt: skip
     """Write only part k of n, (k, n) with 1 <= k <= n, of the tiles, while other processes write the others. Part 0
     only creates the store. After all parts, the same call with `resume` and without `part` completes it."""
-    time_limit: float | str | None = time_limit_option()
-    """Seconds, or such as "30m", counted from the first tile: `Stopped` is raised before the tile that would end later.
+    time_limit: float | str | None = time_limit_option(command_only=True)
+    """Seconds, or such as "30m", counted from the beginning: `Stopped` is raised before the tile that would end later.
     What is written stays; `resume` continues it."""
 
     def __post_init__(self) -> None:
@@ -151,8 +152,6 @@ class Writing:
                 )
 
 
-STORE_FORMAT = Selection(Writing, "dtype", "tile", "compress", "memory")
-"""What describes the store to write: the rest says how this process goes about it."""
 APPENDING = Selection(
     Writing, "memory", "resume", "force", "time_limit",
     resume={"help": "Resume even if the previous process may still be running."},

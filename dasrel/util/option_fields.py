@@ -57,6 +57,8 @@ class Option:
     """Whether it is no key of workflow files: it says how one process goes about the work."""
     step_only: bool = False
     """Whether it is a key of workflow files only."""
+    repeated: bool = False
+    """Whether the option of a list is given again for each value, which may have commas in it."""
     effort: bool = False
     """Whether it changes how the work is done, and not the result."""
     reads: Reads | None = None
@@ -180,7 +182,7 @@ def build_group(group: type | Selection, given: dict[str, Any]) -> Any:
     """
     whole = group.group if isinstance(group, Selection) else group
     values = {
-        each.field: given[each.name]
+        each.field: _as_tuple(given[each.name], each.type)
         for each in option_fields(group)
         if each.within is None and given.get(each.name) is not None
     }
@@ -189,6 +191,11 @@ def build_group(group: type | Selection, given: dict[str, Any]) -> Any:
             values[each.name] = build_group(each.metadata["group"], given)
     required = {each.name for each in fields(whole) if each.default is MISSING and each.default_factory is MISSING}
     return whole(**values) if required <= {name for name, value in values.items() if value is not None} else None
+
+
+def _as_tuple(value: Any, kind: Any) -> Any:
+    """Return a list, such as TOML has, as the tuple that a field holds."""
+    return tuple(value) if get_origin(kind) is tuple and isinstance(value, list) else value
 
 
 def option_values(options: Any) -> dict[str, Any]:
@@ -202,6 +209,8 @@ def option_values(options: Any) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------- what several share
 
+REQUIRED = "Required"
+"""What must be given, whatever its place in the help would be otherwise."""
 READING = "Reading the source"
 REPAIRS = "Repairs: without them each flaw is an error"
 WRITING = "Writing"

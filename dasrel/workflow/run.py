@@ -313,12 +313,12 @@ class _Run:
             places["warm_start"] = str(self.workflow.out / one.step.name)
         began = time.perf_counter()
         base = base_of(self.workflow, one.step)
-        earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.kind == "append" else 0
+        earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.grows else 0
         result = run_step(Job(one.step, work, self.workflow.out, places, earlier))
         seconds = round(time.perf_counter() - began, 3)
         hashes = {name: status.read(work / name, verify=False) for name in outputs(one.step)}
         content = "".join(status.read(work / name, leave_out=TIMES, verify=False) for name in hashes)
-        if one.step.kind == "append":
+        if one.step.grows:
             content = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}
         if one.step.kind == "cluster":
@@ -342,7 +342,7 @@ class _Run:
     def _place_of(self, step: Step, setting: str) -> str:
         """Return the path of another step's output, or of one setting of a result."""
         step = base_of(self.workflow, step)
-        return step.files["path"] if step.kind == "store" else str(self.workflow.out / outputs(step)[0] / setting)
+        return next(iter(step.files.values())) if step.exists else str(self.workflow.out / outputs(step)[0] / setting)
 
     def _put(self, one: StepStatus, record: dict[str, Any], work: Path, made: dict[str, Any]) -> None:
         """Move the outputs into `out`, and record that the step is done."""

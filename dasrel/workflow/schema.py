@@ -19,20 +19,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dasrel.commands.base import Reads
-from dasrel.commands.operations import OPERATIONS
+from dasrel.commands.base import Operation, Reads
+from dasrel.commands.operations import OPERATIONS, STEPS
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
 from dasrel.names import INITS, METHODS
 from dasrel.options import RENAMED
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.workflow.tables import TABLES, MatrixTable, RuntimeTable, Table, table_of
+from dasrel.workflow.tables import TABLES, RuntimeTable, Table, table_of
 
 
 @cache
 def kinds() -> list[str]:
     """Return all kinds of steps; imports all operations."""
-    return [*TABLES, *(name for name in OPERATIONS if table_of(name) is not None)]
+    return [*(name for name in (*OPERATIONS, *STEPS) if table_of(name) is not None), *TABLES]
 
 
 def as_key(name: str, value: str | None) -> str:
@@ -72,9 +72,25 @@ class Step:
     """Keys whose value is a file, a folder or a URL: absolute."""
 
     @property
+    def operation(self) -> Operation:
+        """What it does."""
+        operation: Operation = self.table.OPERATION or Operation()
+        return operation
+
+    @property
     def is_matrix(self) -> bool:
         """Whether its output is a matrix."""
-        return isinstance(self.table, MatrixTable)
+        return self.operation.gives_matrix
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is a matrix that exists already: the step writes nothing."""
+        return self.operation.gives_matrix and not self.operation.suffixes
+
+    @property
+    def grows(self) -> bool:
+        """Whether it appends to a matrix."""
+        return self.operation.grows
 
 
 @dataclass(frozen=True)
@@ -168,11 +184,12 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
 
 
 def _default_name(kind: str) -> str:
-    return "matrix" if kind in _matrices() else kind
+    operation = _table(kind).OPERATION
+    return "matrix" if operation is not None and operation.gives_matrix else kind
 
 
 def _matrices() -> list[str]:
-    return [kind for kind in kinds() if issubclass(_table(kind), MatrixTable)]
+    return [kind for kind in kinds() if _default_name(kind) == "matrix"]
 
 
 def _table(kind: str) -> type[Table]:
@@ -327,17 +344,19 @@ def _appended(
     """Order the appends to a matrix: each uses the one before it, and all other steps use the last."""
     base = steps[uses["store"]]
     several = sum(other.is_matrix for other in steps.values()) > 1
-    chain = [one for one in steps.values() if one.kind == "append" and (one.table.store == base.name or not several)]
+    chain = [other for other in steps.values() if other.grows and (other.table.store == base.name or not several)]
     before = chain[: chain.index(step)] if step in chain else chain
     if before:
         uses["store"] = before[-1].name
-    if step.kind != "append":
+    if not step.grows:
         return
-    if base.kind == "pairwise":  # its appends are features too, and need those of the objects in the store
-        for k, text in enumerate([base.table.features, *(one.table.source for one in before)]):
-            files[f"features {k}"] = _located(text, folder)
-    elif base.kind != "import":
-        faults.append(f"[append.{step.name}]: {base.name} is made by [{base.kind}]; append is for import and pairwise")
+    first, listed = base.operation.source, base.operation.grows_with
+    if first is not None and listed is not None:  # its appends need what the objects in the store were made of
+        for k, text in enumerate([getattr(base.table, str(first.key)), *(other.table.source for other in before)]):
+            files[f"{listed} {k}"] = _located(text, folder)
+    elif not base.operation.can_grow:
+        those = " and ".join(kind for kind in _matrices() if (_table(kind).OPERATION or Operation()).can_grow)
+        faults.append(f"[{step.kind}.{step.name}]: {base.name} is made by [{base.kind}]; {step.kind} is for {those}")
 
 
 def _located(text: str, folder: Path) -> str:

@@ -28,6 +28,7 @@ from typing import Any, Literal, Self, TextIO
 
 from pydantic import BaseModel, ValidationError
 
+from dasrel.commands.base import Target
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.util.files import lock_owner, replacing
 from dasrel.util.results import without_times
@@ -130,13 +131,12 @@ def step_status(
         except DasrelError as error:
             return StepStatus(step, "failed", error.text(as_key))
     key = _key(step, inputs)
-    if step.kind == "store":
-        from dasrel.store.matrix import store_manifest
-
-        if "://" not in step.files["path"] and store_manifest(Path(step.files["path"])) is None:
-            why = f"path {shown(step.files['path'], limit=200)} is not a dasrel store; `dasrel import` makes one"
-            return StepStatus(step, "failed", why)
-        return StepStatus(step, "done", "it exists", key, inputs, inputs["path"])
+    if step.exists:
+        try:
+            step.operation.prepare(next(iter(step.files.values())), Target(), step.table.options())
+        except DasrelError as error:
+            return StepStatus(step, "failed", error.text(as_key))
+        return StepStatus(step, "done", "it exists", key, inputs, next(iter(inputs.values())))
     if done is not None and done["key"] == key:
         fault = _fault(workflow, step, state, known, read)
         if fault is None:
@@ -192,7 +192,7 @@ def _changes(step: Step, inputs: Mapping[str, str], done: Mapping[str, Any]) -> 
 def _fault(workflow: Workflow, step: Step, state: StateFile, known: ContentHashes, read: bool) -> str | None:
     """Return what is wrong with the outputs of a step, or None."""
     done = state.steps[step.name]["done"]
-    if step.kind == "append":
+    if step.grows:
         return None if _is_in(workflow, step, state, known) else "it is not in the store"
     for name, content in done["outputs"].items():
         place = workflow.out / name
@@ -215,14 +215,14 @@ def appends_of(workflow: Workflow, base: str) -> list[Step]:
     """Return the appends to a matrix, in order."""
     found: list[Step] = []
     for step in workflow.steps.values():  # each comes after the one before it
-        if step.kind == "append" and step.uses["store"] == (found[-1].name if found else base):
+        if step.grows and step.uses["store"] == (found[-1].name if found else base):
             found.append(step)
     return found
 
 
 def base_of(workflow: Workflow, step: Step) -> Step:
     """Return the step whose matrix an append extends, or the step itself."""
-    while step.kind == "append":
+    while step.grows:
         step = workflow.steps[step.uses["store"]]
     return step
 

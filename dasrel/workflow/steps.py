@@ -6,11 +6,13 @@ The library is imported inside the functions, so that a workflow with nothing to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from dasrel.commands.base import Target
+from dasrel.store.audit import audit_store
+from dasrel.store.matrix import store_manifest
 from dasrel.workflow.schema import Step
 
 Summary = dict[str, Any]
@@ -57,104 +59,21 @@ def run_step(job: Job) -> Summary:
     operation = job.step.table.OPERATION
     if operation is None:
         return _RUNNERS[job.step.kind](job)
-    options = job.step.table.options(job.places)
-    suffix = operation.outputs(options)[0]
-    target = Target(job.file(suffix), force=True, final=job.out / f"{job.step.name}{suffix}")
     source = None if operation.source is None else job.places[operation.source.key]
+    if operation.grows and (grown := operation.grown(source, job.appends)) is not None:
+        return cast(Summary, operation.summary(grown))  # the process was killed after the append
+    options = job.step.table.options(job.places)
+    suffix = next(iter(operation.outputs(options)), "")
+    target = Target(job.file(suffix), force=True, final=job.out / f"{job.step.name}{suffix}")
+    if operation.gives_matrix and _is_complete(target.path):  # before the run was interrupted
+        return cast(Summary, operation.summary(audit_store(target.path)))
     with operation.prepare(source, target, options) as prepared:
         result = prepared.run(job.checkpoint() if operation.saves else None)
     return cast(Summary, operation.summary(result))
 
 
-# ------------------------------------------------------------------------------------------------------------- matrices
-
-
-def _writing(job: Job) -> Any:
-    """Resume what is there: the folder belongs to this step with these parameters."""
-    from dasrel.options import STORE_FORMAT, Writing
-
-    return replace(job.step.table.group(STORE_FORMAT) if job.step.table.GROUPS else Writing(), resume=True)
-
-
-def _import(job: Job) -> Summary:
-    from dasrel.io.importing import import_matrix
-    from dasrel.options import Policy, Reading
-
-    table = job.step.table
-    if (found := _complete(job)) is not None:
-        return found
-    columns = None if table.columns is None else tuple(table.columns)
-    matrix = import_matrix(
-        job.places["source"],
-        job.file(".zarr"),
-        kind=table.kind,
-        reading=table.group(Reading, ids=job.places.get("ids"), columns=columns),
-        policy=table.group(Policy),
-        writing=_writing(job),
-    )
-    return _described(matrix)
-
-
-def _pairwise(job: Job) -> Summary:
-    from dasrel.io.pairwise import pairwise
-    from dasrel.options import PairwiseOptions
-
-    table = job.step.table
-    if (found := _complete(job)) is not None:
-        return found
-    matrix = pairwise(
-        job.places["features"],
-        job.file(".zarr"),
-        **vars(table.group(PairwiseOptions)),
-        ids=job.places.get("ids"),
-        writing=_writing(job),
-    )
-    return _described(matrix)
-
-
-def _demo(job: Job) -> Summary:
-    from dasrel.workflow.digits import build_digits
-
-    if (found := _complete(job)) is not None:
-        return found
-    return _described(build_digits(job.file(".zarr"), writing=_writing(job)))
-
-
-def _append(job: Job) -> Summary:
-    """Append to the store in place: at any moment it has all of the new objects or none."""
-    from dasrel.io.append import append
-    from dasrel.options import NEW_PAIRS
-    from dasrel.store.growth import finished_append
-    from dasrel.store.matrix import open_matrix
-
-    table, matrix = job.step.table, open_matrix(job.store)
-    if len(matrix.manifest["provenance"].get("appends", [])) > job.appends:  # the process was killed after the append
-        return _described(matrix) | {"new_objects": finished_append(job.store, None, {})}
-    features = [job.places[f"features {k}"] for k in range(len(job.places)) if f"features {k}" in job.places]
-    done = append(
-        job.store,
-        job.places["source"],
-        ids=job.places.get("ids"),
-        features=features or None,
-        policy=table.group(NEW_PAIRS),
-        memory=table.memory,
-        force=True,
-    )
-    return _described(done.matrix) | {"new_objects": done.new_objects}
-
-
-def _complete(job: Job) -> Summary | None:
-    """Return the summary of a store that was complete before the run was interrupted, or None."""
-    from dasrel.store.matrix import open_matrix, store_manifest
-
-    manifest = store_manifest(job.file(".zarr"))
-    if manifest is None or manifest.get("state") != "complete":
-        return None
-    return _described(open_matrix(job.file(".zarr")))
-
-
-def _described(matrix: Any) -> Summary:
-    return {"n_objects": matrix.n_objects, "kind": matrix.kind}
+def _is_complete(store: Path) -> bool:
+    return (store_manifest(store) or {}).get("state") == "complete"
 
 
 # ----------------------------------------------------------------------------------------------------- work on a matrix
@@ -243,10 +162,6 @@ def _figure(job: Job) -> Summary:
 
 
 _RUNNERS: dict[str, Callable[[Job], Summary]] = {
-    "import": _import,
-    "pairwise": _pairwise,
-    "demo": _demo,
-    "append": _append,
     "cluster": _cluster,
     "tree": _tree,
     "image": _image,

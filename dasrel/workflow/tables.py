@@ -10,31 +10,23 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from functools import cache
-from itertools import chain
+from itertools import chain, count, takewhile
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from dasrel.commands.base import Operation, Reads
-from dasrel.commands.operations import OPERATIONS, operation
+from dasrel.commands.operations import OPERATIONS, STEPS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
-from dasrel.names import KindName
 from dasrel.options import (
-    IDS,
-    NEW_PAIRS,
-    STORE_FORMAT,
     ClusterOptions,
     ImageOptions,
     OptionField,
-    PairwiseOptions,
-    Policy,
-    Reading,
     RunOptions,
     Selection,
     TreeOptions,
-    Writing,
     build_group,
     option_fields,
     whole_numbers,
@@ -100,6 +92,10 @@ class Table(BaseModel):
                 values[name] = (places or {})[name]
             elif values.get(name) is True:
                 values[name] = None  # there is no last result yet
+        for each in option_fields(self.OPERATION.Options):
+            if each.option.repeated:  # of earlier steps, in order
+                numbered = takewhile(lambda key: key in (places or {}), (f"{each.name} {k}" for k in count()))
+                values[each.name] = [(places or {})[key] for key in numbered] or None
         return self.OPERATION.in_step(build_group(self.OPERATION.Options, values))
 
     def group(self, group: type[Group] | Selection, **instead: Any) -> Group:
@@ -170,52 +166,6 @@ def _key_type(one: OptionField) -> Any:
     return bounded(one.type)
 
 
-class MatrixTable(Table):
-    """A step that gives a matrix."""
-
-    SUFFIXES: ClassVar[tuple[str, ...]] = (".zarr",)
-
-
-@with_options(Reading, Policy, STORE_FORMAT)
-class Import(MatrixTable):
-    """`dasrel import`."""
-
-    FILES = ("source", "ids")
-    source: str
-    kind: KindName
-
-
-@with_options(PairwiseOptions, IDS, STORE_FORMAT)
-class Pairwise(MatrixTable):
-    """`dasrel pairwise`."""
-
-    FILES = ("features", "ids")
-    features: str
-
-
-class Demo(MatrixTable):
-    """The digits of `dasrel demo`: Simpson's dissimilarity, squared-distance."""
-
-    data: Literal["digits"] = "digits"
-
-
-class Store(MatrixTable):
-    """An existing store. It is read, never written."""
-
-    FILES = ("path",)
-    SUFFIXES = ()
-    path: str
-
-
-@with_options(IDS, NEW_PAIRS, Selection(Writing, "memory"))
-class Append(Table):
-    """`dasrel append`: to the matrix of this workflow, in the order of the file."""
-
-    FILES = ("source", "ids")
-    store: str | None = None
-    source: str
-
-
 EVERY = Selection(Checkpoint, "every", every={"default": None})
 EVERY_FIELD = option_fields(EVERY)[0]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
@@ -268,11 +218,6 @@ class RuntimeTable(Table):
 
 
 TABLES: dict[str, type[Table]] = {
-    "import": Import,
-    "pairwise": Pairwise,
-    "demo": Demo,
-    "store": Store,
-    "append": Append,
     "cluster": Cluster,
     "tree": Tree,
     "image": Image,
@@ -286,7 +231,7 @@ def table_of(kind: str) -> type[Table] | None:
     """Return the table of a kind of step, or None for a name that is no kind."""
     if kind in TABLES:
         return TABLES[kind]
-    if kind not in OPERATIONS or not operation(kind).is_step:
+    if kind not in (*OPERATIONS, *STEPS) or not operation(kind).is_step:
         return None
     return _table_of(operation(kind))
 
@@ -302,8 +247,7 @@ def _table_of(operation: Operation) -> type[Table]:
         keys[each.name] = _key_of(each)
     if operation.saves:
         keys["every"] = _key_of(EVERY_FIELD)
-    base = MatrixTable if operation.gives_matrix else Table
-    table = create_model(operation.name, __base__=base, __module__=__name__, **keys)
+    table = create_model(operation.name, __base__=Table, __module__=__name__, **keys)
     table.OPERATION = operation
     table.HOW = (*(each.name for each in options if each.option.effort), *(["every"] if operation.saves else []))
     table.READS = {each.name: each.option.reads for each in options if each.option.reads is not None}

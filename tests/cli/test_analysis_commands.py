@@ -20,11 +20,11 @@ import dasrel
 from dasrel.cli import app
 from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.output import folder_names, save_clustering
+from dasrel.commands import demo
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
 from dasrel.options import Reading
 from dasrel.partition.model import Model
-from dasrel.workflow import demo
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances
 from tests.helpers.processes import command

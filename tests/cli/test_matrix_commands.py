@@ -19,11 +19,11 @@ from scipy.spatial.distance import pdist, squareform
 
 import dasrel
 from dasrel.cli import app
+from dasrel.commands.demo import build_digits
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.names import KINDS
 from dasrel.options import Policy, Reading, Writing
 from dasrel.store.matrix import open_matrix
-from dasrel.workflow.digits import build_digits
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command
 
@@ -212,7 +212,7 @@ def test_import_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         " --dataset m --symmetrize mean --missing fill=0.5 --diagonal zero --clip-negative 1e-6 --duplicates last"
         " --store-dtype float64 --tile 64 --compress lz4 --memory 2GiB --resume --force"
     )
-    positional, named = caught(monkeypatch, "dasrel.io.importing.import_matrix", line)
+    positional, named = caught(monkeypatch, "dasrel.commands.import_.import_matrix", line)
     assert positional == ("src", "d.zarr")
     assert named == {
         "kind": "similarity",
@@ -225,39 +225,40 @@ def test_import_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_import_asks_for_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, named = caught(monkeypatch, "dasrel.io.importing.import_matrix", "import src d.zarr --kind kernel")
+    _, named = caught(monkeypatch, "dasrel.commands.import_.import_matrix", "import src d.zarr --kind kernel")
     assert named == {"kind": "kernel", "reading": Reading(), "policy": Policy(), "writing": Writing()}
 
 
 def test_missing_max(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, named = caught(monkeypatch, "dasrel.io.importing.import_matrix", "import s d --kind distance --missing max")
+    _, named = caught(monkeypatch, "dasrel.commands.import_.import_matrix", "import s d --kind distance --missing max")
     assert named["policy"] == Policy(missing="max")
 
 
 def test_pairwise_passes_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     line = (
-        f"pairwise x.npy d.zarr --metric rbf --kind kernel --metric-option gamma=0.1 --ids {tmp_path}/names"
-        " --store-dtype float64 --tile 64 --compress lz4 --memory 2GiB --resume --force"
+        "pairwise x.npy d.zarr --metric rbf --kind kernel --metric-option gamma=0.1 --packed-bits"
+        f" --ids {tmp_path}/names --store-dtype float64 --tile 64 --compress lz4 --memory 2GiB --resume --force"
     )
-    positional, named = caught(monkeypatch, "dasrel.io.pairwise.pairwise", line)
+    positional, named = caught(monkeypatch, "dasrel.commands.pairwise.pairwise", line)
     assert positional == ("x.npy", "d.zarr")
     assert named == {
         "ids": f"{tmp_path}/names",
         "metric": "rbf",
         "kind": "kernel",
         "metric_options": {"gamma": 0.1},
+        "packed_bits": True,
         "writing": Writing(dtype="float64", tile=64, compress="lz4", memory="2GiB", resume=True, force=True),
     }
 
 
 def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "export d.zarr out --format lsmat --memory 2GiB --force"
-    assert caught(monkeypatch, "dasrel.io.export.export_matrix", line) == (
+    assert caught(monkeypatch, "dasrel.commands.export.prepare_export", line) == (
         ("d.zarr", "out"),
         {"format": "lsmat", "memory": "2GiB", "force": True},
     )
     line = "audit d.zarr --verify --memory 2GiB"
-    assert caught(monkeypatch, "dasrel.store.audit.audit_store", line) == (
+    assert caught(monkeypatch, "dasrel.commands.audit.audit_store", line) == (
         ("d.zarr",),
         {"verify": True, "memory": "2GiB"},
     )
@@ -345,7 +346,7 @@ def test_any_error_is_one_escaped_line(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("dasrel.store.audit.audit_store", fail)
+    monkeypatch.setattr("dasrel.commands.audit.audit_store", fail)
     assert app.run(["audit", "d.zarr"]) == 1
     assert capsys.readouterr() == ("", message + "\n")
 
@@ -372,7 +373,7 @@ def test_warnings_of_dasrel_are_one_line(
         warnings.warn("mind\nthis", DasrelWarning, stacklevel=2)
         return audit_store(*positional, **named)
 
-    monkeypatch.setattr("dasrel.store.audit.audit_store", warn)
+    monkeypatch.setattr("dasrel.commands.audit.audit_store", warn)
     assert app.run(["audit", str(store), "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == "dasrel: warning: mind\\nthis\n"

@@ -117,7 +117,7 @@ def test_too_few_threads(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     def no_thread(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("dasrel.store.audit.audit_store", no_thread)
+    monkeypatch.setattr("dasrel.commands.audit.audit_store", no_thread)
     assert "no thread can be started" in refused(["audit", "d.zarr"], capfd)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from dasrel.cli import app
-from dasrel.workflow import demo, run
+from dasrel.commands import demo
+from dasrel.workflow import run
 from tests.helpers.workflows import fewer_digits
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dasrel.commands import demo
 from dasrel.errors import DasrelWarning
-from dasrel.workflow import demo, digits, status
+from dasrel.workflow import status
 from dasrel.workflow.run import run_workflow
 from dasrel.workflow.schema import read_workflow
 from tests.helpers.matrices import blobs, distances
@@ -122,7 +123,6 @@ def appending(folder: Path) -> Path:
 
 def fewer_digits(patch: pytest.MonkeyPatch) -> Any:
     """Let 300 of the demo's digits take the place of all; return which digits they are."""
-    images, truth = (of[:300] for of in digits.read_digits())
-    for module in (demo, digits):
-        patch.setattr(module, "read_digits", lambda: (images, truth))
+    images, truth = (of[:300] for of in demo.read_digits())
+    patch.setattr(demo, "read_digits", lambda: (images, truth))
     return truth

@@ -24,9 +24,7 @@ from dasrel.workflow.schema import kinds
 from dasrel.workflow.tables import table_of
 
 COMMANDS = {str(name): one for name, one in vars(typer.main.get_command(build_app()))["commands"].items()}
-STEPS = sorted(
-    set(COMMANDS) & set(kinds()) - {"demo"}
-)  # the command is a workflow of its own, of which the step is one
+STEPS = sorted(set(COMMANDS) & set(kinds()))
 
 EVERYWHERE = {one.name for one in fields(OutputOptions)} | {one.name for one in option_fields(dasrel.Runtime)}
 """What a command prints, and where it runs: for workflows options of `dasrel run`, and the table [runtime]."""
@@ -34,8 +32,9 @@ STARTING = {"dry_run", "resume", "force", "time_limit", "part"}
 """How one process goes about the work. `dasrel run` resumes by itself, and has its own --dry-run and --time-limit."""
 COMMAND_ONLY = {
     "align": {"target", "checkpoint"},  # are in the folder of the workflow
-    "import": {"store"},  # the output, which is named after the step
-    "pairwise": {"store"},
+    "demo": {"target"},
+    "import": {"target"},
+    "pairwise": {"target"},
     "append": {"features"},  # follow from the steps that the store was made by
     "cluster": {"target", "checkpoint"},
     "embed": {"target", "checkpoint"},
@@ -46,7 +45,8 @@ COMMAND_ONLY = {
     "spectrum": {"target", "checkpoint"},  # --picture names a file
     "tree": {"target", "checkpoint"},
 }
-TABLE_ONLY = {"spectrum": {"picture"}, "image": {"format"}}  # the suffix of the command's OUT
+# What is the suffix of the command's OUT, or the only choice.
+TABLE_ONLY = {"spectrum": {"picture"}, "image": {"format"}, "demo": {"data"}}
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),

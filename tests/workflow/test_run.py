@@ -13,8 +13,9 @@ from scipy.spatial.distance import pdist, squareform
 
 import dasrel
 from dasrel.cli import app
+from dasrel.commands import demo
 from dasrel.errors import DasrelError
-from dasrel.workflow import digits, status
+from dasrel.workflow import status
 from dasrel.workflow.run import run_workflow
 from dasrel.workflow.schema import read_workflow
 from dasrel.workflow.status import plan, signature
@@ -276,7 +277,7 @@ def test_relations_and_warm_starts(tmp_path: Path) -> None:
 def test_the_digits_are_those_of_the_demo(tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text("[demo]")
     assert run(tmp_path / "w.toml") == {"matrix": "done"}
-    digits.build_digits(tmp_path / "digits.zarr")
+    demo.build_digits(tmp_path / "digits.zarr")
     assert contents(tmp_path / "w" / "matrix.zarr") == contents(tmp_path / "digits.zarr")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dasrel.errors import InputError
 from dasrel.geometry import euclidean
-from dasrel.options import STORE_FORMAT, Policy, Reading, RunOptions, Writing
+from dasrel.options import Policy, Reading, RunOptions, Writing
 from dasrel.partition import model
 from dasrel.store import layout
 from dasrel.workflow import status
@@ -135,9 +135,10 @@ def test_option_groups_come_out_of_a_table(tmp_path: Path) -> None:
         "store_dtype = 'float64'\n[cluster]\nrule = 'pcm1'\nclusters = [2, 3]\nentropy_weight = ['auto', 0.5]\nseed = 4"
     )
     steps = read_workflow(tmp_path / "w.toml").steps
-    assert steps["m"].table.group(Policy) == Policy(missing=2.0)
-    assert steps["m"].table.group(STORE_FORMAT) == Writing(dtype="float64", tile=7)
-    assert steps["m"].table.group(Reading, columns=("a", 2, "v")) == Reading(columns=("a", 2, "v"))
+    options = steps["m"].table.options()
+    assert options.policy == Policy(missing=2.0)
+    assert options.writing == Writing(dtype="float64", tile=7, resume=True)  # an interrupted step continues
+    assert options.reading == Reading(columns=("a", 2, "v"))
     assert steps["cluster"].table.group(RunOptions) == RunOptions(
         rule=["pcm1"], n_clusters=[2, 3], entropy_weight=["auto", 0.5], random_state=4
     )
