@@ -31,6 +31,7 @@ from dasrel.util.option_fields import SURVIVING, option, time_limit_option
 from dasrel.util.text import count_text, is_url, redacted, shown, size_text
 
 FORMAT = 1
+"""Another number whenever a state changes, or the numbers that would follow from it."""
 KEPT = 2
 _PROBE = ".probe.*"
 KERNELS = "kernels"
@@ -276,7 +277,9 @@ class CheckpointWriter:
 
     def _refuse_other(self, file: Path, made: dict[str, Any]) -> None:
         theirs, ours = _flat(made), _flat(self._about)
-        for name in [*ours, *theirs]:
+        for name in dict.fromkeys([*ours, *theirs]):
+            if name == "dasrel":  # which version wrote it is for people to know
+                continue
             there, here = theirs.get(name, "not given"), ours.get(name, "not given")
             if there != here and not _same_number(there, here):
                 raise StoreError(

@@ -423,12 +423,12 @@ def remove_progress(group: Any, manifest: dict[str, Any]) -> None:
 def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:
     """Refuse to resume a store that was begun in another way.
 
-    One that is complete keeps no time of its source: the source must not be younger than the store. It may be complete
-    since an earlier version of dasrel.
+    One that is complete keeps no time of its source: the source must not be younger than the store. Another version of
+    dasrel may have begun it.
     """
     requested = {name: (begun[name], wanted[name]) for name in ("kind", "n_objects", "tile", "dtype", "compress")}
     complete = begun["state"] == "complete"
-    late = ("checksum", "modified", "dasrel") if complete else ("checksum",)
+    late = ("checksum", "dasrel", "modified") if complete else ("checksum", "dasrel")
     for part in ("input", "provenance"):
         names = [*begun[part], *(name for name in wanted[part] if name not in begun[part])]
         requested |= {name: (begun[part].get(name), wanted[part].get(name)) for name in names if name not in late}

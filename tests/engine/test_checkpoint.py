@@ -361,7 +361,6 @@ def test_a_checkpoint_of_something_else_is_refused_with_both_values(tmp_path, gr
     newest = go_on.files("cluster")[0]
     state = read_state(newest)
     for name, value, reported in (
-        ("dasrel", "0.0.1", "dasrel is 0.0.1 there"),
         ("format", 9, "format is 9 there and 1 h"),
         ("kernels", "avx9-1", f"kernels is avx9-1 there and {native.signature()} here"),
     ):
