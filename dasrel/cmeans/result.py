@@ -56,9 +56,11 @@ class Clustering:
     """What was clustered; None where the result was read from a file."""
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{one.run.rule} with {count_text(one.run.n_clusters, 'cluster')}" for one in self._some())
+        settings = ", ".join(
+            f"{result.run.rule} with {count_text(result.run.n_clusters, 'cluster')}" for result in self._some()
+        )
         more = f" and {len(self.partitions) - 5} more" if len(self.partitions) > 5 else ""
-        return f"<Clustering: {count_text(len(self.runs), 'run')}, {count_text(self.scans, 'scan')}; {found}{more}>"
+        return f"<Clustering: {count_text(len(self.runs), 'run')}, {count_text(self.scans, 'scan')}; {settings}{more}>"
 
     def _repr_html_(self) -> str:
         values = {} if self.quality is None else self.quality.values
@@ -69,11 +71,11 @@ class Clustering:
         listed = sorted({*range(min(len(self.partitions), _ROWS)), *(() if best is None else (best,))})
         rows = [
             (
-                one.run.rule, one.run.n_clusters, one.described(), f"{one.objective:.6g}",
-                "yes" if one.converged else "no", "yes" if one.is_sound else "no",
+                result.run.rule, result.run.n_clusters, result.described(), f"{result.objective:.6g}",
+                "yes" if result.converged else "no", "yes" if result.is_sound else "no",
                 *(f"{values[index][k]:.4f}" for index in indices), "recommended" if k == best else "",
             )
-            for k, one in ((k, self.partitions[k].result) for k in listed)
+            for k, result in ((k, self.partitions[k].result) for k in listed)
         ]  # fmt: skip
         left = len(self.partitions) - len(listed)
         facts = [
@@ -88,7 +90,7 @@ class Clustering:
         return html.card("Clustering", facts, html.table(header, rows))
 
     def _some(self) -> list[RunResult]:
-        return [one.result for one in self.partitions[:5]]
+        return [partition.result for partition in self.partitions[:5]]
 
     @property
     def best(self) -> Partition:
@@ -105,7 +107,8 @@ class Clustering:
         """
         if len(self.partitions) == 1:
             return 0
-        sound = [k for k, one in enumerate(self.partitions) if one.result.is_sound] or list(range(len(self.partitions)))
+        every = range(len(self.partitions))
+        sound = [k for k in every if self.partitions[k].result.is_sound] or list(every)
         known = self.quality is not None and index in self.quality.values
         quality = self.quality if known else self._validity_of(self.partitions, [index], samples=False)
         assert quality is not None
@@ -139,9 +142,12 @@ class Clustering:
         number = {id(result): k for k, result in enumerate(self.runs)}
         groupings = [
             Grouping.of_memberships(
-                f"run {number[id(one.result)]}", one.memberships.T, one.result.run.theta, one.model.modes
+                f"run {number[id(partition.result)]}",
+                partition.memberships.T,
+                partition.result.run.theta,
+                partition.model.modes,
             )
-            for one in partitions
+            for partition in partitions
         ]
         return compute_indices(self.relation, groupings, indices=indices, samples=samples, memory=memory)
 

@@ -283,11 +283,15 @@ def run_on_sample(
     first = _scouts(runs, ladders)
     m = len(D)  # fewer than `size` where there are not so many different objects
     objects = far_apart(lambda at: sample.D[list(at)], m, [coarse[k] for k in first], [betas[k] for k in first])
-    finished = iterate(first, [at_objects(one, m) for one in objects])
+    finished = iterate(first, [at_objects(positions, m) for positions in objects])
     followers = _followers(runs, ladders, finished)
     finished += iterate([k for k, _ in followers], [Start(scout.V[None]) for _, scout in followers])
     chosen = _finalists(sample, runs, ladders, finished)
-    return {"index": [one.index for one in chosen], "V": [one.V for one in chosen], "positions": sample.positions}
+    return {
+        "index": [winner.index for winner in chosen],
+        "V": [winner.V for winner in chosen],
+        "positions": sample.positions,
+    }
 
 
 def _scouts(runs: Sequence[Run], ladders: Sequence[Any]) -> list[int]:
@@ -303,13 +307,13 @@ def _followers(
     runs: Sequence[Run], ladders: Sequence[Any], scouts: Sequence[FinishedRun]
 ) -> list[tuple[int, FinishedRun]]:
     """Return runs of the other values of each ladder, each with the scout whose centres it starts from."""
-    done = {one.index for one in scouts}
+    done = {winner.index for winner in scouts}
     best: dict[Any, list[FinishedRun]] = {}
-    for one in sorted(scouts, key=lambda one: one.rank):
-        best.setdefault(ladders[one.index], []).append(one)
+    for winner in sorted(scouts, key=lambda winner: winner.rank):
+        best.setdefault(ladders[winner.index], []).append(winner)
     followers: list[tuple[int, FinishedRun]] = []
     for ladder, ranked in best.items():
-        chosen = {runs[one.index].restart: one for one in _distinct(ranked)}
+        chosen = {runs[winner.index].restart: winner for winner in _distinct(ranked)}
         others = (k for k in range(len(runs)) if ladders[k] == ladder and k not in done)
         followers += [(k, chosen[runs[k].restart]) for k in others if runs[k].restart in chosen]
     return followers
@@ -354,8 +358,8 @@ def _iterate(D: Float, active: list[RunState]) -> list[FinishedRun]:
     with parallel.single_threaded_blas(), ThreadPoolExecutor(limits.thread_count(waiting=False)) as pool:
         while active:
             done = list(pool.map(step, active))
-            finished += [one for one in done if one is not None]
-            active = [state for state, one in zip(active, done, strict=True) if one is None]
+            finished += [winner for winner in done if winner is not None]
+            active = [state for state, winner in zip(active, done, strict=True) if winner is None]
     return finished
 
 
@@ -364,8 +368,8 @@ def _finalists(
 ) -> list[FinishedRun]:
     """Choose the runs that continue: the best distinct ones of each setting, of ladders only good values."""
     by_setting: dict[tuple[Any, ...], list[FinishedRun]] = {}
-    for one in sorted(finished, key=lambda one: one.rank):
-        by_setting.setdefault(runs[one.index].setting, []).append(one)
+    for winner in sorted(finished, key=lambda winner: winner.rank):
+        by_setting.setdefault(runs[winner.index].setting, []).append(winner)
     ladders: dict[Any, list[list[FinishedRun]]] = {}
     for ranked in by_setting.values():
         ladders.setdefault(ladders_of[ranked[0].index], []).append(ranked)
@@ -374,7 +378,7 @@ def _finalists(
     for ladder in ladders.values():
         for ranked in _good_values(d, runs, ladder):
             chosen += _distinct(ranked)
-    return sorted(chosen, key=lambda one: one.index)
+    return sorted(chosen, key=lambda winner: winner.index)
 
 
 def _good_values(d: Float, runs: Sequence[Run], ladder: Sequence[list[FinishedRun]]) -> Sequence[list[FinishedRun]]:
@@ -382,7 +386,7 @@ def _good_values(d: Float, runs: Sequence[Run], ladder: Sequence[list[FinishedRu
     if len(ladder) == 1:
         return ladder
     best = [ranked[0] for ranked in ladder]
-    sound = [k for k, one in enumerate(best) if one.result.is_sound]
+    sound = [k for k, winner in enumerate(best) if winner.result.is_sound]
     usable = [k for k in sound if best[k].result.converged] or sound or list(range(len(best)))
     quality = {k: _silhouette(d, best[k].U.argmax(axis=0)) for k in usable}
     top = max(quality, key=lambda k: quality[k])
@@ -403,11 +407,11 @@ def _silhouette(d: Float, labels: NDArray[np.intp]) -> float:
 def _distinct(ranked: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Return the best runs of a setting that differ in the clusters of some objects; unsound ones only if all are."""
     chosen: list[FinishedRun] = []
-    for one in ranked:
-        if one.result.is_sound < ranked[0].result.is_sound or len(chosen) == MOST_DISTINCT:
+    for winner in ranked:
+        if winner.result.is_sound < ranked[0].result.is_sound or len(chosen) == MOST_DISTINCT:
             break
-        if all(_moved(one.U.argmax(axis=0), other.U.argmax(axis=0)) > DISTINCT for other in chosen):
-            chosen.append(one)
+        if all(_moved(winner.U.argmax(axis=0), other.U.argmax(axis=0)) > DISTINCT for other in chosen):
+            chosen.append(winner)
     return chosen
 
 

@@ -50,7 +50,7 @@ class Surface:
     def joined(parts: Sequence[Surface]) -> Surface:
         """Return the surface of all their kernels."""
         return Surface(
-            *(np.hstack([getattr(one, name) for one in parts]) for name in ("alignment", "centred", "densities"))
+            *(np.hstack([getattr(part, name) for part in parts]) for name in ("alignment", "centred", "densities"))
         )
 
 
@@ -71,12 +71,12 @@ def surface(
     stacked = np.concatenate(memberships, dtype=source.layout.dtype, casting="same_kind")
     first = np.concatenate([[0], np.cumsum([len(U) for U in memberships])]).tolist()
     sums = np.array([proximity_sums(stacked[a:b]) for a, b in pairwise(first)])
-    found = []
+    parts = []
     for some in batches(relation, first, widths, memory=memory):
         consumer = alignment_consumer(relation, stacked, first, some)
         inner, k = scan(source, [consumer], memory=memory)[0]
-        found.append(_aligned(inner, k, sums))
-    return Surface.joined(found)
+        parts.append(_aligned(inner, k, sums))
+    return Surface.joined(parts)
 
 
 def batches(
@@ -84,14 +84,14 @@ def batches(
 ) -> list[list[Width]]:
     """Return the widths of each scan, as many as fit into memory together; one where not even that fits."""
     source: Any = relation.matrix
-    limit, left, found = limits.memory_limit(memory), list(widths), []
+    limit, left, divided = limits.memory_limit(memory), list(widths), []
     while left:
         count = len(left)
         while count > 1 and sum(needed_memory(source, [_shape(relation, first, left[:count])])) > limit:
             count = (count + 1) // 2
-        found.append(left[:count])
+        divided.append(left[:count])
         left = left[count:]
-    return found
+    return divided
 
 
 def surface_memory(
@@ -126,8 +126,8 @@ def _centred(squares: Float, sums: Float) -> Float:
 def _ratio(products: Float, squares: Float, own: Float) -> Float:
     """Return products / sqrt(squares own), at most 1, and 0 where a matrix is 0."""
     norms = np.sqrt(np.outer(squares, own))
-    found: Float = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-    return np.clip(found, -1.0, 1.0)
+    ratio: Float = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return np.clip(ratio, -1.0, 1.0)
 
 
 # ----------------------------------------------------------------------------------------------------------- the scan
@@ -166,14 +166,14 @@ class _Kernels:
         """Return the kernels of a band, or the band where `in_place`."""
         if self.in_place:
             return values[None]
-        found = np.empty((len(self.views), *values.shape), dtype=values.dtype)
-        for view, out in zip(self.views, found, strict=True):
+        kernels = np.empty((len(self.views), *values.shape), dtype=values.dtype)
+        for view, out in zip(self.views, kernels, strict=True):
             seen = values
             if view is not None:
                 seen = view.apply(values, out, offset=offset, row_self=row_self, column_self=column_self)
             if seen is not out:
                 out[:] = seen
-        return found
+        return kernels
 
 
 def alignment_consumer(
@@ -204,10 +204,10 @@ def _shape(relation: Relation, first: Sequence[int], widths: Sequence[Width], sh
 
     def finish(parts: dict[int, Any]) -> tuple[InnerProducts, Float]:
         total, sums = InnerProducts.zeros(W, len(first) - 1), np.empty((W, n))
-        for one in sorted(parts):
-            inner, k = parts.pop(one)
+        for strip_number in sorted(parts):
+            inner, k = parts.pop(strip_number)
             total.add(inner)
-            sums[:, plan.span(one)] = k
+            sums[:, plan.span(strip_number)] = k
         return total, sums
 
     consumer = strip_consumer(

@@ -106,10 +106,10 @@ def permanova(
     Cost: one scan, unless memory divides the permutations; 4 n bytes for each permutation.
     """
     relation = as_dissimilarity(matrix, kind)
-    found = given_groupings(labels, relation.matrix.ids, 1.0)
-    if len(found) != 1:
-        raise InputError(f"these are {count_text(len(found), 'partition')}", remedy="give the labels of one")
-    return prepare_permanova(relation, found, permutations, random_state, memory=memory).run()[0]
+    groupings = given_groupings(labels, relation.matrix.ids, 1.0)
+    if len(groupings) != 1:
+        raise InputError(f"these are {count_text(len(groupings), 'partition')}", remedy="give the labels of one")
+    return prepare_permanova(relation, groupings, permutations, random_state, memory=memory).run()[0]
 
 
 def prepare_permanova(
@@ -125,14 +125,14 @@ def prepare_permanova(
     check_number("random_state", random_state, whole=True, least=0)
     n = relation.n_objects
     tested = []
-    for one in groupings:
-        labels, groups = one.packed_labels()
+    for grouping in groupings:
+        labels, groups = grouping.packed_labels()
         if not 2 <= groups < n:
             what = "one group only" if groups < 2 else "as many groups as objects, and so no pair within a group"
-            raise InputError(f"{one.name} has {what}", remedy="give at least two groups, and fewer than objects")
+            raise InputError(f"{grouping.name} has {what}", remedy="give at least two groups, and fewer than objects")
         if groups > MOST_CLUSTERS:
-            raise InputError(f"{one.name} has {groups:,} groups", remedy=f"give at most {MOST_CLUSTERS:,}")
-        tested.append((one.name, labels.astype(np.uint16)))
+            raise InputError(f"{grouping.name} has {groups:,} groups", remedy=f"give at most {MOST_CLUSTERS:,}")
+        tested.append((grouping.name, labels.astype(np.uint16)))
     step, needed = _largest_batch(relation, tested, permutations, memory)
     return PermanovaJob(relation, tested, int(permutations), int(random_state), memory, step, needed)
 

@@ -151,12 +151,12 @@ class Validity:
 def joined(parts: Sequence[Validity]) -> Validity:
     """Return the rows of several tables with the same indices as one."""
     return Validity(
-        tuple(name for one in parts for name in one.names),
-        tuple(count for one in parts for count in one.n_clusters),
-        {index: np.concatenate([one.values[index] for one in parts]) for index in parts[0].values},
-        tuple(of for one in parts for of in one.cluster_silhouettes),
-        tuple(of for one in parts for of in one.silhouettes),
-        max(one.scans for one in parts),
+        tuple(name for part in parts for name in part.names),
+        tuple(count for part in parts for count in part.n_clusters),
+        {index: np.concatenate([part.values[index] for part in parts]) for index in parts[0].values},
+        tuple(of for part in parts for of in part.cluster_silhouettes),
+        tuple(of for part in parts for of in part.silhouettes),
+        max(part.scans for part in parts),
     )
 
 
@@ -192,8 +192,8 @@ def validity(
     silhouettes, 32 n c for all indices of labels, 60 n c for memberships; 8 n bytes for each partition in the result.
     """
     relation = as_dissimilarity(matrix, kind)
-    found = given_groupings(partitions, relation.matrix.ids, fuzzifier)
-    return compute_indices(relation, found, indices=indices, samples=samples, memory=memory)
+    groupings = given_groupings(partitions, relation.matrix.ids, fuzzifier)
+    return compute_indices(relation, groupings, indices=indices, samples=samples, memory=memory)
 
 
 def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, memory: int | str | None = None) -> Float:
@@ -203,10 +203,10 @@ def silhouette_samples(matrix: Any, labels: Any, *, kind: str | None = None, mem
 
     Cost: one scan; about 16 n c bytes.
     """
-    found = validity(matrix, labels, kind=kind, indices=["silhouette"], memory=memory)
-    if len(found.silhouettes) != 1:
-        raise InputError(f"these are {count_text(len(found.silhouettes), 'partition')}", remedy="give one")
-    return found.silhouettes[0]
+    judged = validity(matrix, labels, kind=kind, indices=["silhouette"], memory=memory)
+    if len(judged.silhouettes) != 1:
+        raise InputError(f"these are {count_text(len(judged.silhouettes), 'partition')}", remedy="give one")
+    return judged.silhouettes[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- arguments
@@ -216,20 +216,21 @@ def given_groupings(partitions: Any, ids: Names, fuzzifier: float) -> list[Group
     """Return the partitions of the objects with these ids that a user has given, checked; see `validity`."""
     check_number("fuzzifier", fuzzifier, least=1)
     if isinstance(partitions, Mapping):
-        named = [(str(name), one) for name, one in partitions.items()]
+        named = [(str(name), partition) for name, partition in partitions.items()]
     else:
         several = getattr(partitions, "partitions", None)
         if several is None and isinstance(partitions, (list, tuple)) and _are_several(partitions):
             several = partitions
         listed = [partitions] if several is None else list(several)
-        named = [("the partition" if len(listed) == 1 else f"partition {k}", one) for k, one in enumerate(listed)]
+        names = ["the partition"] if len(listed) == 1 else [f"partition {k}" for k in range(len(listed))]
+        named = list(zip(names, listed, strict=True))
     if not named:
         raise InputError("there is no partition", remedy="give labels or memberships")
-    found = [_grouping(name, one, ids, fuzzifier) for name, one in named]
-    for grouping in found:
+    groupings = [_grouping(name, partition, ids, fuzzifier) for name, partition in named]
+    for grouping in groupings:
         if grouping.packed_labels()[1] < 2:
             raise InputError(f"{grouping.name} has one cluster only", remedy="give at least two")
-    return found
+    return groupings
 
 
 def _are_several(partitions: Sequence[Any]) -> bool:
@@ -248,7 +249,7 @@ def _grouping(name: str, given: Any, ids: Names, fuzzifier: float) -> Grouping:
         raise InputError(
             f"{name} has shape {array.shape}", remedy=f"give {n} labels, or memberships of shape ({n}, clusters)"
         )
-    names, objects = row_names(given), [str(one) for one in ids]
+    names, objects = row_names(given), [str(object_id) for object_id in ids]
     numbered = objects == [str(k) for k in range(n)]  # the matrix has no names: others say nothing about the order
     if names is not None and (set(names) == set(objects) or not numbered):
         order = column_order(names, objects, name, "the matrix", part="label")
@@ -310,13 +311,13 @@ def compute_indices(
         judged, scanned = _judge_batch(relation, batch, wanted, samples, memory)
         results += judged
         scans += scanned
-    values = {name: np.array([one.values[name] for one in results]) for name in wanted}
+    values = {name: np.array([judged.values[name] for judged in results]) for name in wanted}
     return Validity(
-        tuple(one.name for one in partitions),
-        tuple(one.packed_labels()[1] for one in partitions),
+        tuple(grouping.name for grouping in partitions),
+        tuple(grouping.packed_labels()[1] for grouping in partitions),
         values,
-        tuple(one.cluster_silhouettes for one in results),
-        tuple(one.silhouettes for one in results if one.silhouettes is not None),
+        tuple(judged.cluster_silhouettes for judged in results),
+        tuple(judged.silhouettes for judged in results if judged.silhouettes is not None),
         scans,
     )
 
@@ -359,7 +360,7 @@ def division(
     client = parallel.active_client()
     workers = {} if client is None else limits.worker_memory(client)
     kept = 8 * n * len(partitions) * samples
-    widest = max(one.n_clusters for one in partitions)
+    widest = max(grouping.n_clusters for grouping in partitions)
     working = 4 * 8 * n * widest
 
     def need(count: int, clusters: int, columns: int) -> tuple[int, bool, int]:
@@ -374,8 +375,9 @@ def division(
 
     batches: list[list[Grouping]] = [[]]
     clusters = columns = most = 0
-    for one in partitions:
-        more, fuzzy = one.packed_labels()[1], one.n_clusters if one.U is not None and _needs_centres(wanted) else 0
+    for grouping in partitions:
+        more = grouping.packed_labels()[1]
+        fuzzy = grouping.n_clusters if grouping.U is not None and _needs_centres(wanted) else 0
         bytes_needed, room, others = need(len(batches[-1]) + 1, clusters + more, columns + fuzzy)
         if batches[-1] and not (room and bytes_needed <= limit):
             batches.append([])
@@ -387,7 +389,7 @@ def division(
                 f" {size_text(bytes_needed)} and the limit is {size_text(limit)}",
                 remedy="raise {memory}, ask for fewer indices, or use smaller tiles",
             )
-        batches[-1].append(one)
+        batches[-1].append(grouping)
         clusters, columns, most = clusters + more, columns + fuzzy, max(most, min(bytes_needed + others, limit))
     return batches, most
 
@@ -412,12 +414,12 @@ def _judge_batch(
     relation: Relation, batch: Sequence[Grouping], wanted: Sequence[str], samples: bool, memory: int | str | None
 ) -> tuple[list[_Judged], int]:
     """Judge partitions that fit into memory together; return the scans that it took as well."""
-    packed = [one.packed_labels() for one in batch]
+    packed = [grouping.packed_labels() for grouping in batch]
     first = np.concatenate([[0], np.cumsum([clusters for _, clusters in packed])]).tolist()
-    centred = [_needs_centres(wanted) and one.U is not None for one in batch]
+    centred = [_needs_centres(wanted) and grouping.U is not None for grouping in batch]
     weights = [
-        rules.weights(np.asarray(one.U, dtype=np.float64)[None], one.theta) if fuzzy else None
-        for one, fuzzy in zip(batch, centred, strict=True)
+        rules.weights(np.asarray(grouping.U, dtype=np.float64)[None], grouping.theta) if fuzzy else None
+        for grouping, fuzzy in zip(batch, centred, strict=True)
     ]
     sums: LabelSums | None = None
     product: Float | None = None
@@ -437,10 +439,10 @@ def _judge_batch(
             (product,) = results[-1]
             relation.complete_product(product, V)
             del V
-    found, at = [], 0
-    for k, (one, W) in enumerate(zip(batch, weights, strict=True)):
-        values = _of_memberships(one)
-        of_objects = np.full(one.labels.size, np.nan)
+    judged, at = [], 0
+    for k, (grouping, W) in enumerate(zip(batch, weights, strict=True)):
+        values = _of_memberships(grouping)
+        of_objects = np.full(grouping.labels.size, np.nan)
         if sums is not None and packed[k][1] > 1:
             mine = _LabelProducts.of(*packed[k], sums, slice(first[k], first[k + 1]))
             values |= _of_pairs(mine)
@@ -450,14 +452,14 @@ def _judge_batch(
             if _needs_centres(wanted) and W is None:
                 values |= _of_centres(mine.centres(), mine)
             elif _needs_centres(wanted) and W is not None and product is not None:
-                centres = _Centres.of(W, product[at : at + one.n_clusters], mine.to_mean())
+                centres = _Centres.of(W, product[at : at + grouping.n_clusters], mine.to_mean())
                 values |= _of_centres(centres, mine)
             of_objects = silhouettes(mine.labels, mine.sizes, mine.plain)  # overwrites d Z
-            values |= _of_silhouettes(one, of_objects)
-        at += one.n_clusters if W is not None else 0
+            values |= _of_silhouettes(grouping, of_objects)
+        at += grouping.n_clusters if W is not None else 0
         values = {name: values.get(name, math.nan) for name in wanted}
-        found.append(_Judged(values, _cluster_means(one, of_objects), of_objects if samples else None))
-    return found, scans
+        judged.append(_Judged(values, _cluster_means(grouping, of_objects), of_objects if samples else None))
+    return judged, scans
 
 
 # ---------------------------------------------------------------------------------------------------------- equations
@@ -546,31 +548,31 @@ class _Centres(NamedTuple):
         return _Centres(mass, cross, J, np.einsum("ij,ij->i", V, d), toward)
 
 
-def _of_memberships(one: Grouping) -> dict[str, float]:
-    c, n = one.n_clusters, one.labels.size
+def _of_memberships(grouping: Grouping) -> dict[str, float]:
+    c, n = grouping.n_clusters, grouping.labels.size
     coefficient, entropy = 1.0, 0.0
-    if one.U is not None:
-        coefficient = float((one.U * one.U).sum() / n)
-        entropy = abs(float(rules.entropy(one.U[None])[0] / n))  # not -0
+    if grouping.U is not None:
+        coefficient = float((grouping.U * grouping.U).sum() / n)
+        entropy = abs(float(rules.entropy(grouping.U[None])[0] / n))  # not -0
     modified = math.nan if c < 2 else 1 - c / (c - 1) * (1 - coefficient)
     return dict(zip(OF_MEMBERSHIPS, (coefficient, modified, entropy), strict=True))
 
 
-def _of_silhouettes(one: Grouping, silhouettes: Float) -> dict[str, float]:
+def _of_silhouettes(grouping: Grouping, silhouettes: Float) -> dict[str, float]:
     mean = float(silhouettes.mean())
-    if one.U is None:
+    if grouping.U is None:
         return {"silhouette": mean, "fuzzy_silhouette": mean}
-    second, largest = np.partition(one.U, -2, axis=0)[-2:]
+    second, largest = np.partition(grouping.U, -2, axis=0)[-2:]
     certain = largest - second
     total = float(certain.sum())
     fuzzy = float((certain * silhouettes).sum() / total) if total > 0 else math.nan
     return {"silhouette": mean, "fuzzy_silhouette": fuzzy}
 
 
-def _cluster_means(one: Grouping, silhouettes: Float) -> Float:
+def _cluster_means(grouping: Grouping, silhouettes: Float) -> Float:
     """Return the mean silhouette of each cluster, NaN for one without objects."""
-    means: Float = np.full(one.n_clusters, np.nan)
-    sums, sizes = np.bincount(one.labels, silhouettes, minlength=one.n_clusters), one.sizes
+    means: Float = np.full(grouping.n_clusters, np.nan)
+    sums, sizes = np.bincount(grouping.labels, silhouettes, minlength=grouping.n_clusters), grouping.sizes
     return np.divide(sums, sizes, out=means, where=sizes > 0)
 
 
