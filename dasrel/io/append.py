@@ -129,12 +129,12 @@ def _finished(store: StoreLike, source: Any, ids: str | Names | None, as_rows: b
     matrix = open_matrix(store)
     if not matrix.manifest["provenance"].get("appends"):
         return None
-    found: Any = read_rows(source) if as_rows else read_features(source)
+    new: Any = read_rows(source) if as_rows else read_features(source)
     given = _given(ids)
-    about = _about("rows", found.provenance, policy) if as_rows else _about("features", found.provenance)
-    names: Any = given if given is not None else found.ids
+    about = _about("rows", new.provenance, policy) if as_rows else _about("features", new.provenance)
+    names: Any = given if given is not None else new.ids
     added = finished_append(store, names, about)
-    if added is None or (as_rows and tuple(found.array().shape) != (added, matrix.n_objects)):
+    if added is None or (as_rows and tuple(new.array().shape) != (added, matrix.n_objects)):
         return None
     size = 0 if local_path(store) is not None or not matrix.manifest["compress"] else None
     return Appended(open_matrix(store), matrix.n_objects - added, added, 0, 0, 0, size, True)
@@ -451,27 +451,27 @@ def _open_features(
 ) -> tuple[TileProvider, list[str], dict[str, Any]]:
     metric = _stored_metric(old)
     parts = _features_before(before, old)
-    found = read_features(source, packed_bits=_has_packed_bits(old))
-    where = path_text(found.provenance["source"])
-    m, p = found.shape
+    new = read_features(source, packed_bits=_has_packed_bits(old))
+    where = path_text(new.provenance["source"])
+    m, p = new.shape
     wide = parts[0].shape[1]
     if p != wide:
         raise InputError(
             f"{where} has {count_text(p, 'column')} of numbers; the features that the store was made from have {wide}"
         )
     known = [part.provenance["checksum"] for part in parts]
-    if given is None and found.ids is None and found.provenance["checksum"] in known:
+    if given is None and new.ids is None and new.provenance["checksum"] in known:
         raise InputError(
             f"{where} is in {location(old.store)} already", remedy="give {ids=FILE} if its objects are others"
         )
-    check_not_reordered(given, found.ids, where)
-    names = _new_names(given if given is not None or found.ids is None else list(found.ids), m, old, where)
-    check_features(metric, found, names)
-    whole = _stacked([*parts, found], old.n_objects + m)
+    check_not_reordered(given, new.ids, where)
+    names = _new_names(given if given is not None or new.ids is None else list(new.ids), m, old, where)
+    check_features(metric, new, names)
+    whole = _stacked([*parts, new], old.n_objects + m)
     ready = made_ready(metric, whole, old.dtype)
     strip = whole.strip_bytes(old.tile, sparse=ready.takes_sparse)
     provider = _FromFeatures(whole.data, ready, strip, old.files, not _is_stacked(whole.data))
-    return provider, names, _known_by(found.provenance)
+    return provider, names, _known_by(new.provenance)
 
 
 def _has_packed_bits(old: Matrix) -> bool:
@@ -486,7 +486,7 @@ def _stored_metric(old: Matrix) -> Metric:
         raise InputError(
             f"{where} was not made by `dasrel pairwise`", remedy="append the rows of the new objects instead"
         )
-    rows = [k for k, one in enumerate(provenance.get("appends", [])) if one.get("as") != "features"]
+    rows = [k for k, record in enumerate(provenance.get("appends", [])) if record.get("as") != "features"]
     if rows:
         raise InputError(
             f"append {rows[0] + 1} to {where} was one of rows, without features", remedy="append rows from then on"
@@ -509,18 +509,18 @@ def _features_before(before: Any, old: Matrix) -> list[Features]:
     provenance = old.manifest["provenance"]
     kept = [provenance, *provenance.get("appends", [])]
     listed = list(before) if isinstance(before, (list, tuple)) else [before]
-    detail = ", then ".join(path_text(one["source"]) for one in kept)
+    detail = ", then ".join(path_text(record["source"]) for record in kept)
     if len(listed) != len(kept):
         raise InputError(
             f"{location(old.store)} was made from the features in {detail}; {len(listed)} are given, not {len(kept)}",
             remedy="give them in this order ({features})",
         )
-    parts = [read_features(one, packed_bits=_has_packed_bits(old)) for one in listed]
-    for part, one in zip(parts, kept, strict=True):
-        if part.provenance["checksum"] != one["checksum"]:
+    parts = [read_features(source, packed_bits=_has_packed_bits(old)) for source in listed]
+    for part, record in zip(parts, kept, strict=True):
+        if part.provenance["checksum"] != record["checksum"]:
             raise InputError(
                 f"{path_text(part.provenance['source'])} has {part.provenance['checksum']}, and the features"
-                f" that {location(old.store)} was made from had {one['checksum']} ({detail}, in this order)",
+                f" that {location(old.store)} was made from had {record['checksum']} ({detail}, in this order)",
                 remedy="give those",
             )
     return parts

@@ -142,14 +142,14 @@ def read_features(features: Any, *, packed_bits: bool = False, checksum: bool = 
     Cost: reads the source once for its checksum. A `.npy` file is mapped; everything else is held in memory.
     """
     is_path = isinstance(features, str | os.PathLike)
-    found = _from_file(Path(features), checksum) if is_path else _from_array(features, checksum)
-    n, p = found.shape
+    table = _from_file(Path(features), checksum) if is_path else _from_array(features, checksum)
+    n, p = table.shape
     if n == 0 or p == 0:
         raise InputError(
-            f"{found.named()} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers",
+            f"{table.named()} has {count_text(n, 'row')} and {count_text(p, 'column')} of numbers",
             remedy="give one row per object",
         )
-    return found.unpacked() if packed_bits else found
+    return table.unpacked() if packed_bits else table
 
 
 def check_values(
@@ -235,10 +235,10 @@ def _from_array(features: Any, checksum: bool) -> Features:
     _check_numbers(data, f"the {source}")
     provenance = {"source": f"{source} of {data.dtype}", "size": int(sum(part.nbytes for part in parts))}
     if checksum:
-        found = 0
+        crc = 0
         for part in parts:
-            found = array_checksum(part, found)
-        provenance["checksum"] = f"crc32c: {found:08x}"
+            crc = array_checksum(part, crc)
+        provenance["checksum"] = f"crc32c: {crc:08x}"
     return Features(data, (int(data.shape[0]), int(data.shape[1])), ids, provenance, columns)
 
 
@@ -446,16 +446,16 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
         name = type(source).__module__.partition(".")[0]
         about = {"source": f"{name} array of {' x '.join(map(str, source.shape))} {source.dtype}"}
         return Rows(ZarrValues(source, "the Zarr array") if name == "zarr" else source, rows, columns, about)
-    found = read_features(source, checksum=checksum)
-    if is_sparse(found.data):
-        raise InputError(f"{found.named()} is sparse; rows of new objects need a value for every object")
-    if found.ids is not None:
-        rows = [str(name) for name in found.ids]
-    if found.columns is not None:
-        columns = [str(name) for name in found.columns]
+    table = read_features(source, checksum=checksum)
+    if is_sparse(table.data):
+        raise InputError(f"{table.named()} is sparse; rows of new objects need a value for every object")
+    if table.ids is not None:
+        rows = [str(name) for name in table.ids]
+    if table.columns is not None:
+        columns = [str(name) for name in table.columns]
         if columns == [str(k) for k in range(len(columns))] and rows is None:
             columns = None  # a header of numbers, as of a frame without names
-    return Rows(found.data, rows, columns, found.provenance)
+    return Rows(table.data, rows, columns, table.provenance)
 
 
 def row_step(n: int) -> int:

@@ -136,16 +136,16 @@ def prepare_import(
             stack.callback(opened.close)
             n = opened.n_objects
             check_not_reordered(names, opened.ids, path_text(opened.provenance["source"]))
-        found = None if isinstance(opened, SequentialSource) else opened
+        ready = None if isinstance(opened, SequentialSource) else opened
         if ids is None and n is not None:
-            ids = checked_ids(found.ids if found is not None and names is None else names, n)
+            ids = checked_ids(ready.ids if ready is not None and names is None else names, n)
         layout = None if n is None else new_layout(n, writing)
-        local = found is None or found.local or isinstance(store, MemoryStore)  # which workers do not see
+        local = ready is None or ready.local or isinstance(store, MemoryStore)  # which workers do not see
         there = not local and parallel.active_client() is not None
 
         def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_ImportTile, Sequence[Tile]]:
-            assert found is not None
-            return _ImportTile(found, files, kind, policy, getattr(as_it_is, "holes", "")), missing
+            assert ready is not None
+            return _ImportTile(ready, files, kind, policy, getattr(as_it_is, "holes", "")), missing
 
         yield StoreJob(
             "import",
@@ -160,7 +160,7 @@ def prepare_import(
             task_memory=0 if layout is None else task_memory(opened, layout, store, writing, on_worker=there),
             facts=facts,
             work=work,
-            checksum=None if found is None else found.checksum,
+            checksum=None if ready is None else ready.checksum,
             local=local,
         )
 
@@ -185,15 +185,15 @@ def _spooled(opened: Opened, folder: Path | None, store: StoreLike) -> Source:
     assert folder is not None
     try:
         with reader_errors(opened.provenance["source"]):
-            found = opened.spool(folder)
+            spooled = opened.spool(folder)
     except limits.Terminated:
         raise Stopped(
             "stopped by SIGTERM while the source was read",
             remedy="run the same again with {resume=True} to continue",
         ) from None
     if local_path(store) is None:
-        found.local = True  # the folder is a temporary one, which workers of other machines do not see
-    return found
+        spooled.local = True  # the folder is a temporary one, which workers of other machines do not see
+    return spooled
 
 
 def _fitted(source: Opened, writing: Writing) -> tuple[Opened, Writing]:
@@ -312,8 +312,8 @@ def _scratch(
         return
     stamp: dict[str, Any] = {"source": None, "format": reading.format, "dataset": reading.dataset}
     if isinstance(source, str | os.PathLike) and os.path.exists(source):
-        found = os.stat(source)
-        stamp |= {"source": str(source), "size": found.st_size, "modified": found.st_mtime_ns}
+        status = os.stat(source)
+        stamp |= {"source": str(source), "size": status.st_size, "modified": status.st_mtime_ns}
     marker = folder_path / "source.json"
     try:
         same = writing.resume and stamp["source"] is not None and json.loads(marker.read_text()) == stamp

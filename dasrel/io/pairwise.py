@@ -109,21 +109,21 @@ def prepare_pairwise(
     with claimed(store, writing) if write else nullcontext(), limits.limited(writing.time_limit):
         chosen = resolve(metric, kind, metric_options)
         state = check_new_store(store, kind, Policy(), writing)
-        found = read_features(features, packed_bits=packed_bits)
+        table = read_features(features, packed_bits=packed_bits)
         given = given_ids(ids)
-        check_not_reordered(given, found.ids, found.named())
-        names = checked_ids(found.ids if given is None else given, found.shape[0])
-        check_features(chosen, found, names)
-        ready = made_ready(chosen, found, np.dtype(writing.dtype))
-        layout = new_layout(found.shape[0], writing)
-        strip = found.strip_bytes(layout.tile, sparse=ready.takes_sparse)
+        check_not_reordered(given, table.ids, table.named())
+        names = checked_ids(table.ids if given is None else given, table.shape[0])
+        check_features(chosen, table, names)
+        ready = made_ready(chosen, table, np.dtype(writing.dtype))
+        layout = new_layout(table.shape[0], writing)
+        strip = table.strip_bytes(layout.tile, sparse=ready.takes_sparse)
         memory = ready.memory(layout.tile, strip, layout.dtype.itemsize) + layout.tile_bytes + CHECK_MEMORY
-        if parallel.active_client() is not None and not found.in_file:
-            memory += found.provenance["size"]
+        if parallel.active_client() is not None and not table.in_file:
+            memory += table.provenance["size"]
         provenance = {
-            **found.provenance,
-            "features_checksum": found.provenance["checksum"],  # recognises other features on resume
-            "features": list(found.shape),
+            **table.provenance,
+            "features_checksum": table.provenance["checksum"],  # recognises other features on resume
+            "features": list(table.shape),
             "metric": chosen.name,
             "options": described(chosen.options),
             "stored": "squares" if ready.squares else "values",
@@ -131,14 +131,14 @@ def prepare_pairwise(
         }
 
         def work(files: TileFiles, missing: Sequence[Tile]) -> tuple[_MetricTile, list[Any]]:
-            data = _sent(found)
+            data = _sent(table)
             return _MetricTile(files, ready, StoredNames(files.store, layout.n_objects)), [
                 (i, j, data) for i, j in missing
             ]
 
         yield StoreJob(
             "pairwise", store, state, kind, Policy(), writing, layout, names, provenance, memory,
-            {"features": found.shape[1], "metric": chosen.name}, work, checksum=found.provenance["checksum"],
+            {"features": table.shape[1], "metric": chosen.name}, work, checksum=table.provenance["checksum"],
         )  # fmt: skip
 
 

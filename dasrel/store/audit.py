@@ -175,8 +175,8 @@ def _look(files: TileFiles, index: TileIndex) -> _Seen:
 def _compare(seen: _Seen, record: TileStatistics, diagonal: Array) -> list[str]:
     problems = []
     if (seen.minimum, seen.maximum) != (record.minimum, record.maximum):
-        found, kept = f"{seen.minimum:g} to {seen.maximum:g}", f"{record.minimum:g} to {record.maximum:g}"
-        problems.append(f"values range from {found}, recorded was {kept}")
+        met, kept = f"{seen.minimum:g} to {seen.maximum:g}", f"{record.minimum:g} to {record.maximum:g}"
+        problems.append(f"values range from {met}, recorded was {kept}")
     if seen.diagonal is not None and (wrong := np.flatnonzero(seen.diagonal != diagonal)).size:
         first = float(seen.diagonal[wrong[0]])
         problems.append(f"{count_text(wrong.size, 'value')} of the diagonal not as recorded, the first is {first:g}")
@@ -207,9 +207,9 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(("source", shown(provenance.get("source", "unknown"), limit=200)))
     if provenance.get("checksum"):
         lines.append(("checksum", shown(provenance["checksum"], limit=200)))
-    for one in provenance.get("appends", []):
-        source = shown(one["source"], limit=200)
-        lines.append(("appended", f"{count_text(one['objects'], 'object')} by their {one['as']}: {source}"))
+    for record in provenance.get("appends", []):
+        source = shown(record["source"], limit=200)
+        lines.append(("appended", f"{count_text(record['objects'], 'object')} by their {record['as']}: {source}"))
     if audit["without_checksums"]:
         lacking = ", ".join(audit["without_checksums"])
         lines.append(("no checksums of", f"{lacking}: written by an earlier dasrel; import again to be able to verify"))

@@ -87,12 +87,12 @@ class AppendTransaction:
             "ids": f"crc32c: {crc32c(chr(10).join(map(str, self.names)).encode('utf-8', 'replace')):08x}",
             **self.about,
         }
-        found = self._group["progress"].attrs.asdict() if "progress" in self._group else {}
-        begun: Any = found.get("append")
+        progress = self._group["progress"].attrs.asdict() if "progress" in self._group else {}
+        begun: Any = progress.get("append")
         # One that was killed after the manifest was written has only left its progress behind.
         finished = not isinstance(begun, dict) or begun.get("objects_before") != self.old.n_objects
         if not finished and not locked:
-            self._check_owner(found.get("owner"), resume or force)
+            self._check_owner(progress.get("owner"), resume or force)
         if not finished and begun != wanted and not force:
             key = next(name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name))
             raise StoreError(

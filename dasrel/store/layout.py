@@ -88,7 +88,7 @@ class FileReader(Reader, Protocol):
     def file(self, i: int, j: int) -> str:
         """Return the path of tile (i, j)."""
 
-    def verify_once(self, content: Array, i: int, j: int, found: os.stat_result) -> None:
+    def verify_once(self, content: Array, i: int, j: int, status: os.stat_result) -> None:
         """Verify the checksum of a file's bytes unless this process has verified the same file before."""
 
     def values(self, content: Any, i: int, j: int) -> Array:

@@ -121,7 +121,9 @@ def check_manifest(manifest: dict[str, Any], where: str) -> None:
     try:
         checked = Manifest.model_validate(manifest)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))} ({_reason(one)})" for one in error.errors(include_url=False)]
+        problems = [
+            f"{'.'.join(map(str, fault['loc']))} ({_reason(fault)})" for fault in error.errors(include_url=False)
+        ]
         raise _damaged(where, some(problems)) from None
     if checked.state == "complete" and checked.audit is None:
         raise _damaged(where, "audit (a complete store has one)")
@@ -172,38 +174,38 @@ def _check_array(
 ) -> None:
     """Raise unless an array has this type, at least this shape, and one of these chains of codecs."""
     try:
-        found = array_metadata(group, name)
+        metadata = array_metadata(group, name)
     except KeyError:
         raise StoreError(f"{where} is damaged: {name} is missing", remedy=IMPORT_AGAIN) from None
     except Exception as error:  # whatever Zarr says about damaged metadata
         raise _unreadable(where, name, shown(error, limit=200)) from None
     try:
-        problem = _array_fault(found, dtype, least, codecs)
+        problem = _array_fault(metadata, dtype, least, codecs)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"its metadata are damaged ({shown(repr(error), limit=200)})"
     if problem:
         raise _unreadable(where, name, problem)
 
 
-def _array_fault(found: dict[str, Any], dtype: str, least: tuple[int, ...], codecs: list[list[str]]) -> str:
+def _array_fault(metadata: dict[str, Any], dtype: str, least: tuple[int, ...], codecs: list[list[str]]) -> str:
     """Return what is wrong with the metadata of an array; an empty string if nothing is."""
-    if found["zarr_format"] != 3 or found["node_type"] != "array":
+    if metadata["zarr_format"] != 3 or metadata["node_type"] != "array":
         return "it is no Zarr array of format 3"
-    names = [str(codec["name"]) for codec in found["codecs"]]
+    names = [str(codec["name"]) for codec in metadata["codecs"]]
     if names not in codecs:
         return f"its codecs are {shown(' '.join(names))}, not {' '.join(codecs[0])}"
-    for codec in found["codecs"]:
+    for codec in metadata["codecs"]:
         if codec["name"] == "bytes" and codec.get("configuration", {}).get("endian", "little") != "little":
             return "its codec `bytes` is not little-endian"
         if codec["name"] == "blosc" and codec["configuration"]["cname"] != "lz4":
             return f"its codec `blosc` is not lz4 but {shown(codec['configuration']['cname'])}"
-    if found["data_type"] != dtype:
-        return f"its data_type is {shown(found['data_type'])}, not {dtype}"
-    shape = found["shape"]
+    if metadata["data_type"] != dtype:
+        return f"its data_type is {shown(metadata['data_type'])}, not {dtype}"
+    shape = metadata["shape"]
     if len(shape) != len(least) or any(size < wanted for size, wanted in zip(shape, least, strict=True)):
         described = " x ".join(map(str, least[:2]))
         return f"its shape is {shown(tuple(shape))}, and n_objects and tile mean {described}"
-    encoding = found["chunk_key_encoding"]
+    encoding = metadata["chunk_key_encoding"]
     if encoding["name"] != "default" or encoding.get("configuration", {}).get("separator", "/") != "/":
         return "its chunk_key_encoding is not the default one"
     return ""

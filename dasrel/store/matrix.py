@@ -90,30 +90,30 @@ class Matrix:
     def ids(self) -> Array:
         """The objects' names, an array of n strings."""
         if self._ids is None:
-            found = np.asarray(self._stored("ids")[: self.n_objects])
-            self._check("ids", joined_names(found))
+            names = np.asarray(self._stored("ids")[: self.n_objects])
+            self._check("ids", joined_names(names))
             with _refused(f"the ids of {location(self.store)} are damaged"):
-                self._ids = checked_ids(found, self.n_objects)
+                self._ids = checked_ids(names, self.n_objects)
         return self._ids
 
     @property
     def diagonal(self) -> Array | None:
         """Self-similarities (n float64) for kinds similarity and kernel, else None."""
         if self._diagonal is None and is_similarity(self.kind):
-            found = np.asarray(self._stored("diagonal")[: self.n_objects])
-            self._check("diagonal", found)
-            if found.shape != (self.n_objects,) or not np.isfinite(found).all():
+            diagonal = np.asarray(self._stored("diagonal")[: self.n_objects])
+            self._check("diagonal", diagonal)
+            if diagonal.shape != (self.n_objects,) or not np.isfinite(diagonal).all():
                 raise StoreError(
                     f"the diagonal of {location(self.store)} is damaged: values are missing", remedy=IMPORT_AGAIN
                 )
-            self._diagonal = found
+            self._diagonal = diagonal
         return self._diagonal
 
     def records(self) -> Array:
         """Read the statistics of every tile, (n_blocks, n_blocks, numbers of a record); NaN below the diagonal."""
-        found = np.asarray(self._stored(self.manifest.get("records", "records")))
-        self._check("records", found)
-        return found
+        rows = np.asarray(self._stored(self.manifest.get("records", "records")))
+        self._check("records", rows)
+        return rows
 
     def check(self) -> None:
         """Raise if ids, diagonal, records or the tiles' checksums are not those that the manifest describes.
@@ -128,10 +128,10 @@ class Matrix:
         recorded, shape = self.files.recorded, (self.layout.n_blocks,) * 2
         if recorded is None:
             return np.full(shape, -1)
-        found = read_checksums(self.files.store, recorded)
-        if found is None or found.shape != shape:
+        checksums = read_checksums(self.files.store, recorded)
+        if checksums is None or checksums.shape != shape:
             raise StoreError(f"the checksums of the tiles of {location(self.store)} are missing", remedy=IMPORT_AGAIN)
-        return found
+        return checksums
 
     def check_unchanged(self) -> None:
         """Raise if another store has taken the place of this one since it was opened. An append is no other store.
@@ -354,10 +354,10 @@ def open_unchecked(store: StoreLike) -> Matrix:
 def _signature(store: Path) -> tuple[int, ...] | None:
     """Return numbers that change when the manifest of a local store is written."""
     try:
-        found = os.stat(store / "zarr.json")
+        status = os.stat(store / "zarr.json")
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _is_continued(before: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -538,16 +538,16 @@ def remote_content_hash(url: str) -> str:
         import fsspec  # type: ignore[import-untyped]
 
         files, root = fsspec.core.url_to_fs(url)
-        found = files.find(root, detail=True)
-        if not found:  # not every server lists what it has
+        objects = files.find(root, detail=True)
+        if not objects:  # not every server lists what it has
             heads = [name for name in ("zarr.json", ".zarray", ".zgroup") if files.exists(f"{root}/{name}")]
-            found = {name: {"size": files.cat_file(f"{root}/{name}").hex()} for name in heads}
+            objects = {name: {"size": files.cat_file(f"{root}/{name}").hex()} for name in heads}
     except Exception as error:  # whatever storage there is behind a URL has its own errors
         raise InputError(redacted(f"{shown(url, limit=200)} cannot be listed: {shown(error, limit=200)}")) from None
-    if not found:
+    if not objects:
         raise InputError(redacted(f"there is nothing at {shown(url, limit=200)}"))
     total = hashlib.sha256()
-    for name, about in sorted(found.items()):
+    for name, about in sorted(objects.items()):
         version = about.get("ETag") or about.get("mtime") or about.get("LastModified") or about.get("created")
         total.update(f"{name}\0{about.get('size')} {version}\n".encode())
     return total.hexdigest()

@@ -129,9 +129,9 @@ class TileFiles:
         _verified.add(seen)
         return tile
 
-    def verify_once(self, content: Array, i: int, j: int, found: os.stat_result) -> None:
+    def verify_once(self, content: Array, i: int, j: int, status: os.stat_result) -> None:
         """Verify the checksum of a tile file's bytes unless this process has verified the same file before."""
-        seen = self._seen(i, j, found)
+        seen = self._seen(i, j, status)
         if seen not in _verified:
             self._verify(content, i, j)
             _verified.add(seen)
@@ -216,10 +216,10 @@ class TileFiles:
 
     def _verify(self, whole: Array, i: int, j: int) -> None:
         stored = int.from_bytes(whole[-4:].tobytes(), "little")
-        found = crc32c(whole[:-4])
-        if stored != found:
-            raise self._bad(i, j, f"the tile is corrupt (checksum {found:08x}, stored {stored:08x})")
-        self._compare(found, self.values(whole, i, j), i, j)
+        checksum = crc32c(whole[:-4])
+        if stored != checksum:
+            raise self._bad(i, j, f"the tile is corrupt (checksum {checksum:08x}, stored {stored:08x})")
+        self._compare(checksum, self.values(whole, i, j), i, j)
 
     def recorded_checksum(self, i: int, j: int) -> int | None:
         """Return the crc32c that tile (i, j), with its padding, had when it was written; None if it is not known."""
@@ -237,16 +237,16 @@ class TileFiles:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_checksums"}
 
-    def _compare(self, found: int, tile: Array, i: int, j: int) -> None:
+    def _compare(self, checksum: int, tile: Array, i: int, j: int) -> None:
         """Raise unless a tile with this checksum is the one that was written here."""
         wanted = self.recorded_checksum(i, j)
-        if wanted is None or found == wanted:
+        if wanted is None or checksum == wanted:
             return
         side = self.layout.tile
         # An append since this store was opened fills padding with new objects; the other values stay.
         if tile.shape != (side, side) and crc32c(self._padded(tile)) == wanted:
             return
-        problem = f"the tile is not the one that was written here (checksum {found:08x}, recorded {wanted:08x})"
+        problem = f"the tile is not the one that was written here (checksum {checksum:08x}, recorded {wanted:08x})"
         raise self._bad(i, j, problem)
 
     def _padded(self, tile: Array) -> Array:
@@ -258,9 +258,9 @@ class TileFiles:
             tile = whole
         return np.ascontiguousarray(tile, dtype=self.layout.dtype)
 
-    def _seen(self, i: int, j: int, found: os.stat_result) -> tuple[Any, ...]:
+    def _seen(self, i: int, j: int, status: os.stat_result) -> tuple[Any, ...]:
         """Return values that change when a file or its record does."""
-        return self.file(i, j), found.st_ino, found.st_mtime_ns, self.recorded_checksum(i, j)
+        return self.file(i, j), status.st_ino, status.st_mtime_ns, self.recorded_checksum(i, j)
 
     def check_file(self, i: int, j: int, *, verify: bool) -> None:
         """Raise `StoreError` if the file of tile (i, j) is missing or, with `verify`, does not match its checksum.
@@ -272,14 +272,14 @@ class TileFiles:
         path = self.file(i, j)
         try:
             with open(open_regular(path), "rb", buffering=0) as file:
-                left, found = os.fstat(file.fileno()).st_size - 4, 0
+                left, checksum = os.fstat(file.fileno()).st_size - 4, 0
                 while verify and left > 0 and (part := file.read(min(left, 1 << 20))):
                     limits.check()
-                    found = crc32c(part, found)
+                    checksum = crc32c(part, checksum)
                     left -= len(part)
-                if verify and int.from_bytes(file.read(4), "little") != found:
-                    raise StoreError(f"tile {shown(path, limit=200)} is corrupt: its checksum is {found:08x}")
-            if verify and self.recorded_checksum(i, j) not in (None, found):
+                if verify and int.from_bytes(file.read(4), "little") != checksum:
+                    raise StoreError(f"tile {shown(path, limit=200)} is corrupt: its checksum is {checksum:08x}")
+            if verify and self.recorded_checksum(i, j) not in (None, checksum):
                 self.read(i, j, verify=True)
         except StoreError:
             raise
@@ -357,18 +357,18 @@ def read_checksums(store: StoreLike, recorded: RecordedChecksums) -> Array | Non
     """
     try:
         check_files(store, recorded.array)
-        found = _plain_square(store, recorded.array)
-        if found is None:
-            found = np.asarray(_group(store)[recorded.array][:])
+        checksums = _plain_square(store, recorded.array)
+        if checksums is None:
+            checksums = np.asarray(_group(store)[recorded.array][:])
     except KeyError:
         return None
     except Exception as error:  # whatever Zarr says about a damaged array
         raise StoreError(
             f"the checksums of the tiles of {location(store)} cannot be read: {shown(error, limit=200)}"
         ) from None
-    if checksum_text(found) != recorded.checksum:
+    if checksum_text(checksums) != recorded.checksum:
         raise StoreError(f"the checksums of the tiles of {location(store)} are damaged, or belong to another store")
-    return found
+    return checksums
 
 
 def _plain_square(store: StoreLike, name: str) -> Array | None:
@@ -526,8 +526,8 @@ def default_tile(n_objects: int, dtype: np.dtype[Any]) -> int:
 def checked_ids(ids: Names | None, n_objects: int) -> Array:
     """Return the names as an array of strings, by default `0`, `1`, ...; raise if one is empty or repeated."""
     if n_objects < 2:
-        found = "no objects (n = 0)" if n_objects < 1 else "a single object (n = 1), which has no pairs"
-        raise InputError(f"the matrix has {found}", remedy="give at least 2 objects")
+        count = "no objects (n = 0)" if n_objects < 1 else "a single object (n = 1), which has no pairs"
+        raise InputError(f"the matrix has {count}", remedy="give at least 2 objects")
     if ids is None:
         return np.array([str(k) for k in range(n_objects)], dtype=np.dtypes.StringDType())
     names = [str(name) for name in ids]

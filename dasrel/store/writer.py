@@ -404,10 +404,10 @@ def write_records(group: Any, suffix: str, rows: Array, checksums: Array, ids: N
         compressors=None, overwrite=True, config={"write_empty_chunks": True},
     )  # fmt: skip
     kept[:] = checksums
-    found = {"array": f"checksums{suffix}", "tiles": checksum_text(checksums), "records": checksum_text(rows)}
+    recorded = {"array": f"checksums{suffix}", "tiles": checksum_text(checksums), "records": checksum_text(rows)}
     if "diagonal" in group:
-        found["diagonal"] = checksum_text(np.asarray(group["diagonal"][: len(ids)]))
-    return {**found, "ids": checksum_text(joined_names(ids))}
+        recorded["diagonal"] = checksum_text(np.asarray(group["diagonal"][: len(ids)]))
+    return {**recorded, "ids": checksum_text(joined_names(ids))}
 
 
 def remove_progress(group: Any, manifest: dict[str, Any]) -> None:

@@ -94,13 +94,13 @@ def load_array(path: PathLike) -> Array:
 def _read_members(path: PathLike) -> dict[str, Array]:
     """Read the arrays of an .npz file. Its checksums are verified, and nothing larger than it says is unpacked."""
     with _opened(path) as file, zipfile.ZipFile(file) as archive:
-        found = {}
+        members = {}
         for info in archive.infolist():
             if info.file_size > PACKED * info.compress_size + 1024:
                 raise ValueError(f"{info.filename} claims {info.file_size:,} bytes")
             with archive.open(info) as member:
-                found[info.filename.removesuffix(".npy")] = _read_array(member, info.file_size)
-        return found
+                members[info.filename.removesuffix(".npy")] = _read_array(member, info.file_size)
+        return members
 
 
 PACKED = 1032
@@ -166,9 +166,9 @@ def read_state(path: Path) -> dict[str, Any]:
     """Read what `write_state` wrote. Nothing is unpickled; a file that is not complete is refused."""
     try:
         members = _read_members(path)
-        stored, found = int(members.pop("checksum")), _checksum(members)
-        if stored != found:
-            raise ValueError(f"its checksum is {found:08x}, {stored:08x} was written")
+        stored, checksum = int(members.pop("checksum")), _checksum(members)
+        if stored != checksum:
+            raise ValueError(f"its checksum is {checksum:08x}, {stored:08x} was written")
         content: dict[str, Any] = _decoded(json.loads(members["about"].tobytes()), members)
         return content
     except MemoryError:

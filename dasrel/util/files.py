@@ -252,8 +252,8 @@ def remove_leftovers(path: PathLike) -> None:
 
 
 def _remove_beside(path: Path, suffix: str) -> None:
-    for one in _beside(path, suffix):
-        _remove(one)
+    for leftover in _beside(path, suffix):
+        _remove(leftover)
 
 
 def _beside(path: Path, suffix: str) -> list[Path]:
@@ -284,8 +284,8 @@ def _remove(path: Path) -> None:
 def _final(name: str) -> str:
     """Return the name that a temporary file was to get, for messages."""
     folder, base = os.path.split(name)
-    found = re.fullmatch(rf"\.(.+)\.{_TOKEN}{re.escape(PARTIAL)}", base)
-    return os.path.join(folder, found[1]) if found else name
+    match = re.fullmatch(rf"\.(.+)\.{_TOKEN}{re.escape(PARTIAL)}", base)
+    return os.path.join(folder, match[1]) if match else name
 
 
 def _sync(path: Path) -> None:
@@ -349,17 +349,17 @@ def exclusive_lock(
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-        found, owner = state
+        outcome, owner = state
         holder, where = "another process", shown(path, limit=200)
         if owner:
             holder = (
                 f"process {shown(owner.get('pid'))} on {shown(owner.get('host'))} since {shown(owner.get('since'))}"
             )
-        if found == "held":
+        if outcome == "held":
             raise LockedError(f"{busy(holder)} ({where}); {advice}")
-        if found == "far":
+        if outcome == "far":
             raise LockedError(f"{busy(holder)}; if that host or process is dead, remove {where} and run again")
-        if found == "stale":
+        if outcome == "stale":
             note(f"took over the lock of {holder}, which is gone")
         try:
             yield enforced

@@ -47,14 +47,14 @@ class Labelled:
         if not wrong:
             return rows
         k = wrong[0]
-        found = f"row {k} is {shown(rows[k])!r} and column {k} {shown(columns[k])!r} ({len(wrong)} such)"
+        first = f"row {k} is {shown(rows[k])!r} and column {k} {shown(columns[k])!r} ({len(wrong)} such)"
         if Counter(rows) == Counter(columns):
             raise InputError(
-                f"rows and columns of {self.what} are the same objects in different orders: {found}",
+                f"rows and columns of {self.what} are the same objects in different orders: {first}",
                 remedy="put the rows into the order of the columns, as in df.loc[df.columns]",
             )
         raise InputError(
-            f"rows and columns of {self.what} have different names: {found}; both are the same objects in the same"
+            f"rows and columns of {self.what} have different names: {first}; both are the same objects in the same"
             " order, so give them the same names"
         )
 
@@ -167,4 +167,4 @@ def _frame_values(frame: Any) -> Any:
 
 def _coordinates(array: Any, axis: int) -> list[str] | None:
     name = array.dims[axis]
-    return [str(one) for one in array.coords[name].values] if name in array.coords else None
+    return [str(coordinate) for coordinate in array.coords[name].values] if name in array.coords else None

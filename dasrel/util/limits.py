@@ -55,20 +55,20 @@ def duration_seconds(limit: float | str) -> float:
     >>> duration_seconds("1h30m"), duration_seconds("00:20:00"), duration_seconds("1-00:00:00")
     (5400.0, 1200.0, 86400.0)
     """
-    found: float | None = None
+    seconds: float | None = None
     if isinstance(limit, (int, float)) and not isinstance(limit, bool):
-        found = float(limit)
+        seconds = float(limit)
     elif isinstance(limit, str):
         text = limit.strip().lower()
         clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text)
         parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
         if clock is not None:
-            found = sum(int(part or 0) * unit for part, unit in zip(clock.groups(), _UNITS.values(), strict=True))
+            seconds = sum(int(part or 0) * unit for part, unit in zip(clock.groups(), _UNITS.values(), strict=True))
         elif parts and "".join(number + unit for number, unit in parts) == text:
-            found = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if found is None or not 0 <= found < float("inf"):
+            seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if seconds is None or not 0 <= seconds < float("inf"):
         raise InputError(f"{shown(limit)!r} is no duration", remedy="give such as 90s, 30m, 2h, 1h30m or HH:MM:SS")
-    return found
+    return seconds
 
 
 class Terminated(KeyboardInterrupt):

@@ -104,7 +104,7 @@ def _declared(default: Any, described: Option) -> Any:
 def group(kind: type | Selection) -> Any:
     """Return a dataclass field that holds a group of options, or some of its options."""
     whole = kind.group if isinstance(kind, Selection) else kind
-    required = any(one.default is MISSING and one.default_factory is MISSING for one in fields(whole))
+    required = any(field_.default is MISSING and field_.default_factory is MISSING for field_ in fields(whole))
     return field(default_factory=MISSING if required else whole, metadata={"group": kind})
 
 

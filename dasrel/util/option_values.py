@@ -61,10 +61,10 @@ def parse_part(text: str) -> tuple[int, int]:
     >>> parse_part("3/8")
     (3, 8)
     """
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, flags=re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, flags=re.ASCII)
+    if match is None:
         raise InputError(f"part {shown(text)!r} is not K/N, such as 3/8: the third of eight parts")
-    part = int(found[1]), int(found[2])
+    part = int(match[1]), int(match[2])
     check_part(part)
     return part
 
@@ -82,10 +82,10 @@ def whole_numbers(text: str) -> list[int] | None:
     >>> whole_numbers("2-5"), whole_numbers("7")
     ([2, 3, 4, 5], None)
     """
-    found = re.fullmatch(r"(\d{1,9})\s*[-:]\s*(\d{1,9})", text.strip(), flags=re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,9})\s*[-:]\s*(\d{1,9})", text.strip(), flags=re.ASCII)
+    if match is None:
         return None
-    first, last = int(found[1]), int(found[2])
+    first, last = int(match[1]), int(match[2])
     if first > last:
         raise InputError(f"{text!r} is an empty range", remedy=f"give the smaller number first, such as {last}-{first}")
     if last - first >= MOST_IN_RANGE:

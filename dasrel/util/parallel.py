@@ -325,9 +325,9 @@ def part(table: Array, rows: slice, columns: slice | Array = slice(None)) -> Arr
 def release_pages(array: Array) -> None:
     """On a worker, unmap the pages of the file that an array is mapped from; they return on the next access."""
     if on_worker():
-        found = _map_of(array)
-        if found is not None:
-            found.madvise(mmap.MADV_DONTNEED)
+        mapped = _map_of(array)
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _map_of(array: Any) -> mmap.mmap | None:

@@ -47,14 +47,14 @@ def finished_result(out: PathLike, wanted: dict[str, Any]) -> dict[str, Any] | N
     the work: the matrix and the options.
     """
     try:
-        found = json.loads((Path(out) / "result.json").read_text(encoding="utf-8"))
+        result = json.loads((Path(out) / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     wanted = json.loads(json.dumps(json_ready(wanted)))
-    if not isinstance(found, dict) or any(name not in found or found[name] != wanted[name] for name in wanted):
+    if not isinstance(result, dict) or any(name not in result or result[name] != wanted[name] for name in wanted):
         return None
     progress.current().found_complete(str(out))
-    return found
+    return result
 
 
 @contextmanager
@@ -113,13 +113,13 @@ def check_out(out: PathLike, *, force: bool) -> None:
 
 def check_not_input(out: PathLike, *inputs: object) -> None:
     """Raise if an output is one of the inputs, also by another name, or a folder that an input lies in."""
-    for one in inputs:
-        if not isinstance(one, (str, os.PathLike)) or is_url(one) or is_url(out) or not os.path.exists(one):
+    for source in inputs:
+        if not isinstance(source, (str, os.PathLike)) or is_url(source) or is_url(out) or not os.path.exists(source):
             continue
-        given, target = Path(os.path.realpath(one)), Path(os.path.realpath(out))
-        if target in (given, *given.parents) or (os.path.exists(out) and os.path.samefile(one, out)):
+        given, target = Path(os.path.realpath(source)), Path(os.path.realpath(out))
+        if target in (given, *given.parents) or (os.path.exists(out) and os.path.samefile(source, out)):
             raise InputError(
-                f"{shown(out, limit=200)} would replace what is read, {shown(one, limit=200)}",
+                f"{shown(out, limit=200)} would replace what is read, {shown(source, limit=200)}",
                 remedy="choose another name",
             )
 

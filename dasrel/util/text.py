@@ -137,6 +137,6 @@ def redacted(value: Any) -> Any:
     return _NAMED.sub(_hidden, text)
 
 
-def _hidden(found: re.Match[str]) -> str:
-    quote = "'" if found.group(0)[len(found.group(1)) + len(found.group(2))] in "'\"" else ""
-    return f"{found.group(1)}{found.group(2)}{quote}***"
+def _hidden(secret: re.Match[str]) -> str:
+    quote = "'" if secret.group(0)[len(secret.group(1)) + len(secret.group(2))] in "'\"" else ""
+    return f"{secret.group(1)}{secret.group(2)}{quote}***"

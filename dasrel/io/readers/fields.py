@@ -70,10 +70,10 @@ def fields(line: bytes, delimiter: bytes | None) -> list[bytes]:
     text = line.decode("utf-8", "surrogateescape")
     mark = " " if delimiter is None else delimiter.decode("ascii")
     try:
-        found = next(csv.reader([text], delimiter=mark, skipinitialspace=delimiter is None, strict=True), [])
+        split = next(csv.reader([text], delimiter=mark, skipinitialspace=delimiter is None, strict=True), [])
     except csv.Error:  # a quote that is not closed: a line of one field is refused
         return [line]
-    return [field.encode("utf-8", "surrogateescape") for field in found]
+    return [field.encode("utf-8", "surrogateescape") for field in split]
 
 
 def find_delimiter(

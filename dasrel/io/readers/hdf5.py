@@ -40,15 +40,15 @@ def open_hdf5(path: Path, reading: Reading, kind: str) -> Opened:
     import h5py
 
     with reader_errors(path, "HDF5"), h5py.File(path, "r") as file:
-        found: list[str] = []
-        file.visititems(lambda name, item: found.append(name) if is_matrix(item) else None)
-        usual = next((one for one in ("matrix", "matrix:0") if one in file), None)
+        names: list[str] = []
+        file.visititems(lambda name, item: names.append(name) if is_matrix(item) else None)
+        usual = next((dataset for dataset in ("matrix", "matrix:0") if dataset in file), None)
         if reading.dataset is None and usual is not None:
-            if usual not in found:  # another dataset, such as `order`, would be taken for the matrix
+            if usual not in names:  # another dataset, such as `order`, would be taken for the matrix
                 raise InputError(f"{path_text(path)}, dataset {usual}, is no square or condensed array of numbers")
             name = usual
         else:
-            name = choose(found, reading.dataset, str(path))
+            name = choose(names, reading.dataset, str(path))
         what = f"{path_text(path)}, dataset {shown(name)},"
         ids = _order(file["order"], what) if "order" in file and name.startswith("matrix") else None
         return opened_dataset(path, file[name], kind, ids)
@@ -83,9 +83,9 @@ def _order(item: Any, what: str) -> list[str]:
     """Return the names of a dataset of text."""
     shape = getattr(item, "shape", None)
     if shape is None or len(shape) != 1:
-        found = "a group" if hasattr(item, "keys") else "empty" if shape is None else f"of shape {shape}"
+        form = "a group" if hasattr(item, "keys") else "empty" if shape is None else f"of shape {shape}"
         raise InputError(
-            f"{what} has no usable names: order is {found}", remedy="it must be a list of one name per object"
+            f"{what} has no usable names: order is {form}", remedy="it must be a list of one name per object"
         )
     _check_lengths(item, what)
     return [as_text(x) for x in item[:]]
@@ -208,19 +208,19 @@ class _Dataset:
                 place = (place, 0) if self._open.shape[0] > 1 else (0, place)
             elif self.fortran:
                 place = place[::-1]
-            found = np.asarray(self._open[place])
+            values = np.asarray(self._open[place])
             if not self.whole:
-                found = self._with_holes(found, place if isinstance(place, tuple) else (place,))
-            return found.T if self.fortran else found
+                values = self._with_holes(values, place if isinstance(place, tuple) else (place,))
+            return values.T if self.fortran else values
 
-    def _with_holes(self, found: Array, place: tuple[Any, ...]) -> Array:
+    def _with_holes(self, values: Array, place: tuple[Any, ...]) -> Array:
         """Return the values with NaN where a chunk is absent."""
         data = self._open
         spans = [range(*where.indices(size)) if isinstance(where, slice) else range(where, where + 1)
                  for where, size in zip(place, data.shape, strict=True)]  # fmt: skip
         starts = [range(span.start - span.start % side, span.stop, side)
                   for span, side in zip(spans, data.chunks, strict=True)]  # fmt: skip
-        result = found.astype(self.dtype, copy=False)
+        result = values.astype(self.dtype, copy=False)
         shaped = result.reshape([len(span) for span in spans])
         for corner in np.ndindex(*(len(first) for first in starts)):
             at = tuple(first[k] for first, k in zip(starts, corner, strict=True))

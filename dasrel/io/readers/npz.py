@@ -152,11 +152,11 @@ def _matrices(archive: zipfile.ZipFile, path: Path, names: list[str]) -> list[st
     """
     if len(names) == 1:
         return names
-    found = []
+    suitable = []
     for name in names:
         what = f"{path}, array {name}"
         with reader_errors(what), archive.open(f"{name}.npy") as member:
             shape, _, dtype = npy_layout(member, what)  # type: ignore[arg-type]
             if is_matrix(SimpleNamespace(shape=shape, dtype=dtype)):
-                found.append(name)
-    return found
+                suitable.append(name)
+    return suitable

@@ -165,8 +165,8 @@ def _layout(
     has_header = any(name in row for name in by_name)
     if not by_name:
         value = _as_number(wanted[2]) or 0
-        found = row[value - 1].encode() if 1 <= value <= width else b"0"
-        has_header = not is_number(found) and not has_decimal_comma(found)
+        value_field = row[value - 1].encode() if 1 <= value <= width else b"0"
+        has_header = not is_number(value_field) and not has_decimal_comma(value_field)
     if not has_header:
         described = [] if comment is None else [field.decode("utf-8", "replace").strip() for field in
                                            fields(comment.lstrip(b"#"), delimiter)]  # fmt: skip
@@ -180,7 +180,7 @@ def choose(
 ) -> tuple[int, int, int]:
     """Return the three columns by their number from 0."""
     there = f"columns 1 to {width}" + (f": {some([shown(name) for name in names], show=20)}" if names else ", no names")
-    found = []
+    chosen = []
     for column in wanted:
         number = _as_number(column)
         if names is not None and str(column) in names:
@@ -190,12 +190,12 @@ def choose(
                 f"{path_text(path)}: no column {shown(column)}; there are {there}",
                 remedy="a list of pairs needs two objects and a value, chosen by {Reading.columns}",
             )
-        found.append(number - 1)
-    if len(set(found)) < 3:
+        chosen.append(number - 1)
+    if len(set(chosen)) < 3:
         raise InputError(
             f"{path_text(path)}: {some(wanted)} are not three different columns", remedy=f"there are {there}"
         )
-    return found[0], found[1], found[2]
+    return chosen[0], chosen[1], chosen[2]
 
 
 def _as_number(column: str | int) -> int | None:
@@ -234,21 +234,21 @@ def _parse_plain(layout: ListLayout, raw: Array, lines: Lines, spare: streams.Bu
     room = lines.count
     memory = spare.take(32 * room)
     values, first, second = memory[: 8 * room], memory[8 * room : 12 * room], memory[12 * room : 16 * room]
-    spans, found = memory[16 * room : 32 * room].view(np.int32), np.empty(2, np.int64)
+    spans, counts = memory[16 * room : 32 * room].view(np.int32), np.empty(2, np.int64)
     columns = np.array([layout.delimiter[0], layout.width, *layout.chosen], np.int64)
     done = library.dasrel_read_pairs(
         raw.ctypes.data, raw.size, columns.ctypes.data, MISSING_WORDS, room, first.ctypes.data, second.ctypes.data,
-        values.ctypes.data, spans.ctypes.data, found.ctypes.data,
+        values.ctypes.data, spans.ctypes.data, counts.ctypes.data,
     )  # fmt: skip
     if not done:
         spare.give(memory)
         return None
-    rows, count = found.tolist()
+    rows, count = counts.tolist()
     begins, ends = spans[: 2 * count : 2], spans[1 : 2 * count : 2]
     text = raw[: ends.max(initial=0)].tobytes()
     names: list[bytes | str] = [text[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-    one, other = (names, first.view(np.int32)[:rows]), (names, second.view(np.int32)[:rows])
-    return Part(one, other, values.view(np.float64)[:rows], lines.where, partial(spare.give, memory))
+    left, right = (names, first.view(np.int32)[:rows]), (names, second.view(np.int32)[:rows])
+    return Part(left, right, values.view(np.float64)[:rows], lines.where, partial(spare.give, memory))
 
 
 def _parse_slowly(layout: ListLayout, lines: Lines) -> Part | None:
@@ -282,8 +282,8 @@ def _parse_slowly(layout: ListLayout, lines: Lines) -> Part | None:
 
 def _coded(names: list[bytes]) -> Coded:
     codes: dict[bytes, int] = {}
-    found = np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
-    return list(codes), found
+    coded = np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
+    return list(codes), coded
 
 
 @dataclass

@@ -98,8 +98,8 @@ class RecordWriter:
         numbers: tuple[Array, Array],
         release: Callable[[], None] | None,
     ) -> None:
-        found = self._sorted_compiled(codes, values, numbers) or self._sorted(codes, values, numbers)
-        records, blocks, counts, per_side = found
+        in_order = self._sorted_compiled(codes, values, numbers) or self._sorted(codes, values, numbers)
+        records, blocks, counts, per_side = in_order
         if release is not None:
             release()
         ends = np.cumsum(counts)
@@ -138,8 +138,8 @@ class RecordWriter:
             self._buffer = np.empty(size + size // 4, np.uint8)
         records, places = self._buffer[:size], np.cumsum(counts) - counts
         library.dasrel_sort_pairs_by_block(ctypes.byref(coded), places.ctypes.data, records.ctypes.data)
-        found = np.flatnonzero(counts)
-        return records.view(RECORD), found, counts[found], per_side
+        present = np.flatnonzero(counts)
+        return records.view(RECORD), present, counts[present], per_side
 
     def _sorted(self, codes: tuple[Array, Array], values: Array, numbers: tuple[Array, Array]) -> _Sorted:
         first, second = (known.take(column) for known, column in zip(numbers, codes, strict=True))
@@ -283,11 +283,11 @@ class TripletSource:
         height, width = rows[1] - rows[0], columns[1] - columns[0]
         top, left = rows[0] - row * SIDE, columns[0] - column * SIDE
         size = height * width
-        for cells, found in self.records.cells(row, column):
+        for cells, entries in self.records.cells(row, column):
             if size < SIDE * SIDE:
                 i, j = cells // SIDE - top, cells % SIDE - left
                 wanted = (i >= 0) & (i < height) & (j >= 0) & (j < width)
-                cells, found = (i * width + j)[wanted], found[wanted]
+                cells, entries = (i * width + j)[wanted], entries[wanted]
                 if not cells.size:
                     continue
             if values is None:
@@ -295,16 +295,16 @@ class TripletSource:
                 values, counts = np.full(size, start), np.zeros(size, np.int64)
             added = np.bincount(cells, minlength=size)
             if self.duplicates == "error" and int((counts + added).max()) > 1:
-                self._refuse_repeats((rows[0], columns[0], width), cells, found, (counts, counts + added), values)
+                self._refuse_repeats((rows[0], columns[0], width), cells, entries, (counts, counts + added), values)
             counts += added
             if self.duplicates == "mean":
-                values += np.bincount(cells, weights=found, minlength=size)
+                values += np.bincount(cells, weights=entries, minlength=size)
             elif self.duplicates == "min":
-                np.minimum.at(values, cells, found)
+                np.minimum.at(values, cells, entries)
             elif self.duplicates == "max":
-                np.maximum.at(values, cells, found)
+                np.maximum.at(values, cells, entries)
             else:
-                values[cells] = found  # of repeated entries the last stays
+                values[cells] = entries  # of repeated entries the last stays
         if values is None:
             return None
         if self.duplicates == "mean":
@@ -312,7 +312,7 @@ class TripletSource:
         return values.reshape(height, width), (counts > 0).reshape(height, width)
 
     def _refuse_repeats(
-        self, place: tuple[int, int, int], cells: Array, found: Array, counts: tuple[Array, Array], values: Array
+        self, place: tuple[int, int, int], cells: Array, entries: Array, counts: tuple[Array, Array], values: Array
     ) -> None:
         (row, column, width), (before, after) = place, counts
         which = np.flatnonzero(after > 1)
@@ -324,7 +324,7 @@ class TripletSource:
                 f"{where} lists entry ({i}, {j}) twice",
                 remedy="add up or drop the repeats (a symmetric file lists one triangle only)",
             )
-        detail = [*([float(values[cell])] if before[cell] else []), *found[cells == cell].tolist()]
+        detail = [*([float(values[cell])] if before[cell] else []), *entries[cells == cell].tolist()]
         raise InputError(
             f"{where}: {count_text(which.size, 'pair')} of this block listed more than once",
             where=f"such as {shown(self.ids[i])} and {shown(self.ids[j])} ({some([f'{value:g}' for value in detail])})",

@@ -171,14 +171,14 @@ def sniff(path: str | Path) -> str | None:
         return None
     finally:
         stream.close()
-    found = _judge(first.bytes(), rest)
-    if found == AMBIGUOUS:
+    name = _judge(first.bytes(), rest)
+    if name == AMBIGUOUS:
         raise InputError(
             f"{path_text(path)} can be read as a matrix and as a list of pairs: its first lines are"
             f" {shown(first.bytes().decode())!r} and {shown(rest[0].decode('utf-8', 'backslashreplace'))!r}",
             remedy="say {Reading.format=lsmat} for a matrix, or {Reading.format=pairs} for one pair per line",
         )
-    return found
+    return name
 
 
 def _is_binary(text: bytes) -> bool:

@@ -113,12 +113,12 @@ class Stream:
         with _read_errors(self.path):
             return bytes(self._counted(self._text.read(size)))
 
-    def _counted(self, found: Any) -> Any:
+    def _counted(self, block: Any) -> Any:
         """Count what was read; raise if a small compressed file has become too large."""
-        self._size += len(found) if isinstance(found, bytes) else found
+        self._size += len(block) if isinstance(block, bytes) else block
         if self._summed is not None and self._summed is not self._text:
             check_unpacked(self._size, self._summed.count, self.path)
-        return found
+        return block
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[int, bytes]]:
         """Yield complete lines, about `size` bytes at a time, with the number of the first line (from 1).
@@ -243,23 +243,23 @@ def plain(text: bytes, number: int = 0) -> bytes:
 @cache
 def library() -> Any | None:
     """Return the compiled reader of pairs (`pair_list.c`), or None where it was not built or cannot run."""
-    found = native.library()
-    if found is None or not native.typed(found, "dasrel_prepare_pair_list", ctypes.c_int)():
+    loaded = native.library()
+    if loaded is None or not native.typed(loaded, "dasrel_prepare_pair_list", ctypes.c_int)():
         return None
     text, some = (POINTER, LONG), (POINTER,) * 3
-    native.typed(found, "dasrel_count_lines", LONG, *text)
-    native.typed(found, "dasrel_read_pairs", ctypes.c_int, *text, POINTER, POINTER, LONG, *some, *some[:2])
-    native.typed(found, "dasrel_count_pairs_by_block", None, POINTER, *some)
-    native.typed(found, "dasrel_sort_pairs_by_block", None, *some)
-    return found
+    native.typed(loaded, "dasrel_count_lines", LONG, *text)
+    native.typed(loaded, "dasrel_read_pairs", ctypes.c_int, *text, POINTER, POINTER, LONG, *some, *some[:2])
+    native.typed(loaded, "dasrel_count_pairs_by_block", None, POINTER, *some)
+    native.typed(loaded, "dasrel_sort_pairs_by_block", None, *some)
+    return loaded
 
 
 def line_count(text: bytes | Array) -> int:
     """Return the number of newlines."""
-    found = library()
-    if found is None:
+    loaded = library()
+    if loaded is None:
         return bytes(text).count(b"\n")
-    return int(found.dasrel_count_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))
+    return int(loaded.dasrel_count_lines(text if isinstance(text, bytes) else text.ctypes.data, len(text)))
 
 
 class Line(NamedTuple):

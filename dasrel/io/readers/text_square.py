@@ -143,8 +143,8 @@ def _square(path: Path, stream: streams.Stream, name: str | None) -> tuple[Table
     among = {"tsv": (b"\t",), "csv": (b",", b";", b"\t")}.get(name or "", DELIMITERS)
     mark = find_delimiter(first, second, among, blanks=name != "tsv")
     rows_of_fields = [fields(line, mark) for line in (first, second) if line is not None]
-    for line, found in zip(start, rows_of_fields, strict=True):
-        for field in found[1:]:
+    for line, row in zip(start, rows_of_fields, strict=True):
+        for field in row[1:]:
             if has_decimal_comma(field):
                 raise InputError(f"{path_text(path)}: line {line.number}: {not_a_number(field)}")
     names, labelled = square_layout(*rows_of_fields, *([None] if second is None else []))
@@ -177,8 +177,8 @@ def _splitter(mark: bytes | None, labelled: bool, path: Path) -> Split:
 
 def _split_slowly(line: Line, mark: bytes | None, labelled: bool, path: Path) -> tuple[bytes, bytes, int]:
     """Split a line with quotes, or with any number of blanks between its fields."""
-    found = fields(line.bytes().strip() if mark is None else line.bytes(), mark)
-    label, values = (found[0], found[1:]) if labelled else (b"", found)
+    row = fields(line.bytes().strip() if mark is None else line.bytes(), mark)
+    label, values = (row[0], row[1:]) if labelled else (b"", row)
     for field in values:
         if mark is not None and mark in field:
             raise InputError(f"{path_text(path)}: line {line.number}: {not_a_number(field)}")
@@ -217,14 +217,14 @@ def _phylip(path: Path, stream: streams.Stream, kind: str) -> tuple[Table, Itera
         values = first.bytes().rstrip().split(b"\t")[1:]
     elif len(values) not in (n, 0, 1) or not all(is_number(field) for field in values):
         strict, values = True, first.bytes()[STRICT_NAME:].split()
-    found = len(values)
-    if found not in (n, 0, 1):
+    n_values = len(values)
+    if n_values not in (n, 0, 1):
         raise InputError(
-            f"{name}: line {first.number}: the first row has {count_text(found, 'value')}; of"
+            f"{name}: line {first.number}: the first row has {count_text(n_values, 'value')}; of"
             f" {count_text(n, 'object')} a square has {n},"
             " a lower triangle 0 or 1"
         )
-    lower = None if found == n else found
+    lower = None if n_values == n else n_values
     check_claimed(2 * n * n if lower is None else n * n, path, count_text(n, "object"))
     if lower == 0 and is_similarity(kind):
         raise InputError(
@@ -392,24 +392,24 @@ def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
 def _check_ids(table: Table, ids: list[str], numbers: list[int]) -> None:
     name = path_text(table.path)
     if table.labelled:
-        for number, found in zip(numbers, ids, strict=True):
-            if not found:
+        for number, object_id in zip(numbers, ids, strict=True):
+            if not object_id:
                 raise InputError(f"{name}: line {number}, column 1: the id is empty", remedy="give every object a name")
         if len(set(ids)) < len(ids):
             first: dict[str, int] = {}
-            for number, found in zip(numbers, ids, strict=True):
-                if found in first:
+            for number, object_id in zip(numbers, ids, strict=True):
+                if object_id in first:
                     raise InputError(
-                        f"{name}: line {number}: id {shown(found)} was met before, at line {first[found]}",
+                        f"{name}: line {number}: id {shown(object_id)} was met before, at line {first[object_id]}",
                         remedy="rename or drop one of them",
                     )
-                first[found] = number
+                first[object_id] = number
     if table.header is not None:
-        for column, found in enumerate(table.header, 1 + table.labelled):
-            if not found:
+        for column, object_id in enumerate(table.header, 1 + table.labelled):
+            if not object_id:
                 raise InputError(f"{name}: header, column {column}: the id is empty", remedy="give every object a name")
         if table.labelled and ids != table.header:
-            k = next(k for k, found in enumerate(ids) if found != table.header[k])
+            k = next(k for k, object_id in enumerate(ids) if object_id != table.header[k])
             raise InputError(
                 f"{name}: line {numbers[k]}: the row is named {shown(ids[k])}, but its column in the header is"
                 f" {shown(table.header[k])}",
@@ -417,7 +417,7 @@ def _check_ids(table: Table, ids: list[str], numbers: list[int]) -> None:
             )
         if len(set(table.header)) < len(table.header):
             seen: set[str] = set()
-            twice = next(found for found in table.header if found in seen or seen.add(found))  # type: ignore[func-returns-value]
+            twice = next(object_id for object_id in table.header if object_id in seen or seen.add(object_id))  # type: ignore[func-returns-value]
             raise InputError(f"{name}: header: id {shown(twice)} is there twice", remedy="rename or drop one of them")
 
 
@@ -452,11 +452,11 @@ def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list
             cut = line.text.find(table.delimiter, line.start, line.end) if table.labelled else line.start
             labels.append((line.number, line.text[line.start : cut if cut >= 0 else line.end]))
             continue
-        label, body, found = table.split(line, width)
-        if found != width:
+        label, body, count = table.split(line, width)
+        if count != width:
             extra = int(table.labelled)
             raise InputError(
-                f"{path_text(table.path)}: line {line.number} has {count_text(found + extra, 'field')} where"
+                f"{path_text(table.path)}: line {line.number} has {count_text(count + extra, 'field')} where"
                 f" {width + extra} are expected ({table.counted or 'as in the first line'})",
                 remedy="fix or drop it",
             )

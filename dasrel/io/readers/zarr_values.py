@@ -32,13 +32,13 @@ class ZarrValues:
 
     def __getitem__(self, place: Any) -> Array:
         with reader_errors(self.where, "Zarr"):
-            found = np.asarray(self._arrays[0][place])
-            if found.dtype.kind == "f":
-                return found
-            absent = found == self._arrays[0].fill_value
+            values = np.asarray(self._arrays[0][place])
+            if values.dtype.kind == "f":
+                return values
+            absent = values == self._arrays[0].fill_value
             if absent.any():
                 absent &= np.asarray(self._arrays[1][place]) == self._arrays[1].fill_value
-            result = found.astype(self.dtype)
+            result = values.astype(self.dtype)
             result[absent] = np.nan
             return result
 
