@@ -419,7 +419,7 @@ def test_the_plan_for_a_million_objects_without_data():
     source.layout = layout
     U = np.lib.stride_tricks.as_strided(np.zeros(1), shape=(150, 1_000_000), strides=(0, 0))
     consumer = product_consumer(source, [(View("squared-distance"), U)])
-    lazy = type(consumer)(consumer.kernel, consumer.finish, in_strips=True, part_bytes=consumer.part_bytes)
+    lazy = type(consumer)(consumer.kernel, consumer.finish, part_bytes=consumer.part_bytes)
     graph, wanted = build_graph(plan, None, {}, [lazy], lambda tiles, size: None)
     assert 1_000 < len(graph) < 10_000
     assert len(wanted[0]) == plan.strips == 62
