@@ -13,7 +13,6 @@ This module imports neither Zarr nor Dask, so that the command line starts quick
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import MISSING, asdict, dataclass
 from functools import partial
@@ -24,7 +23,6 @@ from dasrel.io.options import PairwiseParameters as PairwiseOptions, Reading
 from dasrel.names import (
     INDICES,
     INITS,
-    LINKAGES,
     METHODS,
     ORDERS,
     RULES,
@@ -34,7 +32,6 @@ from dasrel.names import (
     OrderName,
     RuleName,
     ViewName,
-    linkage_fault,
 )
 from dasrel.store.options import (
     Policy,
@@ -174,31 +171,7 @@ class ClusterOptions:
 
 
 _search = partial(option, panel=SEARCH)
-_tree = partial(option, panel="Hierarchical clustering")
 _max_scans = partial(_search, help="Maximum number of scans; then the best result so far, with a warning.", least=1)
-
-
-@dataclass(frozen=True)
-class TreeOptions:
-    """How to find a minimum spanning tree, or to cluster hierarchically."""
-
-    linkage: str | None = _tree(None, f"One of {', '.join(LINKAGES)}; the spanning tree only if not given.")
-    n_clusters: list[int] | None = _tree(None, "Cut into so many clusters.", name="clusters", metavar="C", least=1)
-    height: list[float] | None = _tree(None, "Cut at this height: one or more.", metavar="H")
-    as_similarity: bool = _tree(False, "Merge by the similarities of a store as they are, the largest first.")
-    picture: bool = _tree(True, "Draw the dendrogram with the matrix beside it.")
-    scratch: str | os.PathLike[str] | None = _tree(
-        None, "Where to put what memory cannot hold.", typed=str, metavar="DIR"
-    )
-    memory: int | str | None = _writing(None, MEMORY, typed=str, metavar="SIZE")
-
-    def __post_init__(self) -> None:
-        if self.linkage is None and (self.n_clusters or self.height or self.as_similarity or self.scratch):
-            raise InputError("cuts, similarities and scratch are for a linkage", remedy="add {linkage=average}")
-        fault = "" if self.linkage is None else linkage_fault(self.linkage, as_similarity=self.as_similarity)
-        fault = "cut into numbers of clusters or at heights, not both" if self.n_clusters and self.height else fault
-        if fault or not all(map(math.isfinite, self.height or ())):
-            raise InputError(fault or "the height of a cut is a finite number")
 
 
 @dataclass(frozen=True)
@@ -260,7 +233,7 @@ class ImageOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, PairwiseOptions, TreeOptions, ValidityOptions, ImageOptions,
+    RunOptions, ClusterOptions, PairwiseOptions, ValidityOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

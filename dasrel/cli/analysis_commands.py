@@ -24,19 +24,15 @@ from dasrel.options import (
     Reading,
     RunOptions,
     Selection,
-    TreeOptions,
     ValidityOptions,
 )
 from dasrel.util.results import check_not_input
-from dasrel.util.text import count_text, redacted, shown, size_text, some, time_text
+from dasrel.util.text import count_text, shown, size_text, some, time_text
 
 if TYPE_CHECKING:
     from dasrel.cmeans.job import ClusterJob
     from dasrel.cmeans.plan import ClusteringPlan, OnWorkers
     from dasrel.cmeans.result import Clustering
-    from dasrel.geometry.dendrogram import Dendrogram
-    from dasrel.store.matrix import Matrix
-    from dasrel.util import Index
     from dasrel.util.limits import Range
 
 
@@ -428,82 +424,6 @@ def times_text(seconds: Range) -> str:
     if seconds.least == seconds.most:
         return time_text(seconds.most)
     return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
-
-
-@command("dasrel tree distances.zarr out --linkage average --clusters 5")
-def tree_command(
-    console: Console,
-    *,
-    store: OldStore,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the output files.")],
-    options: TreeOptions,
-    force: Force = False,
-    dry_run: DryRun = False,
-    checkpoint: Checkpoint | None,
-    runtime: Runtime,
-) -> None:
-    """Write the minimum spanning tree of a STORE, or with --linkage a dendrogram and its cuts, in one scan."""
-    check_not_input(out, store)
-    if options.linkage is not None:
-        _agglomerate(console, store, out, options, force, dry_run, checkpoint, runtime)
-        return
-    if checkpoint is not None:
-        raise typer.BadParameter("--checkpoint is for --linkage: the spanning tree takes one scan")
-    if dry_run:
-        from dasrel.report.tree_files import estimate_tree
-
-        console.cost(estimate_tree(store, out, memory=options.memory, force=force))
-        return
-
-    from dasrel.geometry.tree import minimum_spanning_tree
-    from dasrel.report.tree_files import save_tree
-    from dasrel.store.matrix import open_matrix
-    from dasrel.util.results import check_out, finished_result
-
-    matrix = open_matrix(store)
-    about = {"matrix": matrix.identity_digest(), "out": str(out)}
-    saved = finished_result(out, about) if console.resume else None
-    if saved is None:
-        check_out(out, force=force)
-        with console.at(runtime):
-            tree = minimum_spanning_tree(matrix, memory=options.memory)
-        saved = save_tree(tree, matrix.ids, out, about={"store": redacted(store), **about}, force=force)
-    console.finish(None, out)
-    values = {"store": store, **saved, "seconds": console.seconds}
-    console.result(
-        values,
-        [
-            ("tree", shown(out, limit=400)),
-            ("objects", f"{values['n_objects']:,}"),
-            ("scans", str(values["scans"])),
-            ("weights", f"{values['shortest']:g} to {values['longest']:g}, {values['units']}"),
-            ("files", "tree.npz, edges.csv, linkage.npy, vat.csv"),
-        ],
-    )
-
-
-def _agglomerate(
-    console: Console, store: str, out: Path, options: TreeOptions, force: bool, dry_run: bool,
-    checkpoint: Checkpoint | None, runtime: Runtime,
-) -> None:  # fmt: skip
-    from dasrel.hierarchy.tree_job import prepare_tree, tree_lines
-
-    if dry_run:
-        console.cost(prepare_tree(store, out, options, force=force).cost())
-        return
-    checkpoint = checkpoint and replace(checkpoint, force=force)
-    job = prepare_tree(store, out, options, force=force, resume=console.resume)
-    with nullcontext() if job.finished else console.at(runtime):
-        result = job.run(checkpoint=checkpoint, draw=dendrogram_figure)
-    console.finish(checkpoint, out, "tree")
-    console.result(result, tree_lines(result))
-
-
-def dendrogram_figure(found: Dendrogram, matrix: Matrix, labels: Index, folder: Path) -> None:
-    """Draw a dendrogram into its folder; matplotlib is imported only here, after the work."""
-    from dasrel.report.figures.dendrogram import draw_into
-
-    draw_into(found, matrix, labels, folder)
 
 
 @command("dasrel image distances.zarr matrix.png --order ivat")

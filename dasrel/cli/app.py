@@ -139,7 +139,6 @@ COMMANDS = {
     "predict": analysis_commands.predict_command,
     "validity": analysis_commands.validity_command,
     "compare": analysis_commands.compare_command,
-    "tree": analysis_commands.tree_command,
     "image": analysis_commands.image_command,
     "run": run_command,
 }

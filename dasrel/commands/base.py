@@ -186,6 +186,10 @@ class Operation:
         """Return a line and an exit code where a result that was written is not what was wanted."""
         return None
 
+    def saves_state(self, options: Any) -> bool:
+        """Return whether work with these options has a state that a checkpoint can save."""
+        return bool(self.saves)
+
     # ---------------------------------------------------------------------------------------------------- in workflows
 
     def outputs(self, options: Any) -> tuple[str, ...]:

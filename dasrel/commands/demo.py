@@ -23,7 +23,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.io.pairwise import pairwise
 from dasrel.judging.comparison import adjusted_rand_index
-from dasrel.options import RunOptions, TreeOptions
+from dasrel.options import RunOptions
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import Matrix
 from dasrel.store.options import Writing
@@ -257,11 +257,7 @@ def _outliers(store: Path, out: Path, force: bool) -> dict[str, Any]:
 
 def _dendrogram(store: Path, out: Path, truth: NDArray[Any], force: bool) -> dict[str, Any]:
     """Cluster hierarchically, and compare a cut with the digits."""
-    from dasrel.hierarchy.tree_job import prepare_tree
-    from dasrel.report.figures.dendrogram import draw_into
-
-    options = TreeOptions(linkage=LINKAGE, n_clusters=[CUT])
-    prepare_tree(str(store), out, options, force=force).run(draw=draw_into)
+    _result("tree", store, out, force, linkage=LINKAGE, n_clusters=[CUT])
     labels = Dendrogram.load(out / "dendrogram.npz").cut(CUT)
     return {"linkage": LINKAGE, "n_clusters": CUT, "adjusted_rand_index": adjusted_rand_index(truth, labels)}
 

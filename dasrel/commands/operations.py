@@ -21,6 +21,7 @@ OPERATIONS: tuple[str, ...] = (
     "spectrum",
     "euclideanize",
     "embed",
+    "tree",
     "report",
     "demo",
 )  # fmt: skip

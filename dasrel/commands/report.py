@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[[Source], ResultPart]] = {
     "cluster": cluster_part,
-    "linkage": other_parts.linkage_part,
-    "tree": other_parts.tree_part,
     "validity": other_parts.validity_part,
 }
 
 _MARKS: dict[str, set[str]] = {
     "cluster": {"settings", "runs_converged", "bundles"},
-    "linkage": {"cuts", "linkage", "n_objects"},
-    "tree": {"shortest", "longest", "units"},
     "validity": {"partitions", "best", "n_objects"},
 }
 """Keys by which the JSON object of each kind of result is known, in this order."""
@@ -169,7 +165,7 @@ def _with_command(source: Source) -> Source:
     """Return a source with the command line that makes it again, if it names its store and options."""
     values, of = source.values, _operation_of(source.kind)
     out = str(values.get("out") or source.path)
-    if of is None and "store" in values and (values.get("requested") or source.kind == "tree"):
+    if of is None and "store" in values and values.get("requested"):
         from dasrel.report.repeat import repeated_command
 
         text = repeated_command(source.kind, str(values["store"]), out, values.get("requested") or {})

@@ -12,12 +12,9 @@ from dasrel.report.page_parts import (
     Picture,
     ResultPart,
     Section,
-    Statement,
-    percent,
     sentence,
     table,
 )
-from dasrel.report.pieces import LISTED, downloads, drawing, scans_fact, store_sections
 from dasrel.report.result_reading import (
     Source,
     damaged,
@@ -28,82 +25,12 @@ from dasrel.report.result_reading import (
 from dasrel.report.result_store import run_section
 from dasrel.report.verdict import (
     figures_verdict,
-    linkage_verdict,
     silhouette_statement,
 )
 from dasrel.util.text import count_text, path_text, shown, some
 
 MOST_PICTURES = 24
 """Pictures of a folder of figures, at most."""
-
-
-# ---------------------------------------------------------------------------------------------------------------- trees
-
-
-def linkage_part(source: Source) -> ResultPart:
-    """Return the part about a result of `dasrel tree --linkage`. Cost: no scan; reads the tables."""
-    result, n = source.values, source.values["n_objects"]
-    cuts = result["cuts"]
-    best = next((one for one in cuts if one["column"] == result.get("recommended")), cuts[0])
-    judged = [name for name in INDICES if any(one.get(name) is not None for one in cuts)]
-    header = ["cut", "clusters", "height", *(name.replace("_", " ") for name in judged), "largest clusters"]
-    rows = [
-        [one["column"], one["n_clusters"], one["height"], *(one.get(name) for name in judged),
-         " ".join(f"{size:,}" for size in one["sizes"][:8]) + (" ..." if one["n_clusters"] > 8 else "")]
-        for one in cuts
-    ]  # fmt: skip
-    better = [name.replace("_", " ") for name in judged if INDICES[name]]
-    text = f"Of {', '.join(better) or 'no index'} larger is better, of the others smaller."
-    sizes = [[k + 1, size, percent(size / n)] for k, size in enumerate(best["sizes"])]
-    sized = table("sizes", ["by size", "objects", "share"], sizes, f"Clusters of the cut into {best['n_clusters']}.",
-                  total=best["n_clusters"])  # fmt: skip
-    alt = f"The top of the dendrogram of {count_text(n, 'object')}, {result['linkage']} linkage, beside the matrix."
-    caption = (
-        "Merges from the leaves to the root: a long line between two merges is a clear cluster. Dark squares"
-        " in the matrix beside it are objects that are alike."
-    )
-    sections = [
-        Section("Cuts", [table("cuts", header, rows, text)]),
-        Section("Clusters", [sized]),
-        Section("Dendrogram", drawing(source, "dendrogram.png", alt, caption)),
-        Section("Labels", downloads(source.file("labels.csv"), "labels") or [Note("There is no labels.csv.")]),
-        *store_sections(source),
-    ]
-    clusters = count_text(best["n_clusters"], "cluster")
-    headline = f"{clusters} of {count_text(n, 'object')} by {result['linkage']} linkage"
-    facts = [
-        ("objects", f"{n:,}"),
-        ("heights", f"{result['lowest']:g} to {result['highest']:g}, {shown(result['units'])}"),
-        ("read", f"{count_text(result['scans'], 'scan')}, {count_text(result['rounds'], 'round')} of merges"),
-    ]
-    verdict = linkage_verdict(result, best)
-    return ResultPart("Hierarchical clustering", path_text(source.path), headline, verdict, facts, sections,
-                      result.get("matrix"), n)  # fmt: skip
-
-
-def tree_part(source: Source) -> ResultPart:
-    """Return the part about a minimum spanning tree. Cost: no scan; reads the edges."""
-    result, n = source.values, source.values["n_objects"]
-    path = source.file("edges.csv")
-    sections = []
-    if path.is_file():
-        header, rows, count = read_table(path, LISTED, last=True)
-        if header != ["first", "second", "weight"] or count != n - 1:
-            raise damaged(path, f"it has {count_text(count, 'edge')} for {count_text(n, 'object')}")
-        longest = [[row["first"], row["second"], float(row["weight"])] for row in rows[::-1]]
-        text = "The longest edges first: cutting them divides the objects into the clusters of single linkage."
-        listed = table("longest-edges", ["first", "second", "weight"], longest, text, total=n - 1)
-        sections.append(Section("Longest edges", [listed, *downloads(path, "edges")]))
-    text = f"The shortest path that connects {count_text(n, 'object')} has a length of {result['total']:g}."
-    verdict = [Statement("info", text)]
-    facts = [("objects", f"{n:,}"), ("weights", f"{result['shortest']:g} to {result['longest']:g}, {result['units']}"),
-             scans_fact(result)]  # fmt: skip
-    headline = f"Minimum spanning tree of {count_text(n, 'object')}"
-    return ResultPart("Tree", path_text(source.path), headline, verdict, facts, [*sections, *store_sections(source)],
-                      result.get("matrix"), n)  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------- alignments and embeddings
 
 
 # --------------------------------------------------------------------------------- spectra, Euclideanisations, stores

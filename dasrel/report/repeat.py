@@ -9,13 +9,12 @@ from typing import Any
 from dasrel.options import (
     ClusterOptions,
     RunOptions,
-    TreeOptions,
     option_fields,
 )
 from dasrel.util.text import redacted, shown
 
 GROUPS: dict[str, tuple[type, ...]] = {
-    "cluster": (RunOptions, ClusterOptions), "linkage": (TreeOptions,), "tree": (),
+    "cluster": (RunOptions, ClusterOptions),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""
 FLAG = "--"
@@ -27,7 +26,7 @@ def repeated_command(kind: str, store: str, out: str, requested: dict[str, Any])
     >>> repeated_command("cluster", "a.zarr", "out", {"n_clusters": [2, 3], "rule": ["hard"], "n_init": 10})
     'dasrel cluster a.zarr out --clusters 2,3 --rule hard'
     """
-    words = ["dasrel", "tree" if kind == "linkage" else kind, store]
+    words = ["dasrel", kind, store]
     words += [f"{FLAG}out", out] if kind == "euclideanize" else [out]
     for group in GROUPS[kind]:
         for one in option_fields(group):

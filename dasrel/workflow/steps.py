@@ -68,7 +68,7 @@ def run_step(job: Job) -> Summary:
     if operation.gives_matrix and _is_complete(target.path):  # before the run was interrupted
         return cast(Summary, operation.summary(audit_store(target.path)))
     with operation.prepare(source, target, options) as prepared:
-        result = prepared.run(job.checkpoint() if operation.saves else None)
+        result = prepared.run(job.checkpoint() if operation.saves_state(options) else None)
     return cast(Summary, operation.summary(result))
 
 
@@ -109,30 +109,6 @@ def _cluster(job: Job) -> Summary:
     }
 
 
-def _tree(job: Job) -> Summary:
-    if job.step.table.linkage is not None:
-        return _dendrogram(job)
-    from dasrel.geometry.tree import minimum_spanning_tree
-    from dasrel.report.tree_files import save_tree
-    from dasrel.store.matrix import open_matrix
-
-    matrix = open_matrix(job.store)
-    tree = minimum_spanning_tree(matrix, memory=job.step.table.memory)
-    about = {"store": job.store, "matrix": matrix.identity_digest(), "out": str(job.out / job.step.name)}
-    saved = save_tree(tree, matrix.ids, job.file(), about=about, force=True)
-    return {name: saved[name] for name in ("n_objects", "units", "shortest", "longest")}
-
-
-def _dendrogram(job: Job) -> Summary:
-    from dasrel.hierarchy.tree_job import prepare_tree
-    from dasrel.options import TreeOptions
-    from dasrel.report.figures.dendrogram import draw_into
-
-    prepared = prepare_tree(job.store, job.file(), job.step.table.group(TreeOptions), force=True)
-    result = prepared.run(checkpoint=job.checkpoint(), about={"out": str(job.out / job.step.name)}, draw=draw_into)
-    return {name: result[name] for name in ("n_objects", "linkage", "units", "lowest", "highest", "largest_gap")}
-
-
 def _image(job: Job) -> Summary:
     from dasrel.options import ImageOptions
     from dasrel.report.figures.matrix import prepare_image
@@ -163,7 +139,6 @@ def _figure(job: Job) -> Summary:
 
 _RUNNERS: dict[str, Callable[[Job], Summary]] = {
     "cluster": _cluster,
-    "tree": _tree,
     "image": _image,
     "figure": _figure,
 }

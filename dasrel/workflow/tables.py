@@ -26,7 +26,6 @@ from dasrel.options import (
     OptionField,
     RunOptions,
     Selection,
-    TreeOptions,
     build_group,
     option_fields,
     whole_numbers,
@@ -184,15 +183,6 @@ class Cluster(Table):
     store: str | None = None
 
 
-@with_options(TreeOptions, EVERY)
-class Tree(Table):
-    """`dasrel tree`."""
-
-    HOW = ("memory", "scratch", "every")
-    SUFFIXES = ("",)
-    store: str | None = None
-
-
 @with_options(ImageOptions)
 class Image(Table):
     """`dasrel image`."""
@@ -219,7 +209,6 @@ class RuntimeTable(Table):
 
 TABLES: dict[str, type[Table]] = {
     "cluster": Cluster,
-    "tree": Tree,
     "image": Image,
     "figure": Figure,
 }

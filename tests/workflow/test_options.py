@@ -12,11 +12,11 @@ import dasrel
 from dasrel.cli.app import build_app
 from dasrel.cli.options import OutputOptions, comma_list
 from dasrel.commands.export import ExportOptions
+from dasrel.commands.tree import TreeOptions
 from dasrel.geometry.options import EuclideanizeParameters, SpectrumParameters
 from dasrel.options import (
     PairwiseOptions,
     Selection,
-    TreeOptions,
     build_group,
     option_fields,
 )

@@ -90,15 +90,15 @@ def test_cuts_at_heights(place: Path, square: Any, here: Callable[..., Any]) -> 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("--linkage average --clusters 81", 1, "81 clusters cannot be made of 80 objects: give 1 to 80"),
+        ("--linkage average --clusters 81", 1, "81 clusters cannot be made of 80 objects; give 1 to 80"),
         ("--linkage centroid", 2, "centroid linkage is not reducible"),
         ("--linkage avarage", 2, "no linkage 'avarage'; use one of single"),
         ("--clusters 3", 2, "are for a linkage; add --linkage average"),
         ("--linkage average --clusters 3 --height 1", 2, "cut into numbers of clusters or at heights, not both"),
         ("--linkage average --height nan", 2, "the height of a cut is a finite number"),
-        ("--linkage average --clusters 0", 1, "0 clusters cannot be made of 80 objects"),
+        ("--linkage average --clusters 0", 1, "n_clusters is 0; give a whole number of at least 1"),
         ("--linkage average --as-similarity", 1, "the matrix is of kind distance"),
-        ("--checkpoint kept", 2, "--checkpoint is for --linkage"),
+        ("--checkpoint kept", 1, "no state to save; leave out --checkpoint, or say --linkage average"),
         ("--linkage average --memory 1kB", 1, "the limit is 1 kB; raise --memory"),
     ],
 )
