@@ -106,6 +106,7 @@ class TreeOperation(Operation):
         """Check the options, the store and the result folder. Cost: no scan."""
         folder, matrix = target.folder(source), open_matrix(source)
         requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "scratch")}
+        requested = {} if options.linkage is None else requested  # the spanning tree has nothing to choose
         header = redacted(
             {"store": source, "matrix": matrix.identity_digest(), "out": target.named, "requested": requested}
         )
