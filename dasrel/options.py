@@ -175,24 +175,6 @@ _max_scans = partial(_search, help="Maximum number of scans; then the best resul
 
 
 @dataclass(frozen=True)
-class ValidityOptions:
-    """Which validity indices of partitions to compute."""
-
-    indices: list[IndexName] | None = _search(
-        None, f"One or more of {', '.join(INDICES)}; all except dunn if not given.", name="index", metavar="INDEX"
-    )
-    fuzzifier: float = _search(2.0, "Exponent of memberships that are given without a model.", metavar="M", least=1)
-    permutations: int | None = _search(
-        None,
-        "Test whether groups differ by PERMANOVA, with so many permutations, such as 999.",
-        metavar="N",
-        least=1,
-    )
-    random_state: int = _search(0, "Seed of the permutations.", name="seed", least=0)
-    memory: int | str | None = _search(None, MEMORY, typed=str, metavar="SIZE")
-
-
-@dataclass(frozen=True)
 class ImageOptions:
     """How to draw a matrix."""
 
@@ -233,7 +215,7 @@ class ImageOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, PairwiseOptions, ValidityOptions, ImageOptions,
+    RunOptions, ClusterOptions, PairwiseOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

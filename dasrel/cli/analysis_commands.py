@@ -18,13 +18,11 @@ from dasrel.io.options import IDS
 from dasrel.options import (
     NOT_CONVERGED,
     READING,
-    WRITING,
     ClusterOptions,
     ImageOptions,
     Reading,
     RunOptions,
     Selection,
-    ValidityOptions,
 )
 from dasrel.util.results import check_not_input
 from dasrel.util.text import count_text, shown, size_text, some, time_text
@@ -239,67 +237,6 @@ def predict_command(
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
     lines.append(("objects", f"{len(memberships):,}"))
     console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
-
-
-@command("dasrel validity distances.zarr out/best labels.csv")
-def validity_command(
-    console: Console,
-    *,
-    store: OldStore,
-    labels: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LABELS",
-            help="Partitions: CSV files with id,label or one label per line, .npy files with labels or memberships, or"
-            " results of `dasrel cluster`.",
-        ),
-    ],
-    options: ValidityOptions,
-    out: Annotated[
-        Path | None, option("--out -o", "Write the table as a CSV file as well.", WRITING, metavar="FILE.csv")
-    ] = None,
-    force: Force = False,
-    dry_run: DryRun = False,
-    runtime: Runtime,
-) -> None:
-    """Judge partitions of the objects of a STORE by validity indices, all in one scan."""
-    from dasrel.judging.validity_job import prepare_validity, validity_lines
-
-    if dry_run:
-        console.cost(prepare_validity(store, labels, options, out=out, force=force).cost())
-        return
-    with console.at(runtime):
-        found = prepare_validity(store, labels, options, out=out, force=force).run()
-    console.result({**found, "seconds": console.seconds}, validity_lines(found))
-
-
-COMPARED = (
-    "A result of `dasrel cluster`, such as OUT or OUT/best; or a file of labels (CSV, .npy) or memberships (.npy)."
-)
-
-
-@command("dasrel compare may june --out moved.csv")
-def compare_command(
-    console: Console,
-    *,
-    a: Annotated[str, typer.Argument(metavar="A", help=COMPARED)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one, of the same objects.")],
-    options: Annotated[ValidityOptions, Selection(ValidityOptions, "fuzzifier")],
-    out: Annotated[
-        Path | None,
-        option("--out -o", "Write the objects that moved as a CSV file.", WRITING, metavar="MOVED.csv"),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Compare two results A and B of the same objects: what moved, KL, max |dU|, adjusted Rand index; no scan."""
-    from dasrel.judging.comparison import compare_files, comparison_lines
-    from dasrel.util.results import check_file
-
-    if out is not None:
-        check_not_input(out, a, b)
-        check_file(out, force=force)
-    found = compare_files(a, b, fuzzifier=options.fuzzifier, out=out)
-    console.result({**found, "seconds": console.seconds}, comparison_lines(found))
 
 
 WORKERS = "Workers to plan for"

@@ -137,8 +137,6 @@ COMMANDS = {
     "cluster": analysis_commands.cluster_command,
     "plan": analysis_commands.plan_command,
     "predict": analysis_commands.predict_command,
-    "validity": analysis_commands.validity_command,
-    "compare": analysis_commands.compare_command,
     "image": analysis_commands.image_command,
     "run": run_command,
 }

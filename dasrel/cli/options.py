@@ -283,7 +283,7 @@ def build_from_text(group: Any, values: dict[str, Any]) -> Any:
                 values[one.name] = one.option.parse(text)
             elif one.option.repeated:
                 values[one.name] = text or None
-            elif get_origin(one.type) is list:
+            elif get_origin(one.type) is list and not one.option.argument:
                 values[one.name] = comma_list(text, get_args(one.type)[0])
             elif get_origin(one.type) is dict:
                 values[one.name] = numbers_by_name(text)

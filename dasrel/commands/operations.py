@@ -18,6 +18,8 @@ OPERATIONS: tuple[str, ...] = (
     "export",
     "align",
     "outliers",
+    "validity",
+    "compare",
     "spectrum",
     "euclideanize",
     "embed",

@@ -32,12 +32,10 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[[Source], ResultPart]] = {
     "cluster": cluster_part,
-    "validity": other_parts.validity_part,
 }
 
 _MARKS: dict[str, set[str]] = {
     "cluster": {"settings", "runs_converged", "bundles"},
-    "validity": {"partitions", "best", "n_objects"},
 }
 """Keys by which the JSON object of each kind of result is known, in this order."""
 

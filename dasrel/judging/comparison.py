@@ -34,8 +34,8 @@ from dasrel.partition.model import mode_labels
 from dasrel.partition.result import Partition
 from dasrel.util import Array, Float, limits
 from dasrel.util.numbers import check_number
-from dasrel.util.results import MOST_IDS, write_csv
-from dasrel.util.text import count_text, shown, size_text, some
+from dasrel.util.results import MOST_IDS
+from dasrel.util.text import count_text, size_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,47 +201,6 @@ def compare(a: Any, b: Any, *, fuzzifier: float = 2.0) -> Comparison:
         first, second, ids, matched_by, match, kl, kl_reversed, changes, adjusted_rand_index(*labels),
         np.flatnonzero(partner[labels[0]] != labels[1]),
     )  # fmt: skip
-
-
-def compare_files(a: str, b: str, *, fuzzifier: float, out: Path | None) -> dict[str, Any]:
-    """Compare two partitions that are in files, and return plain values; objects that moved are written to `out`."""
-    found = compare(a, b, fuzzifier=fuzzifier)
-    if out is not None:
-        header, lines = found.table()
-        write_csv(out, header, lines)
-    return {**found.report(), "out": None if out is None else str(out), "kl_is_infinite": _is_infinite(found.kl)}
-
-
-def comparison_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines that print a comparison."""
-    rows, named = found["partitions"], ""
-    if found["moved"]:
-        named = f": {some([shown(name) for name in found['moved_ids']], total=found['moved'])}"
-    lines = [(f"partition {k + 1}", shown(row["partition"], limit=400)) for k, row in enumerate(rows)]
-    lines += [
-        ("objects", f"{found['n_objects']:,}, matched by {found['matched_by']}"),
-        ("clusters", " and ".join(f"{row['n_clusters']:,}" for row in rows)),
-        ("matches", ", ".join(_match_text(one) for one in found["matches"])),
-        ("moved", f"{count_text(found['moved'], 'object')}{named}"),
-        ("ARI", f"{found['adjusted_rand_index']:.6g}"),
-    ]
-    change = found["largest_change"]
-    if change is None:
-        lines.append(("max |dU|", f"not defined: {found['note']}"))
-    else:
-        lines.append(("max |dU|", f"{change['membership']:.6g}, of {shown(change['id'])}"))
-        infinite = "infinite: a membership is 0 in the second partition only"
-        lines.append(("KL", infinite if found["kl_is_infinite"] else f"{found['kl']:.6g}"))
-    for label, name in (("O(U)", "entropy"), ("A(U)", "shift_a"), ("B(U)", "shift_b")):
-        lines.append((label, "  ".join(f"{row[name]:.6g}" for row in rows)))
-    if any(row["eta"] is not None for row in rows):
-        texts = ["-" if row["eta"] is None else " ".join(f"{one:.4g}" for one in row["eta"]) for row in rows]
-        lines.append(("eta", " | ".join(texts)))
-    return lines if found["out"] is None else [*lines, ("wrote", shown(found["out"], limit=400))]
-
-
-def _match_text(one: dict[str, Any]) -> str:
-    return f"{shown(one['label_a'])}: {'none' if one['label_b'] is None else shown(one['label_b'])}"
 
 
 def _is_infinite(value: float | None) -> bool:

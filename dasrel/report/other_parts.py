@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dasrel.names import INDICES
 from dasrel.report import page_figures as pictures
 from dasrel.report.page_parts import (
     Block,
@@ -16,16 +15,13 @@ from dasrel.report.page_parts import (
     table,
 )
 from dasrel.report.result_reading import (
-    Source,
     damaged,
     number,
     read_table,
     whole_file,
 )
-from dasrel.report.result_store import run_section
 from dasrel.report.verdict import (
     figures_verdict,
-    silhouette_statement,
 )
 from dasrel.util.text import count_text, path_text, shown, some
 
@@ -34,24 +30,6 @@ MOST_PICTURES = 24
 
 
 # --------------------------------------------------------------------------------- spectra, Euclideanisations, stores
-
-
-def validity_part(source: Source) -> ResultPart:
-    """Return the part about a JSON object of `dasrel validity`. Cost: no scan."""
-    result, rows = source.values, source.values["partitions"]
-    names = [name for name in rows[0] if name in INDICES or name in ("pseudo_f", "r_squared", "p_value")]
-    header = ["partition", "clusters", *(name.replace("_", " ") for name in names)]
-    cells = [[row["partition"], row["n_clusters"], *(row.get(name) for name in names)] for row in rows]
-    better = ", ".join(name.replace("_", " ") for name in names if INDICES.get(name))
-    text = f"Of {better or 'no index'} larger is better, of the others smaller."
-    n = result["n_objects"]
-    best = result["best"].get("silhouette")
-    chosen = next((row for row in rows if row["partition"] == best), rows[0])
-    verdict = silhouette_statement(chosen.get("silhouette"), f"The mean silhouette of {shown(chosen['partition'])}")
-    facts = [("objects", f"{n:,}"), ("partitions", f"{len(rows):,}"), ("scans", f"{result['scans']:,}")]
-    sections = [Section("Indices", [table("validity", header, cells, text)]), run_section(source)]
-    headline = f"Validity of {count_text(len(rows), 'partition')} of {count_text(n, 'object')}"
-    return ResultPart("Validity", path_text(source.path), headline, verdict, facts, sections, None, n)
 
 
 # ---------------------------------------------------------------------------------------------------- tables of figures

@@ -81,8 +81,6 @@ from dasrel.geometry.options import EuclideanizeParameters, SpectrumParameters
 from tests.helpers.commands import prepared
 from dasrel.hierarchy.linkage import prepare_linkage
 from dasrel.cmeans.plan import plan_clustering
-from dasrel.judging.validity_job import prepare_validity
-from dasrel.options import ValidityOptions
 from dasrel.store.writer import Writing
 from dasrel.names import INDICES
 
@@ -99,8 +97,8 @@ def actions(path, folder):
     for c, file in zip((2, 30, 100), files):
         memberships = np.random.default_rng(c).dirichlet(np.ones(c), dasrel.open_matrix(path).n_objects)
         np.save(file, memberships if c == 30 else memberships.argmax(axis=1))
-    judging = prepare_validity(path, files, ValidityOptions(indices=list(INDICES)))
-    testing = prepare_validity(path, files[:1], ValidityOptions(indices=["silhouette"], permutations=999))
+    judging = prepared("validity", path, labels=files, indices=list(INDICES))
+    testing = prepared("validity", path, labels=files[:1], indices=["silhouette"], permutations=999)
     axes = prepared("embed", path, folder + "/axes", force=True, max_scans=12, picture=False)
     widths = [w / 10 for w in range(5, 15)]
     more = {"width": widths, "eta_scale": [1.0, 4.0], "max_iter": 5, "picture": False}

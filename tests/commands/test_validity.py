@@ -9,11 +9,11 @@ from sklearn import metrics
 
 import dasrel
 from dasrel.cli import app
+from dasrel.commands.validity import COLUMNS, read_partition
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.judging import validity_job
-from dasrel.judging.validity_job import prepare_validity, read_partition
 from dasrel.partition.files import read_partition_file
 from dasrel.util import progress
+from tests.helpers.commands import prepared
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.stores import stored
 
@@ -94,7 +94,7 @@ def test_few_partitions_are_columns_and_many_are_lines(store, capsys):
     (line,) = [one for one in shown if one.startswith("silhouette")]
     assert line.split()[1] == f"{RIGHT:.4g}"
     assert line.split()[-1] == "larger"
-    assert app.run(["validity", store, *["b.csv"] * validity_job.COLUMNS, "a.csv"]) == 0
+    assert app.run(["validity", store, *["b.csv"] * COLUMNS, "a.csv"]) == 0
     shown = capsys.readouterr().out
     assert f"3 clusters, silhouette {RIGHT:.4g}" in shown
     assert [one.split()[-1] for one in shown.splitlines() if one.startswith("best silhouette")] == ["a.csv"]
@@ -112,7 +112,7 @@ def test_a_dry_run_reads_no_tile_and_writes_nothing(store, capsys, tmp_path):
     output(capsys, "validity", store, "a.csv", "-o", "new.csv")
     assert 0.5 < estimate["outputs"][0]["bytes"] / (tmp_path / "new.csv").stat().st_size < 2
     write("named.csv", ["id,label", *(f"{name},{k}" for name, k in zip(IDS, GROUPS, strict=True))])
-    assert prepare_validity(store, ["named.csv"]).cost().scans.most == 1
+    assert prepared("validity", store, labels=["named.csv"]).cost().scans.most == 1
 
 
 def test_labels_are_matched_with_the_ids_whatever_their_column_is_called(store, capsys):
