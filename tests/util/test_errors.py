@@ -123,7 +123,7 @@ def test_remedies_name_real_options(named: list[Any]) -> None:
             assert any(allows(kind, word) for kind in kinds), f"{option} does not take {word}"
 
 
-NO_KEYS = {"force", "out", "part", "resume", "self_similarity", "time_limit"}
+NO_KEYS = {"checkpoint", "force", "out", "part", "resume", "self_similarity", "time_limit"}
 """What is said to `dasrel run` itself, and what no step has."""
 
 
