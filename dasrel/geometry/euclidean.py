@@ -48,7 +48,6 @@ from dasrel.util.archives import ArchiveFormat, load_archive, save_archive
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.text import count_text, shown, some
 
-"""Methods with a parameter."""
 FORMAT = ArchiveFormat(
     "Euclideanisation", "euclidean_version", 1, (), ("edges", "weights", "largest"),
     source="; `dasrel euclideanize` makes one", remedy="make it again",

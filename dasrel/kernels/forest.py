@@ -232,7 +232,8 @@ def _ranked(i: Array, j: Array, n: int) -> Any:
 
     Ranks replace the weights: none are equal, and none is 0, which SciPy would take for a missing edge.
     """
-    return minimum_spanning_tree(csr_array((np.arange(1.0, i.size + 1), (i, j)), shape=(n, n)))
+    ends = i.astype(np.int32, copy=False), j.astype(np.int32, copy=False)  # SciPy before 1.16 takes no others
+    return minimum_spanning_tree(csr_array((np.arange(1.0, i.size + 1), ends), shape=(n, n)))
 
 
 def _prim(weights: Array, on_diagonal: bool) -> Edges:
