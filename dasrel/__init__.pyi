@@ -1,13 +1,13 @@
 """The public names of dasrel, each with its home. `lazy_loader` reads it and imports a name on first use."""
 
 from .cmeans.fit import cluster as cluster
-from .cmeans.output import save_clustering as save_clustering
 from .cmeans.plan import (
     ClusteringPlan as ClusteringPlan,
     plan_clustering as plan_clustering,
 )
 from .cmeans.result import Clustering as Clustering
 from .commands.align import align as align
+from .commands.cluster import save_clustering as save_clustering
 from .commands.report import write_report as write_report
 from .engine.checkpoint import Checkpoint as Checkpoint
 from .engine.relation import Relation as Relation, relation as relation

@@ -14,25 +14,18 @@ This module imports neither Zarr nor Dask, so that the command line starts quick
 from __future__ import annotations
 
 import os
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
 
 from dasrel.errors import InputError
 from dasrel.io.options import PairwiseParameters as PairwiseOptions, Reading
 from dasrel.names import (
-    INDICES,
-    INITS,
-    METHODS,
     ORDERS,
-    RULES,
-    TAKES,
     VIEWS,
-    IndexName,
     OrderName,
-    RuleName,
     ViewName,
 )
+from dasrel.partition.run import Run
 from dasrel.store.options import (
     Policy,
     Writing,
@@ -72,99 +65,6 @@ from dasrel.util.option_values import (
 
 _writing = partial(option, panel=WRITING)
 _run = partial(option, panel=RUNNING)
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Which runs of the clustering to make: one of each combination of the listed values."""
-
-    n_clusters: list[int] = _run(
-        MISSING, "Number of clusters; 2-10 tries them all and recommends one.", name="clusters", metavar="C", least=1
-    )
-    rule: list[RuleName] = _run(["fcm2"], f"{', '.join(RULES[:-1])} or {RULES[-1]}.")
-    fuzzifier: list[Literal["auto"] | float] | None = _run(
-        None, "Fuzzifier m, above 1: of fcm1, auto if not given, and of pcm1, 2 if not given.", metavar="M", above=1
-    )
-    entropy_weight: list[Literal["auto"] | float] | None = _run(
-        None, "lambda of fcm2, and of the fcm2 runs that initialise pcm; auto if not given.", metavar="LAMBDA", above=0
-    )
-    eta_scale: list[Literal["auto"] | float] | None = _run(
-        None, "Factor on the cluster widths of pcm; auto if not given.", above=0, rare=True
-    )
-    eta: Literal["mean", "cut", "overall"] | None = _run(
-        None, "How the cluster widths of pcm are estimated; mean if not given.", rare=True
-    )
-    eta_cut: float | None = _run(
-        None, "Membership above which members count for cut; 0.5 if not given.", least=0, below=1, rare=True
-    )
-    eta_refit: bool | None = _run(None, "Estimate the widths of pcm again at every iteration.", rare=True)
-    n_init: int = _run(10, "Restarts of each combination.", metavar="N", least=1)
-    init: list[str] = _run(["sample"], f"{', '.join(INITS)}, a model (.npz) or memberships (.npy).", rare=True)
-    random_state: int = _run(0, "Seed of random numbers.", name="seed", least=0)
-    max_iter: int = _run(300, "Maximum number of iterations.", least=1, rare=True)
-    tol: float = _run(
-        1e-5,
-        "Converged when no membership changes by more than this; for hard, also when fewer than this share of the"
-        " objects change their cluster in three iterations one after the other.",
-        least=0,
-        rare=True,
-    )
-    on_negative: Literal["error", "heal"] = _run(
-        "error", "Stop at negative squared distances to centres, or heal: add a constant."
-    )
-    spread: list[float] = _run(
-        [0.0], "Constant added to squared dissimilarities between objects.", metavar="BETA", least=0, rare=True
-    )
-    euclideanize: str | None = _run(
-        None,
-        f"First make the matrix Euclidean: {', '.join(METHODS)}, or a file (.npz) of `dasrel euclideanize`.",
-        metavar="METHOD|FILE",
-    )
-    stop: Literal["memberships", "weights"] = _run(
-        "memberships", "What is compared between iterations: memberships, or weights of the centres.", rare=True
-    )
-    norm: float | None = _run(
-        None, "p-norm of the change; the largest change if not given.", metavar="P", least=1, rare=True
-    )
-    accelerate: bool = _run(True, "Accelerate the iteration: fewer scans, other intermediate results.", rare=True)
-    history: bool = _run(
-        False, "Write the largest change of a membership at each iteration of every run: history.csv.", rare=True
-    )
-    race: bool = _run(
-        False, "Stop runs early that, as they fall, cannot become the best of their setting any more.", rare=True
-    )
-
-    def __post_init__(self) -> None:
-        for name, takers in TAKES.items():
-            if getattr(self, name) is not None and not set(self.rule) & set(takers):
-                raise InputError(f"{name} is for {' and '.join(takers)}, not {', '.join(self.rule)}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the values as `dasrel.cmeans.job.make_runs` takes them, without some that are not given."""
-        not_given = {**dict.fromkeys([*TAKES, "norm"]), "history": False, "race": False}
-        return {
-            name: value for name, value in asdict(self).items() if name not in not_given or value != not_given[name]
-        }
-
-
-NOT_CONVERGED = 3
-"""The exit code of `strict` when a result has not converged."""
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """How to make the runs of a clustering."""
-
-    warm_start: str | None = _run(None, "Start from a result, perhaps of fewer objects.", metavar="RESULT")
-    choose: IndexName = _run(
-        "fuzzy_silhouette", f"Validity index that recommends a setting: {', '.join(INDICES)}.", rare=True
-    )
-    border: float = _run(
-        0.9, "Objects whose largest membership is below this are on a border.", least=0, most=1, rare=True
-    )
-    picture: bool = _run(True, "Draw the partition, and the validity indices of several settings.", rare=True)
-    memory: int | str | None = _run(None, MEMORY, typed=str, metavar="SIZE", rare=True)
-    strict: bool = _run(False, f"Exit with {NOT_CONVERGED} if a result has not converged.", rare=True)
 
 
 # ------------------------------------------------------------------------------------------- options of one operation
@@ -215,7 +115,7 @@ class ImageOptions:
 GROUPS = (Reading, Policy, Writing)
 """Groups that Python's functions take as one argument. The fields of all others are their keywords."""
 OPERATIONS = (
-    RunOptions, ClusterOptions, PairwiseOptions, ImageOptions,
+    Run, PairwiseOptions, ImageOptions,
 )  # fmt: skip
 RENAMED = {
     key: one.name

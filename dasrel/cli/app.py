@@ -17,9 +17,10 @@ from dasrel.cli.commands import add_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.help import HelpfulCommand, HelpfulGroup
 from dasrel.cli.options import TimeLimit, command, option
+from dasrel.commands.base import NOT_CONVERGED
 from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import Runtime, environment
-from dasrel.options import NOT_CONVERGED, SURVIVING, WRITING
+from dasrel.options import SURVIVING, WRITING
 from dasrel.util.limits import limited
 from dasrel.util.text import count_text, redacted, shown, some
 
@@ -134,8 +135,6 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------ the commands
 
 COMMANDS = {
-    "cluster": analysis_commands.cluster_command,
-    "plan": analysis_commands.plan_command,
     "predict": analysis_commands.predict_command,
     "image": analysis_commands.image_command,
     "run": run_command,

@@ -54,7 +54,7 @@ def _as_command(operation: Operation) -> Any:
     flags = [*_target(operation)[1]]
     if operation.target is not None and "force" not in given:
         flags.append(_keyword("force", Force, False))
-    if operation.has_cost:
+    if operation.has_cost and not operation.only_cost:
         flags.append(_keyword("dry_run", DryRun, False))
     output = output_parameters()
     parameters = [*arguments, *map(parameter, options), *flags, *map(parameter, groups), *output]
@@ -127,7 +127,7 @@ def _run(operation: Operation, console: Console, values: dict[str, Any]) -> None
     if path is not None and isinstance(source, str):
         check_not_input(path, source)
     with operation.prepare(source, target, options) as prepared:
-        if values.get("dry_run"):
+        if operation.only_cost or values.get("dry_run"):
             cost = prepared.cost()
             console.result({**cost.as_dict(), "seconds": console.seconds}, cost.lines())
             return

@@ -50,7 +50,7 @@ from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
 from dasrel.util import Array, limits, parallel
 from dasrel.util.limits import Range
-from dasrel.util.text import count_text, shown, time_text
+from dasrel.util.text import count_text, shown, size_text, time_text
 
 TYPICAL = {"hard": (16, 16), "fcm1": (54, 25), "fcm2": (54, 25), "pcm1": (75, 47), "pcm2": (75, 47)}
 """Iterations of the slowest of 10 restarts, plain and accelerated, at a tolerance of 1e-5: the median over digits, iris
@@ -110,6 +110,15 @@ class OnWorkers:
     total_seconds: Range | None
     """None where it does not fit."""
 
+    def text(self) -> str:
+        """Return the estimate for people."""
+        if not self.fits or self.scan_seconds is None or self.total_seconds is None:
+            return f"no; {self.trouble}"
+        held = f"{self.held:.0%} of the tiles in memory, all of them with {size_text(self.memory_for_all)}"
+        held = "all tiles in memory" if self.held == 1 else held
+        seconds = f"{time_text(self.scan_seconds)} per scan, {time_text(self.total_seconds.typical)} in total"
+        return f"{held}; {size_text(self.travel_bytes)} sent; {seconds}"
+
 
 @dataclass(frozen=True)
 class ClusteringPlan:
@@ -151,6 +160,8 @@ class ClusteringPlan:
     total_seconds: Range
     fleet: Fleet
     workers: tuple[OnWorkers, ...]
+    out: str | None = None
+    """The folder that would be written."""
 
     def __repr__(self) -> str:
         work = f"{count_text(self.n_objects, 'object')}, {count_text(self.runs, 'run')}"
@@ -159,7 +170,54 @@ class ClusteringPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return asdict(self)
+        return {"dry_run": True, **asdict(self)}
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return names and texts for people."""
+        lines = [
+            ("objects", f"{self.n_objects:,}, kind {self.kind}"),
+            ("tiles", f"{self.tiles:,}, {count_text(self.tile, 'object')} per side, {self.dtype};"
+                      f" {count_text(self.tasks, 'task')} per scan"),
+            ("runs", self._runs_text()),
+            ("scans", self._scans_text()),
+            ("one scan reads", size_text(self.bytes_per_scan)),
+            ("memory", f"{size_text(self.memory)} here, {size_text(self.task_memory)} of it per task"),
+            ("measured", self.speed.text()),
+            ("a scan", self._scan_text()),
+            ("time", _times_text(self.total_seconds)),
+        ]  # fmt: skip
+        if self.start_reads:
+            lines.insert(4, ("starts", f"read at most as much as {count_text(self.start_reads, 'scan')} in addition"))
+        each = size_text(limits.memory_limit(self.fleet.memory))
+        lines += [(count_text(row.workers, "worker"), f"of {each}: {row.text()}") for row in self.workers]
+        return lines if self.out is None else [*lines, ("would write", shown(self.out, limit=400))]
+
+    def _runs_text(self) -> str:
+        text = (
+            f"{self.runs:,} of {count_text(self.n_settings, 'setting')}, {count_text(self.columns, 'column')} at most"
+        )
+        if self.bundles == 1:
+            return text
+        return f"{text}, in {count_text(self.bundles, 'bundle')}: memory does not allow them all at once"
+
+    def _scans_text(self) -> str:
+        parts = {
+            "iterations": self.n_iter, "before them": self.first_scans, "validity indices": self.judging_scans,
+            "euclideanize": self.euclideanize_scans,
+        }  # fmt: skip
+        listed = [f"{name} {limits.range_text(part)}" for name, part in parts.items() if part.most]
+        return limits.range_text(self.scans) + (f": {'; '.join(listed)}" if len(listed) > 1 else "")
+
+    def _scan_text(self) -> str:
+        again = "read again: the tiles do not fit into the free memory of this machine"
+        then = "from memory" if self.stays_in_memory else again
+        return f"{time_text(self.first_scan_seconds)} at first, then {time_text(self.scan_seconds)}, {then}"
+
+
+def _times_text(seconds: Range) -> str:
+    if seconds.least == seconds.most:
+        return time_text(seconds.most)
+    return f"{time_text(seconds.typical)} or so, {time_text(seconds.least)} to {time_text(seconds.most)}"
 
 
 def plan_clustering(
@@ -410,6 +468,11 @@ class Speed:
     cores: int
     seconds: float
     """Duration of the measurement."""
+
+    def text(self) -> str:
+        """Return the speeds for people."""
+        cold = {True: ", cold", False: ", from the page cache, which could not be emptied", None: ""}[self.cold]
+        return f"reading {size_text(int(self.read))}/s{cold}; products {size_text(int(self.product))}/s"
 
 
 def measure(relation: Relation, runs: Sequence[Run], columns: int, *, seconds: float = 2.0) -> Speed:

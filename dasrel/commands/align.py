@@ -32,7 +32,6 @@ from typing import Any, Literal
 import numpy as np
 
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.output import save_partition
 from dasrel.cmeans.plan import plan_clustering
 from dasrel.cmeans.starts import checked_runs, stored_run
 from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
@@ -43,6 +42,7 @@ from dasrel.judging.alignment import Width, batches, surface_memory
 from dasrel.judging.alignment_search import FINER, WIDTHS, Alignment, Evolution, search_widths
 from dasrel.names import RULES, SEARCHES, TAKES, RuleName, SearchName, is_similarity
 from dasrel.oneclass.run import OneClassRun
+from dasrel.partition.files import save_partition
 from dasrel.partition.run import Run, grid
 from dasrel.report.page_parts import ResultPart, Section, percent, table
 from dasrel.report.pieces import downloads, drawing, scans_fact, store_sections

@@ -31,6 +31,8 @@ Lines = list[tuple[str, str]]
 """What is printed: a name and a text for each line."""
 Result = dict[str, Any]
 """What an operation found, in plain values."""
+NOT_CONVERGED = 3
+"""The exit code where a result has not converged that was to converge."""
 
 # ------------------------------------------------------------------------------------------- what is read and written
 
@@ -145,6 +147,8 @@ class Operation:
     # On the command line.
     has_cost: ClassVar[bool] = True
     """Whether there is a --dry-run."""
+    only_cost: ClassVar[bool] = False
+    """Whether it does nothing but estimate a cost."""
     on_dask: ClassVar[bool] = True
     """Whether the work runs on a cluster where there is one."""
     saves: ClassVar[tuple[str, ...]] = ()
@@ -163,6 +167,8 @@ class Operation:
     """What a step writes: its name with each of these."""
     summarized: ClassVar[tuple[str, ...]] = ()
     """Values of the result that the state of a workflow keeps."""
+    has_settings: ClassVar[bool] = False
+    """Whether a result may have several settings, which other steps may name: `folders` of its summary."""
 
     # On pages.
     marks: ClassVar[Mapping[str, frozenset[str]]] = {}
@@ -252,6 +258,6 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 
 __all__ = [
-    "FOLDER", "MATRIX", "NEW_STORE", "STORE", "Input", "Lines", "Operation", "Option", "Output", "Prepared", "Reads",
-    "Result", "Target", "check_choice", "flag_of", "value_text",
+    "FOLDER", "MATRIX", "NEW_STORE", "NOT_CONVERGED", "STORE", "Input", "Lines", "Operation", "Option", "Output",
+    "Prepared", "Reads", "Result", "Target", "check_choice", "flag_of", "value_text",
 ]  # fmt: skip

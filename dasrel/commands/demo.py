@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.result import Clustering
 from dasrel.commands.base import Lines, Operation, Output, Prepared, Result, Target
+from dasrel.commands.cluster import OPERATION as CLUSTER, ClusterOptions
 from dasrel.commands.operations import operation
 from dasrel.commands.report import write_report
 from dasrel.engine.checkpoint import Checkpoint
@@ -23,7 +23,6 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.io.pairwise import pairwise
 from dasrel.judging.comparison import adjusted_rand_index
-from dasrel.options import RunOptions
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import Matrix
 from dasrel.store.options import Writing
@@ -211,16 +210,15 @@ def _result(name: str, store: Path, out: Path, force: bool, **options: Any) -> d
 
 def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: bool) -> dict[str, Any]:
     """Cluster in one bundle for all numbers of clusters, draw the memberships in ten, and return a summary."""
-    from dasrel.cmeans.job import prepare_job
     from dasrel.report.figures.partition import partition_picture
 
-    kept: list[Clustering] = []
-    runs = RunOptions(
-        n_clusters=list(CLUSTERS), entropy_weight=[WEIGHT], n_init=STARTS, init=["random"], on_negative="heal", tol=1e-2
-    )
-    options = {**runs.as_dict(), "choose": CHOOSE}
-    result = prepare_job(str(store), options, out, force=force).run(draw=lambda found, *_: kept.append(found))
-    found = kept[0]
+    options = ClusterOptions(
+        n_clusters=list(CLUSTERS), entropy_weight=[WEIGHT], n_init=STARTS, init=["random"], on_negative="heal",
+        tol=1e-2, choose=CHOOSE, picture=False,
+    )  # fmt: skip
+    prepared = CLUSTER.prepare(str(store), Target(out, force=force), options)
+    result, found = prepared.run(), prepared.clustering
+    assert found is not None
     drawn = found.partitions[CLUSTERS.index(DRAWN)]
     ordered = drawn.memberships[:, _clusters_by_digit(truth, drawn.labels)]
     partition_picture(

@@ -16,6 +16,8 @@ OPERATIONS: tuple[str, ...] = (
     "append",
     "audit",
     "export",
+    "cluster",
+    "plan",
     "align",
     "outliers",
     "validity",

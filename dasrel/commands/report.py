@@ -15,7 +15,6 @@ from dasrel.commands.operations import OPERATIONS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelError, InputError
 from dasrel.report import other_parts
-from dasrel.report.cluster_part import cluster_part
 from dasrel.report.page import grouped, joined, render
 from dasrel.report.page_parts import ResultPart
 from dasrel.report.result_reading import Source, damaged, read_json
@@ -30,13 +29,9 @@ from dasrel.util.text import is_url, path_text, some
 if TYPE_CHECKING:
     from dasrel.cmeans.result import Clustering
 
-_READERS: dict[str, Callable[[Source], ResultPart]] = {
-    "cluster": cluster_part,
-}
+_READERS: dict[str, Callable[[Source], ResultPart]] = {}
 
-_MARKS: dict[str, set[str]] = {
-    "cluster": {"settings", "runs_converged", "bundles"},
-}
+_MARKS: dict[str, set[str]] = {}
 """Keys by which the JSON object of each kind of result is known, in this order."""
 
 
@@ -247,8 +242,7 @@ def _workflow_sources(folder: Path) -> list[Found]:
 
 def _saved(found: Clustering, folder: Path) -> Source:
     """Write the result of this process into a temporary folder, and return it with its matrix."""
-    from dasrel.cmeans.output import write_clustering
-    from dasrel.report.figures.clustering import clustering_pictures
+    from dasrel.commands.cluster import write_clustering
 
     if found.relation is None:
         raise InputError("this result has no matrix: give the folder that it was read from")
@@ -256,7 +250,7 @@ def _saved(found: Clustering, folder: Path) -> Source:
     if found.quality is None:
         found = replace(found, quality=found.validity())
     out = folder / "result"
-    values = write_clustering(found, out, draw=clustering_pictures)
+    values = write_clustering(found, out, picture=True)
     digest = matrix.identity_digest() if isinstance(matrix, Matrix) else None
     return Source("cluster", out, {**values, "matrix": digest}, "of this process", matrix)
 

@@ -22,10 +22,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.utils import check_random_state
 
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.job import euclideanized, numbered_as
+from dasrel.cmeans.warm_start import numbered_as
 from dasrel.engine.checkpoint import watched
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.estimators.base import PairwiseEstimator
+from dasrel.geometry.euclidean import as_euclidean
 from dasrel.names import INITS, PARAMETERS
 from dasrel.partition.model import Model
 from dasrel.partition.result import Partition
@@ -141,7 +142,7 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, P
         runs, init = prepared
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with watched(self.checkpoint, "euclideanize", "cluster"):
-            changed = euclideanized(source, self.euclideanize, **kept)
+            changed = as_euclidean(source, self.euclideanize, **kept)
             result = cluster(source if changed is None else changed.relation, runs, **kept)
 
         best = numbered_as(result.best, init) if isinstance(init, Model) else result.best

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
 
-from dasrel.cmeans.job import euclideanized
 from dasrel.engine.checkpoint import watched
 from dasrel.estimators.base import PairwiseEstimator
+from dasrel.geometry.euclidean import as_euclidean
 from dasrel.oneclass.fit import one_class
 from dasrel.oneclass.run import OneClassRun, rejected_count
 from dasrel.oneclass.segments import COMMANDS, SavedSegments, segment_clusters, segments_writer
@@ -98,7 +98,7 @@ class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # s
     def _compute(self, source: Any, prepared: OneClassRun) -> None:
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with progress.watch() as counted, watched(self.checkpoint, *COMMANDS):
-            changed = euclideanized(source, self.euclideanize, **kept)
+            changed = as_euclidean(source, self.euclideanize, **kept)
             result = one_class(source if changed is None else changed.relation, prepared, **kept)
             best = result.best
             cut = best.outliers(self.contamination)

@@ -1,4 +1,4 @@
-"""Read partitions from files: those that `dasrel validity` judges and `dasrel compare` compares.
+"""Partitions in files: those that `dasrel validity` judges and `dasrel compare` compares, and those of results.
 
 A partition is one of
 
@@ -19,9 +19,11 @@ import numpy as np
 
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.partition.model import Model, load_memberships
+from dasrel.partition.result import Partition
 from dasrel.util import Array, Names, PathLike
 from dasrel.util.archives import load_array
 from dasrel.util.labelled import ID_HEADERS
+from dasrel.util.results import write_csv
 from dasrel.util.text import count_text, shown, some
 
 
@@ -69,6 +71,21 @@ def read_partition_file(path: PathLike) -> PartitionFile:
         raise InputError(f"{where} is no file of labels: {shown(error, limit=200)}") from None
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from None
+
+
+def save_partition(partition: Partition, folder: Path, silhouettes: Array | None, border: float) -> None:
+    """Write labels.csv, memberships.npy and model.npz of a partition."""
+    U, labels = partition.memberships, partition.labels
+    largest = U.max(axis=1)
+    modes = np.array(partition.model.modes or range(U.shape[1]))
+    others = np.where(modes == labels[:, None], -np.inf, U)  # the clusters of other modes
+    second = partition.model.labels(others).tolist() if len(set(modes.tolist())) > 1 else [""] * len(U)
+    silhouette = [""] * len(U) if silhouettes is None else silhouettes.tolist()
+    on_border = ["true" if below else "false" for below in (largest < border).tolist()]
+    lines = zip(partition.model.ids, labels.tolist(), largest.tolist(), second, silhouette, on_border, strict=True)
+    write_csv(folder / "labels.csv", ["id", "label", "membership", "second_label", "silhouette", "border"], lines)
+    np.save(folder / "memberships.npy", np.ascontiguousarray(U))
+    partition.model.save(folder / "model.npz")
 
 
 def _read_result(folder: Path) -> PartitionFile:

@@ -7,14 +7,11 @@ from dataclasses import MISSING
 from typing import Any
 
 from dasrel.options import (
-    ClusterOptions,
-    RunOptions,
     option_fields,
 )
 from dasrel.util.text import redacted, shown
 
 GROUPS: dict[str, tuple[type, ...]] = {
-    "cluster": (RunOptions, ClusterOptions),
 }  # fmt: skip
 """The option groups of the command that writes each kind of result."""
 FLAG = "--"

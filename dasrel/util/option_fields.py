@@ -25,8 +25,8 @@ class Reads:
     """Values that name neither a step nor a file."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of files; any other value is a step. Without suffixes a value that cannot be a step is a file."""
-    own: bool = False
-    """Whether `true` stands for the last result of the step itself."""
+    own: tuple[str, ...] = ()
+    """Where `true` may stand for the last result of the step itself: keys that must have been the same for it."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -309,8 +309,9 @@ class _Run:
         places = dict(one.step.files)
         for key, name in one.step.uses.items():
             places[key] = self._place_of(self.workflow.steps[name], one.step.settings.get(key, ""))
-        if getattr(one.step.table, "warm_start", None) is True and self._fits(one.step):
-            places["warm_start"] = str(self.workflow.out / one.step.name)
+        for key, reads in one.step.table.READS.items():
+            if getattr(one.step.table, key) is True and self._fits(one.step, reads.own):
+                places[key] = str(self.workflow.out / one.step.name)
         began = time.perf_counter()
         base = base_of(self.workflow, one.step)
         earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.grows else 0
@@ -321,20 +322,21 @@ class _Run:
         if one.step.grows:
             content = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}
-        if one.step.kind == "cluster":
+        operation = one.step.table.OPERATION
+        if operation is not None and operation.has_settings:
             parts = {name: status.read(work / one.step.name / name) for name in result["folders"] if name != "."}
         made = {"result": result, "seconds": seconds, "outputs": hashes, "content": content, "parts": parts}
         write_json(marker, made)
         return made
 
-    def _fits(self, step: Step) -> bool:
-        """Return whether the last result of a cluster step is intact, with the same rule and number of clusters."""
+    def _fits(self, step: Step, keys: Iterable[str]) -> bool:
+        """Return whether the last result of a step is intact, and of the same values of these keys."""
         done = self.state.steps[step.name].get("done")
         wanted = parameters(step)
         place = self.workflow.out / step.name
         return (
             done is not None
-            and all(done["parameters"].get(name) == wanted[name] for name in ("rule", "clusters"))
+            and all(done["parameters"].get(name) == wanted[name] for name in keys)
             and place.is_dir()
             and self.known.of(place) == done["outputs"].get(step.name)
         )

@@ -23,7 +23,6 @@ from dasrel.commands.base import Operation, Reads
 from dasrel.commands.operations import OPERATIONS, STEPS
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
-from dasrel.names import INITS, METHODS
 from dasrel.options import RENAMED
 from dasrel.util.text import did_you_mean, redacted, shown, some
 from dasrel.workflow.tables import TABLES, RuntimeTable, Table, table_of
@@ -183,6 +182,11 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
     return steps, faults
 
 
+def _has_settings(kind: str) -> bool:
+    operation = _table(kind).OPERATION
+    return operation is not None and operation.has_settings
+
+
 def _default_name(kind: str) -> str:
     operation = _table(kind).OPERATION
     return "matrix" if operation is not None and operation.gives_matrix else kind
@@ -284,13 +288,17 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
         else:
             uses[key] = wanted
 
-    def take_result(key: str, wanted: str, also: Iterable[str] = ()) -> None:
+    def take_result(key: str, wanted: str, kinds: Iterable[str], also: Iterable[str] = ()) -> None:
         name, slash, setting = wanted.partition("/")
-        take(key, name, ["cluster"], also)
+        take(key, name, kinds, also)
         if slash and not SETTING.fullmatch(setting):
             faults.append(f"{place} {key}: {shown(wanted)!r} is not STEP or STEP/SETTING, such as k/fcm1-clusters3")
         elif slash:
             settings[key] = setting
+
+    def is_file(value: str, suffixes: tuple[str, ...]) -> bool:
+        first, slash, _ = value.partition("/")
+        return value.endswith(suffixes) if suffixes else first not in steps and bool(slash or not NAME.fullmatch(first))
 
     def _take(key: str, value: Any, reads: Reads) -> None:
         """Find the step or the file that a value names."""
@@ -299,10 +307,10 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
                 _take(f"{key} {k}", each, reads)
         elif not isinstance(value, str) or (value in reads.words and value not in steps):
             return
-        elif value.endswith(reads.suffixes) if reads.suffixes else not NAME.fullmatch(value.partition("/")[0]):
+        elif is_file(value, reads.suffixes):
             files[key] = _located(value, folder)
-        elif "cluster" in reads.steps:
-            take_result(key, value, reads.words)
+        elif any(_has_settings(kind) for kind in reads.steps):
+            take_result(key, value, reads.steps, reads.words)
         else:
             take(key, value, reads.steps, reads.words)
 
@@ -321,20 +329,8 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             if reads.steps:
                 _take(key, getattr(table, key), reads)
         return Step(step.name, step.kind, table, uses, settings, files)
-    if getattr(table, "euclideanize", None) is not None:
-        _take("euclideanize", table.euclideanize, Reads(("euclideanize",), METHODS, (".npz",)))
-    for k, init in enumerate(getattr(table, "init", [])):
-        if init.endswith((".npz", ".npy")):
-            files[f"init {k}"] = _located(init, folder)
-        elif init not in INITS:
-            take_result(f"init {k}", init, INITS)
-    previous = getattr(table, "warm_start", None)
-    if isinstance(previous, str) and (previous.partition("/")[0] in steps or NAME.fullmatch(previous)):
-        take_result("warm_start", previous)
-    elif isinstance(previous, str):
-        files["warm_start"] = _located(previous, folder)
     if getattr(table, "result", None) is not None:
-        take_result("result", table.result)
+        take_result("result", table.result, ["cluster"])
     return Step(step.name, step.kind, table, uses, settings, files)
 
 

@@ -79,36 +79,6 @@ def _is_complete(store: Path) -> bool:
 # ----------------------------------------------------------------------------------------------------- work on a matrix
 
 
-def _cluster(job: Job) -> Summary:
-    from dasrel.cmeans.job import cluster_into
-    from dasrel.options import RunOptions
-    from dasrel.report.figures.clustering import clustering_pictures
-
-    table = job.step.table
-    runs = table.group(
-        RunOptions,
-        init=[job.places.get(f"init {k}", name) for k, name in enumerate(table.init)],
-        euclideanize=job.places.get("euclideanize", table.euclideanize),
-    )
-    requested = runs.as_dict()
-    if "warm_start" in job.places:
-        requested["warm_start"] = job.places["warm_start"]
-    requested |= {"choose": table.choose, "border": table.border}
-    result = cluster_into(
-        job.store,
-        job.file(),
-        requested,
-        memory=table.memory,
-        checkpoint=job.checkpoint(),
-        about={"out": str(job.out / job.step.name)},
-        draw=clustering_pictures if table.picture else None,
-        force=True,
-    )
-    return {name: result[name] for name in ("n_objects", "runs", "runs_converged", "converged")} | {
-        "folders": [one["folder"] for one in result["settings"]]
-    }
-
-
 def _image(job: Job) -> Summary:
     from dasrel.options import ImageOptions
     from dasrel.report.figures.matrix import prepare_image
@@ -120,8 +90,8 @@ def _image(job: Job) -> Summary:
 
 
 def _figure(job: Job) -> Summary:
-    from dasrel.cmeans.output import load_memberships
     from dasrel.errors import InputError
+    from dasrel.partition.model import load_memberships
     from dasrel.report.figures.partition import partition_picture
     from dasrel.util.text import shown
 
@@ -138,7 +108,6 @@ def _figure(job: Job) -> Summary:
 
 
 _RUNNERS: dict[str, Callable[[Job], Summary]] = {
-    "cluster": _cluster,
     "image": _image,
     "figure": _figure,
 }

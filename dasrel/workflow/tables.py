@@ -21,10 +21,8 @@ from dasrel.commands.operations import OPERATIONS, STEPS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.options import (
-    ClusterOptions,
     ImageOptions,
     OptionField,
-    RunOptions,
     Selection,
     build_group,
     option_fields,
@@ -170,19 +168,6 @@ EVERY_FIELD = option_fields(EVERY)[0]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
 
 
-@with_options(RunOptions, ClusterOptions, EVERY, warm_start=Literal[True] | str)
-class Cluster(Table):
-    """`dasrel cluster`.
-
-    `warm_start` names a cluster step, or a folder of results, or is true: the last result of this step itself, if there
-    is one that fits.
-    """
-
-    HOW = ("memory", "strict", "every")
-    SUFFIXES = ("",)
-    store: str | None = None
-
-
 @with_options(ImageOptions)
 class Image(Table):
     """`dasrel image`."""
@@ -208,7 +193,6 @@ class RuntimeTable(Table):
 
 
 TABLES: dict[str, type[Table]] = {
-    "cluster": Cluster,
     "image": Image,
     "figure": Figure,
 }

@@ -19,8 +19,8 @@ from scipy.spatial.distance import pdist, squareform
 import dasrel
 from dasrel.cli import app
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.output import folder_names, save_clustering
 from dasrel.commands import demo
+from dasrel.commands.cluster import folder_names, save_clustering
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
 from dasrel.options import Reading
@@ -202,15 +202,15 @@ def test_options_reach_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
         calls.append((*positional, named))
         raise InputError("stop here")
 
-    monkeypatch.setattr("dasrel.cmeans.job.cluster", fake)
+    monkeypatch.setattr("dasrel.commands.cluster.prepare_clustering", fake)
     line = (
         f"cluster {folder}/d.zarr {tmp_path}/out --rule pcm1 --clusters 4 --fuzzifier 1.5 --entropy-weight auto,0.5"
         " --eta-scale 2 --n-init 2 --init rows,k-means++ --seed 9 --max-iter 7 --tol 0.5 --on-negative heal"
         " --spread 0,3 --accelerate --memory 2GiB --eta cut --eta-cut 0.3 --eta-refit --stop weights --norm 2"
     )
     assert app.run(line.split()) == 1
-    ((store, runs, named),) = calls
-    assert (store, named) == (str(folder / "d.zarr"), {"judge": True, "memory": "2GiB", "checkpoint": None})
+    ((matrix, runs, named),) = calls
+    assert (matrix.store, named) == (str(folder / "d.zarr"), {"judge": True, "memory": "2GiB"})
     assert len(runs) == 2 * 2 * 2 * 2
     common = {
         "rule": "pcm1", "n_clusters": 4, "fuzzifier": 1.5, "eta_scale": 2.0, "random_state": 9, "max_iter": 7,

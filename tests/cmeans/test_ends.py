@@ -369,7 +369,7 @@ def test_modes_are_kept_by_models_and_used_for_new_objects(seeking, tmp_path):
 
 
 def test_clusters_keep_their_modes_when_they_are_renumbered(seeking):
-    from dasrel.cmeans.job import renumbered
+    from dasrel.cmeans.warm_start import renumbered
 
     _, best = seeking
     order = np.array([3, 4, 0, 2, 1])

@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_samples
 
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.output import save_clustering, write_clustering
+from dasrel.commands.cluster import save_clustering, write_clustering
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.io.features import read_rows

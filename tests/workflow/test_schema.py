@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from dasrel.commands.cluster import ClusterOptions
 from dasrel.errors import InputError
 from dasrel.geometry import euclidean
-from dasrel.options import Policy, Reading, RunOptions, Writing
+from dasrel.options import Policy, Reading, Writing
 from dasrel.partition import model
 from dasrel.store import layout
 from dasrel.workflow import status
@@ -139,6 +140,6 @@ def test_option_groups_come_out_of_a_table(tmp_path: Path) -> None:
     assert options.policy == Policy(missing=2.0)
     assert options.writing == Writing(dtype="float64", tile=7, resume=True)  # an interrupted step continues
     assert options.reading == Reading(columns=("a", 2, "v"))
-    assert steps["cluster"].table.group(RunOptions) == RunOptions(
+    assert steps["cluster"].table.options() == ClusterOptions(
         rule=["pcm1"], n_clusters=[2, 3], entropy_weight=["auto", 0.5], random_state=4
     )

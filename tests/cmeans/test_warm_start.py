@@ -15,7 +15,7 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import InputError, StoreError, Writing
-from dasrel.cmeans.job import (
+from dasrel.cmeans.warm_start import (
     Moves,
     keep_numbers,
     load_previous,
@@ -330,10 +330,10 @@ def test_refused_warm_starts(results: Path, capsys: pytest.CaptureFixture[str], 
 @pytest.mark.slow
 def test_a_job_loads_no_geometry_that_it_does_not_need() -> None:
     """Trees, pencils and gamma searches are loaded only to Euclideanise; neither is scikit-learn needed."""
-    script = "import sys, dasrel.cmeans.job; print(*sys.modules)"
+    script = "import sys, dasrel.commands.cluster; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     assert "dasrel.cmeans.fit" in loaded
-    unneeded = ("dasrel.geometry.euclidean", "dasrel.geometry.tree", "dasrel.cmeans.plan", "sklearn")
+    unneeded = ("dasrel.geometry.euclidean", "dasrel.geometry.tree", "sklearn", "matplotlib")
     assert [name for name in unneeded if name in loaded] == []
 
 
