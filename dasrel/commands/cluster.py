@@ -242,7 +242,7 @@ def _one_setting(result: Result) -> Lines:
     if silhouette is not None:
         doubt = "" if advice is None or advice["is_good"] else ": low, perhaps there are no clusters"
         lines.append(("silhouette", f"{silhouette:.3f}{doubt}"))
-    if setting["n_modes"] != setting["n_clusters"]:
+    if setting["n_modes"] not in (None, setting["n_clusters"]):
         lines.append(("modes", f"{setting['n_clusters']} clusters ended in {count_text(setting['n_modes'], 'mode')}"))
     bound = result["requested"]["border"]
     return [

@@ -249,7 +249,7 @@ def test_starts_from_files(folder: Path) -> None:
         ("--clusters 3 --fuzzifier nan", "fuzzifier is nan"),
         ("--clusters 3 --rule fcm2 --entropy-weight -1", "entropy_weight is -1.0; give a finite number above 0"),
         ("--clusters 3 --spread -2", "spread is -2.0"),
-        ("--clusters 3 --init nearest", "init is 'nearest': use sample, k-means++, random, rows"),
+        ("--clusters 3 --init nearest", "init is 'nearest'; use sample, k-means++, random, rows"),
         ("--clusters 3 --init none.npz", "no model at none.npz"),
         ("--clusters 3 --init none.npy", "none.npy: No such file"),
         ("--clusters 3 --memory 1kB", "the limit is"),

@@ -342,23 +342,25 @@ def test_settings_without_a_silhouette_have_a_recommended_one(tmp_path):
     )
 
 
-def test_a_picture_that_cannot_be_drawn_does_not_lose_the_result(tmp_path):
+def test_a_picture_that_cannot_be_drawn_does_not_lose_the_result(tmp_path, monkeypatch):
     def draw(found, folder, index):
         raise RuntimeError("no font")
 
+    monkeypatch.setattr("dasrel.report.figures.clustering.clustering_pictures", draw)
     found = cluster(distances(grouped_points(60)), RUNS["hard"], kind="distance")
     with pytest.warns(DasrelWarning, match=r"no picture could be drawn \(no font\)"):
-        write_clustering(found, tmp_path / "out", draw=draw)
+        write_clustering(found, tmp_path / "out", picture=True)
     assert (tmp_path / "out" / "labels.csv").is_file()
 
 
-def test_a_full_disk_is_an_error_while_a_picture_is_drawn(tmp_path):
+def test_a_full_disk_is_an_error_while_a_picture_is_drawn(tmp_path, monkeypatch):
     def draw(found, folder, index):
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr("dasrel.report.figures.clustering.clustering_pictures", draw)
     found = cluster(distances(grouped_points(60)), RUNS["hard"], kind="distance")
     with pytest.raises(OSError, match=r"No space|disk is full"):
-        write_clustering(found, tmp_path / "out", draw=draw)
+        write_clustering(found, tmp_path / "out", picture=True)
     assert list(tmp_path.iterdir()) == []
 
 

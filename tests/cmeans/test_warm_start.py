@@ -313,7 +313,7 @@ def test_numbers_of_the_model_are_kept(results: Path, capsys: pytest.CaptureFixt
         ("--rule fcm2 --clusters 3 --warm-start fcm1", "has rule fcm1, and fcm2 was requested"),
         ("--rule fcm1 --clusters 4 --warm-start fcm1", "has clusters 3, and 4 was requested"),
         ("--rule fcm1 --clusters 3,4 --warm-start fcm1", "one run, and 2 were requested"),
-        ("--rule fcm1 --clusters 3 --warm-start fcm1 --init rows", "leave init out"),
+        ("--rule fcm1 --clusters 3 --warm-start fcm1 --init rows", "leave --init out"),
         ("--rule pcm2 --clusters 3 --warm-start pcm2 --eta-scale 2", "eta_scale is of no use here"),
         ("--rule fcm1 --clusters 3 --warm-start nothing", "no model at nothing"),
         ("--rule fcm1 --clusters 3 --warm-start torn", "has shape (5, 3), and the model beside it has 90 objects"),
