@@ -158,11 +158,6 @@ def _with_command(source: Source) -> Source:
     """Return a source with the command line that makes it again, if it names its store and options."""
     values, of = source.values, _operation_of(source.kind)
     out = str(values.get("out") or source.path)
-    if of is None and "store" in values and values.get("requested"):
-        from dasrel.report.repeat import repeated_command
-
-        text = repeated_command(source.kind, str(values["store"]), out, values.get("requested") or {})
-        return replace(source, command=text)
     if of is None or "store" not in values or "requested" not in values:
         return source
     return replace(source, command=of.repeated(str(values["store"]), out, values["requested"] or {}))
