@@ -73,7 +73,7 @@ def level(module: str) -> int:
     room = module.split("/")[0]
     if room in ROOMS:
         return ROOMS.index(room)
-    return {"options": ROOMS.index("geometry"), "__main__": len(ROOMS)}.get(room, -1)
+    return {"options": ROOMS.index("partition"), "__main__": len(ROOMS)}.get(room, -1)
 
 
 def test_the_rooms_are_these() -> None:
