@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from dasrel.cli.console import Console
-from dasrel.cli.options import DryRun, Force, OldStore, command, option
-from dasrel.engine.runtime import Runtime
+from dasrel.cli.options import DryRun, Force, command, option
 from dasrel.io.options import IDS
 from dasrel.options import (
     READING,
-    ImageOptions,
     Reading,
 )
 from dasrel.util.results import check_not_input
@@ -81,35 +79,3 @@ def predict_command(
     result = {"out": str(out), "n_objects": len(memberships), "n_clusters": known.n_clusters, "sizes": sizes}
     lines.append(("objects", f"{len(memberships):,}"))
     console.result({**result, "seconds": console.seconds}, [*lines, ("sizes", " ".join(f"{k:,}" for k in sizes))])
-
-
-@command("dasrel image distances.zarr matrix.png --order ivat")
-def image_command(
-    console: Console,
-    *,
-    store: OldStore,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The image to write: .png, .pdf or .svg.")],
-    options: ImageOptions,
-    force: Force = False,
-    dry_run: DryRun = False,
-    runtime: Runtime,
-) -> None:
-    """Draw a STORE of any size as an image, in its own, VAT, iVAT, cluster or eigenvector order."""
-    check_not_input(out, store, options.result)
-    from dasrel.report.figures.matrix import prepare_image
-
-    if dry_run:
-        console.cost(prepare_image(store, out, options, force=force).cost())
-        return
-    with console.at(runtime):
-        drawn = prepare_image(store, out, options, force=force).run()
-    drawn["scans"] = console.meter.scans
-    console.result(
-        {"store": store, **drawn, "seconds": console.seconds},
-        [
-            ("image", shown(out, limit=400)),
-            ("shows", drawn["title"]),
-            ("pixels per side", str(drawn["side"])),
-            ("scans", str(drawn["scans"])),
-        ],
-    )

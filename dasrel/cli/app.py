@@ -136,7 +136,6 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 COMMANDS = {
     "predict": analysis_commands.predict_command,
-    "image": analysis_commands.image_command,
     "run": run_command,
 }
 """All commands, in the order of the help."""

@@ -26,11 +26,12 @@ OPERATIONS: tuple[str, ...] = (
     "euclideanize",
     "embed",
     "tree",
+    "image",
     "report",
     "demo",
 )  # fmt: skip
 """The names of the commands. Each has a file in this folder, whose `OPERATION` it is."""
-STEPS = ("store",)
+STEPS = ("store", "figure")
 """Those that are steps of workflows and no commands."""
 
 

@@ -395,6 +395,4 @@ def outputs(step: Step) -> tuple[str, ...]:
     name, table = step.name, step.table
     if table.OPERATION is not None:
         return tuple(f"{name}{suffix}" for suffix in table.OPERATION.outputs(table.options()))
-    if step.kind == "image":
-        return (f"{name}.{table.format}",)
     return tuple(f"{name}{suffix}" for suffix in table.SUFFIXES)

@@ -79,35 +79,4 @@ def _is_complete(store: Path) -> bool:
 # ----------------------------------------------------------------------------------------------------- work on a matrix
 
 
-def _image(job: Job) -> Summary:
-    from dasrel.options import ImageOptions
-    from dasrel.report.figures.matrix import prepare_image
-
-    table = job.step.table
-    options = table.group(ImageOptions, result=job.places.get("result"))
-    drawn = prepare_image(job.store, job.file(f".{table.format}"), options, force=True).run()
-    return {"title": drawn["title"], "side": drawn["side"]}
-
-
-def _figure(job: Job) -> Summary:
-    from dasrel.errors import InputError
-    from dasrel.partition.model import load_memberships
-    from dasrel.report.figures.partition import partition_picture
-    from dasrel.util.text import shown
-
-    result = Path(job.places["result"])
-    try:
-        memberships = load_memberships(result)
-    except FileNotFoundError:
-        inside = sorted(one.parent.name for one in result.glob("*/memberships.npy"))
-        hint = f"; choose one of its settings, such as {job.step.table.result}/{inside[0]}" if inside else ""
-        raise InputError(f"no memberships in {shown(result, limit=200)}{hint}") from None
-    title = job.step.table.title or job.step.table.result
-    partition_picture(memberships, job.file(".png"), title=title)
-    return {"n_objects": len(memberships), "n_clusters": memberships.shape[1]}
-
-
-_RUNNERS: dict[str, Callable[[Job], Summary]] = {
-    "image": _image,
-    "figure": _figure,
-}
+_RUNNERS: dict[str, Callable[[Job], Summary]] = {}

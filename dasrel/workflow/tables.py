@@ -21,7 +21,6 @@ from dasrel.commands.operations import OPERATIONS, STEPS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.options import (
-    ImageOptions,
     OptionField,
     Selection,
     build_group,
@@ -168,23 +167,6 @@ EVERY_FIELD = option_fields(EVERY)[0]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
 
 
-@with_options(ImageOptions)
-class Image(Table):
-    """`dasrel image`."""
-
-    SUFFIXES = (".png", ".pdf", ".svg")
-    store: str | None = None
-    format: Literal["png", "pdf", "svg"] = "png"
-
-
-class Figure(Table):
-    """A figure of the memberships of a result, and of the dissimilarity that they induce."""
-
-    SUFFIXES = (".png",)
-    result: str
-    title: str = ""
-
-
 @with_options(Runtime, **{one.name: Printable for one in option_fields(Runtime) if one.type is str})
 class RuntimeTable(Table):
     """`[runtime]`: the fields of `dasrel.engine.runtime.Runtime`, and the default memory of the steps."""
@@ -192,10 +174,7 @@ class RuntimeTable(Table):
     memory: Memory | None = None
 
 
-TABLES: dict[str, type[Table]] = {
-    "image": Image,
-    "figure": Figure,
-}
+TABLES: dict[str, type[Table]] = {}
 """The kinds of steps, in the usual order of work."""
 
 

@@ -14,12 +14,12 @@ import dasrel
 from dasrel.engine.reduce import PartialResult, Plan
 from dasrel.errors import InputError
 from dasrel.geometry.tree import minimum_spanning_tree
-from dasrel.options import ImageOptions
 from dasrel.report.figures.downsample import induced_image
-from dasrel.report.figures.matrix import image_consumer, ivat_image, matrix_image, prepare_image, proximity_image
+from dasrel.report.figures.matrix import image_consumer, ivat_image, matrix_image, proximity_image
 from dasrel.report.figures.matrix_drawing import LINE, Block, colour_range, write_image
 from dasrel.report.figures.palette import CLUSTERS
 from dasrel.store.array_matrix import ArrayMatrix
+from tests.helpers.commands import prepared
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric
 from tests.helpers.stores import stored
 
@@ -225,7 +225,7 @@ def test_stored_similarities_are_drawn_as_such(tmp_path):
     np.fill_diagonal(values, 100)
     store = tmp_path / "s.zarr"
     dasrel.import_matrix(values, store, kind="similarity")
-    job = prepare_image(store, tmp_path / "s.png", ImageOptions(order="none"))
+    job = prepared("image", store, tmp_path / "s.png", order="none")
     drawn = job._values(np.arange(30), None, None)
     np.testing.assert_allclose(drawn.image, values, rtol=1e-6)
     assert (drawn.label, drawn.is_similarity) == ("similarity", True)
@@ -235,7 +235,7 @@ def test_a_kernel_is_drawn_at_its_width(tmp_path):
     distances = np.abs(np.subtract.outer(np.arange(20.0), np.arange(20.0)))
     store = tmp_path / "d.zarr"
     dasrel.import_matrix(distances, store, kind="distance")
-    job = prepare_image(store, tmp_path / "k.png", ImageOptions(order="none", view="kernel", width=3.0))
+    job = prepared("image", store, tmp_path / "k.png", order="none", view="kernel", width=3.0)
     drawn = job._values(np.arange(20), None, None)
     np.testing.assert_allclose(drawn.image, np.exp(-(distances**2) / 18), rtol=1e-5)
 

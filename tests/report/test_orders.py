@@ -11,12 +11,13 @@ from scipy.spatial.distance import pdist, squareform
 
 import dasrel
 from dasrel.cli.app import run
+from dasrel.commands.image import ImageOptions
 from dasrel.errors import InputError
 from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
-from dasrel.options import ImageOptions, Writing
+from dasrel.options import Writing
 from dasrel.report.figures.downsample import cluster_order
-from dasrel.report.figures.matrix import prepare_image
+from tests.helpers.commands import prepared
 
 N = 90
 
@@ -71,7 +72,7 @@ def test_cluster_order_follows_given_labels_then_decreasing_membership():
 
 def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(tmp_path):
     out = tmp_path / "x.png"
-    with pytest.raises(InputError, match="must be one of vat, ivat, labels, eigen, none, not 'random'"):
+    with pytest.raises(InputError, match="order is 'random'; use one of vat, ivat, labels, eigen, none"):
         ImageOptions(order="random")
     for options in ({"order": "labels"}, {"order": "none", "view": "induced"}, {"view": "proximity"}):
         with pytest.raises(InputError, match="need a result of `dasrel cluster`; name it as result"):
@@ -84,8 +85,8 @@ def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(tmp_pat
         with pytest.raises(InputError, match=message):
             ImageOptions(**options)
     out.touch()
-    with pytest.raises(dasrel.StoreError, match="exists"):
-        prepare_image(tmp_path / "absent.zarr", out, ImageOptions(order="none"))
+    with pytest.raises(InputError, match="exists"):
+        prepared("image", str(tmp_path / "absent.zarr"), out, order="none")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_images_that_cannot_be_drawn_are_refused_before_anything_is_read(tmp_pat
     ],
 )  # fmt: skip
 def test_the_scans_of_an_image_are_estimated(store, tmp_path, order, more):
-    job = prepare_image(store[0], tmp_path / "x.png", ImageOptions(order=order, pixels=30, **more))
+    job = prepared("image", store[0], tmp_path / "x.png", order=order, pixels=30, **more)
     cost = job.cost()
     with dasrel.watch() as meter:
         drawn = job.run()
