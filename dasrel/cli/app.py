@@ -11,7 +11,6 @@ import typer
 
 from dasrel import __version__
 from dasrel.cli import (
-    analysis_commands,
 )
 from dasrel.cli.commands import add_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
@@ -135,7 +134,6 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------ the commands
 
 COMMANDS = {
-    "predict": analysis_commands.predict_command,
     "run": run_command,
 }
 """All commands, in the order of the help."""
