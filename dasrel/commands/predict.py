@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.cmeans.output import load_model
 from dasrel.commands.base import Input, Lines, Operation, Output as Written, Prepared, Result, Target
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import InputError
 from dasrel.io.features import read_rows
 from dasrel.io.options import IDS, Reading
 from dasrel.io.readers.stream import given_ids
-from dasrel.partition.model import Model
+from dasrel.partition.model import Model, load_model
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import READING, group, option
 from dasrel.util.results import check_file, check_not_input, write_csv

@@ -14,7 +14,7 @@ import pytest
 
 import dasrel
 from dasrel import Writing, watch
-from dasrel.cmeans import output
+from dasrel.commands import cluster as output
 from dasrel.errors import InputError, StoreError
 from dasrel.io.readers import text_square as text_matrix
 from dasrel.store import writer
