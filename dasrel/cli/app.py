@@ -10,8 +10,6 @@ from typing import Annotated, Any, cast
 import typer
 
 from dasrel import __version__
-from dasrel.cli import (
-)
 from dasrel.cli.commands import add_commands
 from dasrel.cli.console import Console, UsageError, complain, print_error, report
 from dasrel.cli.help import HelpfulCommand, HelpfulGroup
