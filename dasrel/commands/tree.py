@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from dasrel import names
 from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import relation
-from dasrel.errors import InputError
+from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.geometry.tree import Tree, TreeJob
 from dasrel.hierarchy.linkage import COMMAND, LinkageJob, prepare_linkage
@@ -69,7 +70,9 @@ class TreeOptions:
 
     linkage: str | None = _tree(None, f"One of {', '.join(names.LINKAGES)}; the spanning tree only if not given.")
     n_clusters: list[int] | None = _tree(None, "Cut into so many clusters.", name="clusters", metavar="C", least=1)
-    height: list[float] | None = _tree(None, "Cut at this height: one or more.", metavar="H")
+    height: list[float] | None = _tree(
+        None, "Cut at this height, in the unit of the store: --height 95 of identities in percent.", metavar="H"
+    )
     as_similarity: bool = _tree(False, "Merge by the similarities of a store as they are, the largest first.")
     picture: bool = picture_option("Draw the dendrogram with the matrix beside it.", "Hierarchical clustering")
     scratch: str | os.PathLike[str] | None = _tree(
@@ -124,7 +127,9 @@ class TreeOperation(Operation):
                 f"{count_text(wrong[0], 'cluster')} cannot be made of {count_text(n, 'object')}",
                 remedy=f"give 1 to {n}",
             )
-        return PreparedDendrogram(matrix, options, job, folder, header, target.force, target.finished(header))
+        prepared = PreparedDendrogram(matrix, options, job, folder, header, target.force, target.finished(header))
+        prepared.warn_of_heights()
+        return prepared
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of a dendrogram or of a spanning tree."""
@@ -164,7 +169,8 @@ class PreparedDendrogram(Prepared):
             return self.finished
         began = time.perf_counter()
         with progress.watch() as counted, watched(checkpoint, COMMAND):
-            dendrogram = self.job.run(checkpoint)
+            computed = self.job.run(checkpoint)
+            dendrogram = computed if self.own is None else computed.as_similarities(self.own)
             before = dendrogram.scans - counted.scans  # of the process that was interrupted
             cuts = self.cuts(dendrogram)
             labels = {name: dendrogram.cut(k) for name, k, _ in cuts}
@@ -181,12 +187,47 @@ class PreparedDendrogram(Prepared):
                 "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
             with result_folder(self.out, result, force=self.force) as folder:
-                self._write(dendrogram, labels, folder)
+                self._write(computed, dendrogram, labels, folder)
                 if self.options.picture:
                     draw_or_warn(draw_into, dendrogram, self.matrix, labels[best or cuts[0][0]], folder)
                 result["scans"] = before + counted.scans
                 result["seconds"] = round(time.perf_counter() - began, 3)
         return result
+
+    @property
+    def own(self) -> float | None:
+        """The similarity of every object with itself, where heights are converted to similarities, or None.
+
+        Ward's heights are distances between centres, which are no similarities of the store.
+        """
+        diagonal = self.matrix.diagonal
+        if diagonal is None or self.options.as_similarity or self.options.linkage == "ward":
+            return None
+        return float(diagonal[0]) if (diagonal == diagonal[0]).all() else None
+
+    def warn_of_heights(self) -> None:
+        """Warn of heights outside of the values of the store: no linkage but Ward's merges beyond the last of them."""
+        audit, similar = self.matrix.audit, names.is_similarity(self.matrix.kind)
+        heights = self.options.height or []
+        if similar and self.own is None and not self.options.as_similarity:
+            if heights and self.options.linkage != "ward":
+                text = "objects are not all equally similar to themselves, so that heights are s_ii + s_jj - 2 s_ij"
+                warnings.warn(
+                    DasrelWarning(text, remedy="say {as_similarity=True} to cut at similarities"), stacklevel=4
+                )
+            return
+        low, high = audit["minimum"], audit["maximum"]
+        if low is None or high is None:
+            return
+        for height in dict.fromkeys(heights):
+            beyond_first = height > high if similar else height < low
+            beyond_last = height <= low if similar else height >= high
+            if beyond_first or (beyond_last and self.options.linkage != "ward"):
+                what = (
+                    "every object will be a cluster of its own" if beyond_first else "all objects will be one cluster"
+                )
+                values = f"the values of the store, {self.matrix.kind}, are {low:g} to {high:g}"
+                warnings.warn(DasrelWarning(f"at the height {height:g} {what}: {values}"), stacklevel=4)
 
     def cuts(self, dendrogram: Dendrogram) -> list[tuple[str, int, float | None]]:
         """Return the column, the number of clusters and the height of each cut; by default at the largest gap."""
@@ -218,15 +259,16 @@ class PreparedDendrogram(Prepared):
             rows.append(row | {index: values.get(k, {}).get(index) for index in INDICES})
         return rows
 
-    def _write(self, dendrogram: Dendrogram, labels: dict[str, Index], folder: Path) -> None:
+    def _write(self, computed: Dendrogram, dendrogram: Dendrogram, labels: dict[str, Index], folder: Path) -> None:
+        """Write the files; those for other programs, which know no similarities, have dissimilarities."""
         ids = [str(name) for name in self.matrix.ids]
-        np.save(folder / "linkage.npy", dendrogram.to_scipy(), allow_pickle=False)
+        np.save(folder / "linkage.npy", computed.to_scipy(), allow_pickle=False)
         dendrogram.save(folder / "dendrogram.npz")
         columns = [of.tolist() for of in labels.values()]
         write_csv(
             folder / "labels.csv", ["id", *labels], ([name, *of] for name, *of in zip(ids, *columns, strict=True))
         )
-        (folder / "tree.nwk").write_text(dendrogram.to_newick(ids) + "\n", encoding="utf-8", errors="backslashreplace")
+        (folder / "tree.nwk").write_text(computed.to_newick(ids) + "\n", encoding="utf-8", errors="backslashreplace")
 
     def cost(self) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""

@@ -11,7 +11,7 @@ import heapq
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -164,15 +164,21 @@ class Dendrogram:
         level = float(height)
         if np.isnan(level):
             raise InputError("the height at which a dendrogram is cut is a number, not NaN")
-        beyond = len(self.heights) and (level < self.heights[-1] if self.is_similarity else level > self.heights[-1])
-        if beyond:
-            where = "below the last merge" if self.is_similarity else "above the root"
-            warnings.warn(
-                f"the height {level:g} is {where}, at {self.heights[-1]:g}: all objects are one cluster",
-                DasrelWarning, stacklevel=3,
-            )  # fmt: skip
         levels, at = (-self.heights, -level) if self.is_similarity else (self.heights, level)
-        return int(self.n_objects - np.searchsorted(levels, at, side="right"))
+        n, count = self.n_objects, int(self.n_objects - np.searchsorted(levels, at, side="right"))
+        if n > 1 and count in (1, n):
+            alone = f"every object is a cluster of its own: the first merge is at {self.heights[0]:g}"
+            merge = f"all objects are one cluster: the last merge is at {self.heights[-1]:g}" if count == 1 else alone
+            warnings.warn(f"at the height {level:g} {merge}, {self.units}", DasrelWarning, stacklevel=3)
+        return count
+
+    def as_similarities(self, own: float) -> Dendrogram:
+        """Return the dendrogram with heights that are similarities s: of D = 2 own - 2 s, where s_ii = own for all i.
+
+        >>> Dendrogram(np.array([[0, 1]]), np.array([10.0]), "average", SQUARED).as_similarities(100).heights
+        array([95.])
+        """
+        return replace(self, heights=own - self.heights / 2, units=SIMILARITY)
 
     def largest_gap(self, most: int = 50) -> int:
         """Return the number of clusters, 2 to `most`, that lasts over the largest difference of heights.

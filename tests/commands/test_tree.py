@@ -79,12 +79,77 @@ def test_cuts_at_heights(place: Path, square: Any, here: Callable[..., Any]) -> 
     words = ("tree", "d.zarr", "c", "--linkage", "complete", "--height", "2.5,1000", "--no-picture")
     done = here(*words, cwd=place)
     assert done.returncode == 0
-    assert "the height 1000 is above the root" in done.stderr
+    assert "at the height 1000 all objects are one cluster: the last merge is at" in done.stderr
     labels = table(place / "c" / "labels.csv")
     assert list(labels) == ["id", "label_height_2.5", "label_height_1000"]
     truth = fcluster(linkage(squareform(square), "complete"), 2.5, "distance")
     assert adjusted_rand_score(labels["label_height_2.5"], truth) == 1
     assert set(labels["label_height_1000"]) == {"0"}
+
+
+def identities() -> Any:
+    """Identities in percent of six genomes: three species, of which two are near."""
+    values = np.full((6, 6), 70.0)
+    values[:4, :4] = 92.0
+    for pair, identity in (((0, 1), 97.5), ((2, 3), 96.0), ((4, 5), 98.0)):
+        values[pair] = values[pair[::-1]] = identity
+    np.fill_diagonal(values, 100)
+    return values
+
+
+@pytest.mark.parametrize("linkage_name", ["single", "complete", "average", "weighted"])
+def test_heights_of_similarities_are_similarities(tmp_path: Path, here: Callable[..., Any], linkage_name: str) -> None:
+    stored(tmp_path / "s.zarr", identities(), kind="similarity", dtype="float64", tile=4)
+    words = ("tree", "s.zarr", "out", "--linkage", linkage_name, "--height", "95", "--no-picture")
+    done = here(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert "heights 98 to 70, similarity" in done.stdout
+    assert "at 95" in done.stdout
+    assert table(tmp_path / "out" / "labels.csv")["label"] == ["0", "0", "1", "1", "2", "2"]
+    merges = linkage(squareform(100 - identities()), linkage_name)
+    np.testing.assert_allclose(dasrel.Dendrogram.load(tmp_path / "out" / "dendrogram.npz").heights, 100 - merges[:, 2])
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "linkage.npy")[:, 2], 2 * merges[:, 2])  # for SciPy
+
+
+@pytest.mark.parametrize(
+    ("height", "what", "count"),
+    [("0.05", "all objects will be one cluster", 1), ("99", "every object will be a cluster of its own", 6)],
+)
+def test_cuts_outside_of_the_values_are_warned_of_before_and_after(
+    tmp_path: Path, here: Callable[..., Any], height: str, what: str, count: int
+) -> None:
+    stored(tmp_path / "s.zarr", identities(), kind="similarity", dtype="float64", tile=4)
+    words = ("tree", "s.zarr", "out", "--linkage", "average", "--height", height, "--no-picture")
+    before = here(*words, "--dry-run", cwd=tmp_path).stderr
+    assert f"at the height {height} {what}: the values of the store, similarity, are 70 to 98" in before
+    done = here(*words, cwd=tmp_path)
+    assert done.stderr.startswith(before)
+    after = "all objects are one cluster" if count == 1 else "every object is a cluster of its own"
+    assert f"at the height {height} {after}" in done.stderr.removeprefix(before)
+    assert len(set(table(tmp_path / "out" / "labels.csv")["label"])) == count
+
+
+def test_cuts_that_only_the_dendrogram_shows_to_be_none(place: Path, here: Callable[..., Any], square: Any) -> None:
+    top = linkage(squareform(square), "average")[-1, 2]
+    assert top < square.max()
+    words = ("tree", "d.zarr", "high", "--linkage", "average", "--height", f"{(top + square.max()) / 2:.6f}")
+    before = here(*words, "--dry-run", cwd=place).stderr
+    assert before == ""
+    assert "all objects are one cluster: the last merge is at" in here(*words, "--no-picture", cwd=place).stderr
+
+
+def test_heights_where_objects_are_not_equally_similar_to_themselves(tmp_path: Path, here: Callable[..., Any]) -> None:
+    values = identities()
+    values[0, 0] = 99
+    stored(tmp_path / "s.zarr", values, kind="similarity", dtype="float64", tile=4)
+    words = ("tree", "s.zarr", "out", "--linkage", "average", "--height", "95", "--no-picture")
+    done = here(*words, cwd=tmp_path)
+    assert "heights are s_ii + s_jj - 2 s_ij; say --as-similarity" in done.stderr
+    assert "squared dissimilarity" in done.stdout
+    done = here(*words, "--as-similarity", "--force", cwd=tmp_path)
+    assert "warning" not in done.stderr
+    assert len(set(table(tmp_path / "out" / "labels.csv")["label"])) == 3
 
 
 @pytest.mark.parametrize(
