@@ -17,8 +17,8 @@ from dasrel.cli.options import TimeLimit, command, option
 from dasrel.commands.base import NOT_CONVERGED
 from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import Runtime, environment
-from dasrel.options import SURVIVING, WRITING
 from dasrel.util.limits import limited
+from dasrel.util.option_fields import SURVIVING, WRITING
 from dasrel.util.text import count_text, redacted, shown, some
 
 STEPS = "Steps"

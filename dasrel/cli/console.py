@@ -20,10 +20,10 @@ from typing import Any, Self, cast
 import typer
 
 from dasrel import __version__
+from dasrel.commands.base import RENAMED
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, Stopped, StoreError
-from dasrel.options import RENAMED
 from dasrel.util import PathLike, limits, progress
 from dasrel.util.drawing import Drawing
 from dasrel.util.files import disk_error_text, remove_leftovers

@@ -1,7 +1,7 @@
 """Options of the commands, and the decorator that makes a command of a function.
 
-The option groups that Python and workflow files share are declared in `dasrel.options`; here are those that only the
-command line has.
+Options are declared in the files of commands, and where Python has them too in the rooms below; here are those that
+only the command line has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dasrel.cli.console import Console, as_option
 from dasrel.cli.help import EXAMPLE, show_all
 from dasrel.errors import InputError
 from dasrel.names import OTHER_RULES, RULES
-from dasrel.options import (
+from dasrel.util.limits import memory_limit
+from dasrel.util.option_fields import (
     REPLACE,
     SURVIVING,
     TIME_LIMIT,
@@ -29,9 +30,8 @@ from dasrel.options import (
     Selection,
     build_group,
     option_fields,
-    whole_numbers,
 )
-from dasrel.util.limits import memory_limit
+from dasrel.util.option_values import whole_numbers
 
 OUTPUT = "Output"
 VALUES = {int: "N", float: "X"}
@@ -151,7 +151,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
     The help of the command begins with the example, a command line, and goes on with the function's docstring.
     The command has the function's other parameters as options, and those of `OutputOptions`; the function runs inside
     the `Console` that they describe. A parameter whose type is a dataclass, such as `reading: Reading`, is an option
-    group: each of its fields is an option, or those of a `dasrel.options.Selection`
+    group: each of its fields is an option, or those of a `Selection`
     (`policy: Annotated[Policy, NEW_PAIRS]`), and the function gets an instance. One that may be left out has the type
     `Checkpoint | None`. What the class raises is reported as wrong usage.
     """

@@ -18,6 +18,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dasrel.errors import InputError
+from dasrel.geometry.options import EmbedParameters, SpectrumParameters
+from dasrel.io.options import PairwiseParameters, Reading
+from dasrel.partition.run import Run
+from dasrel.store.options import Policy, Writing
 from dasrel.util.option_fields import Option, OptionField, Reads, option_fields
 from dasrel.util.results import check_not_input, check_out, finished_result
 from dasrel.util.text import redacted, shown
@@ -33,6 +37,15 @@ Result = dict[str, Any]
 """What an operation found, in plain values."""
 NOT_CONVERGED = 3
 """The exit code where a result has not converged that was to converge."""
+
+RENAMED = {
+    key: each.name
+    for group in (Reading, Policy, Writing, Run, PairwiseParameters, SpectrumParameters, EmbedParameters)
+    for each in option_fields(group)
+    for key in (f"{group.__name__}.{each.field}", each.field)
+    if each.name != each.field and not (key == each.field and group in (Reading, Policy, Writing))
+}
+"""Keywords of Python, perhaps with their group, that commands and workflow files have another name for."""
 
 # ------------------------------------------------------------------------------------------- what is read and written
 

@@ -322,8 +322,7 @@ class _Run:
         if one.step.grows:
             content = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}
-        operation = one.step.table.OPERATION
-        if operation is not None and operation.has_settings:
+        if one.step.operation.has_settings:
             parts = {name: status.read(work / one.step.name / name) for name in result["folders"] if name != "."}
         made = {"result": result, "seconds": seconds, "outputs": hashes, "content": content, "parts": parts}
         write_json(marker, made)

@@ -19,19 +19,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dasrel.commands.base import Operation, Reads
+from dasrel.commands.base import RENAMED, Operation, Reads
 from dasrel.commands.operations import OPERATIONS, STEPS
 from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
 from dasrel.errors import InputError
-from dasrel.options import RENAMED
 from dasrel.util.text import did_you_mean, redacted, shown, some
-from dasrel.workflow.tables import TABLES, RuntimeTable, Table, table_of
+from dasrel.workflow.tables import RuntimeTable, Table, table_of
 
 
 @cache
 def kinds() -> list[str]:
     """Return all kinds of steps; imports all operations."""
-    return [*(name for name in (*OPERATIONS, *STEPS) if table_of(name) is not None), *TABLES]
+    return [name for name in (*OPERATIONS, *STEPS) if table_of(name) is not None]
 
 
 def as_key(name: str, value: str | None) -> str:
@@ -62,7 +61,7 @@ class Step:
     name: str
     kind: str
     table: Any
-    """The checked table: an instance of a class of `TABLES`."""
+    """The checked table: of the class that `table_of` returns."""
     uses: Mapping[str, str] = field(default_factory=dict)
     """Keys whose value is another step, with its name."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +72,7 @@ class Step:
     @property
     def operation(self) -> Operation:
         """What it does."""
-        operation: Operation = self.table.OPERATION or Operation()
+        operation: Operation = self.table.OPERATION
         return operation
 
     @property
@@ -182,14 +181,8 @@ def _steps(content: dict[str, Any], memory: str | None) -> tuple[dict[str, Step]
     return steps, faults
 
 
-def _has_settings(kind: str) -> bool:
-    operation = _table(kind).OPERATION
-    return operation is not None and operation.has_settings
-
-
 def _default_name(kind: str) -> str:
-    operation = _table(kind).OPERATION
-    return "matrix" if operation is not None and operation.gives_matrix else kind
+    return "matrix" if _table(kind).OPERATION.gives_matrix else kind
 
 
 def _matrices() -> list[str]:
@@ -205,10 +198,7 @@ def _table(kind: str) -> type[Table]:
 def _checked(kind: str, name: str, table: dict[str, Any], place: str, faults: list[str]) -> Step | None:
     try:
         checked = _table(kind).model_validate(table)
-        for group in checked.GROUPS:
-            checked.group(group)  # which may refuse values that do not go together
-        if checked.OPERATION is not None:
-            checked.options()
+        checked.options()  # which may refuse values that do not go together
         return Step(name, kind, checked)
     except ValidationError as error:
         faults += fault_lines(place, _table(kind).model_fields, error)
@@ -309,7 +299,7 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             return
         elif is_file(value, reads.suffixes):
             files[key] = _located(value, folder)
-        elif any(_has_settings(kind) for kind in reads.steps):
+        elif any(_table(kind).OPERATION.has_settings for kind in reads.steps):
             take_result(key, value, reads.steps, reads.words)
         else:
             take(key, value, reads.steps, reads.words)
@@ -324,13 +314,9 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             uses["store"] = matrices[0]
         if "store" in uses:
             _appended(step, steps, uses, files, folder, faults)
-    if table.OPERATION is not None:
-        for key, reads in table.READS.items():
-            if reads.steps:
-                _take(key, getattr(table, key), reads)
-        return Step(step.name, step.kind, table, uses, settings, files)
-    if getattr(table, "result", None) is not None:
-        take_result("result", table.result, ["cluster"])
+    for key, reads in table.READS.items():
+        if reads.steps:
+            _take(key, getattr(table, key), reads)
     return Step(step.name, step.kind, table, uses, settings, files)
 
 
@@ -351,7 +337,7 @@ def _appended(
         for k, text in enumerate([getattr(base.table, str(first.key)), *(other.table.source for other in before)]):
             files[f"{listed} {k}"] = _located(text, folder)
     elif not base.operation.can_grow:
-        those = " and ".join(kind for kind in _matrices() if (_table(kind).OPERATION or Operation()).can_grow)
+        those = " and ".join(kind for kind in _matrices() if _table(kind).OPERATION.can_grow)
         faults.append(f"[{step.kind}.{step.name}]: {base.name} is made by [{base.kind}]; {step.kind} is for {those}")
 
 
@@ -392,7 +378,4 @@ def _ordered(steps: Mapping[str, Step], where: str) -> dict[str, Step]:
 
 def outputs(step: Step) -> tuple[str, ...]:
     """Return the names of the files and folders that a step writes in `out`."""
-    name, table = step.name, step.table
-    if table.OPERATION is not None:
-        return tuple(f"{name}{suffix}" for suffix in table.OPERATION.outputs(table.options()))
-    return tuple(f"{name}{suffix}" for suffix in table.SUFFIXES)
+    return tuple(f"{step.name}{suffix}" for suffix in step.operation.outputs(step.table.options()))

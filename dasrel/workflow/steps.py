@@ -1,14 +1,11 @@
-"""What each kind of step of a workflow does: one or two library calls, and files in a folder of its own.
-
-The library is imported inside the functions, so that a workflow with nothing to do ends quickly.
-"""
+"""Run one step of a workflow: its operation, in a folder of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from dasrel.commands.base import Target
 from dasrel.store.audit import audit_store
@@ -56,27 +53,19 @@ class Job:
 
 def run_step(job: Job) -> Summary:
     """Run a step, and return a summary of its result in plain values."""
-    operation = job.step.table.OPERATION
-    if operation is None:
-        return _RUNNERS[job.step.kind](job)
-    source = None if operation.source is None else job.places[operation.source.key]
-    if operation.grows and (grown := operation.grown(source, job.appends)) is not None:
-        return cast(Summary, operation.summary(grown))  # the process was killed after the append
+    operation = job.step.operation
+    source = None if operation.source is None else job.places[str(operation.source.key)]
+    if operation.grows and source is not None and (grown := operation.grown(source, job.appends)) is not None:
+        return operation.summary(grown)  # the process was killed after the append
     options = job.step.table.options(job.places)
     suffix = next(iter(operation.outputs(options)), "")
     target = Target(job.file(suffix), force=True, final=job.out / f"{job.step.name}{suffix}")
     if operation.gives_matrix and _is_complete(target.path):  # before the run was interrupted
-        return cast(Summary, operation.summary(audit_store(target.path)))
+        return operation.summary(audit_store(target.path))
     with operation.prepare(source, target, options) as prepared:
         result = prepared.run(job.checkpoint() if operation.saves_state(options) else None)
-    return cast(Summary, operation.summary(result))
+    return operation.summary(result)
 
 
 def _is_complete(store: Path) -> bool:
     return (store_manifest(store) or {}).get("state") == "complete"
-
-
-# ----------------------------------------------------------------------------------------------------- work on a matrix
-
-
-_RUNNERS: dict[str, Callable[[Job], Summary]] = {}

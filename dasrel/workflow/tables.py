@@ -1,18 +1,17 @@
-"""The tables of workflow files: a class for each kind of step, whose keys are the options of its command.
+"""The tables of workflow files: a class for each kind of step, whose keys are the options of its operation.
 
-Each is made of the option groups of `dasrel.options`, so that a step takes what the command takes. A value is not
-converted to another type, and unknown keys are refused.
+A step takes what its command takes. A value is not converted to another type, and unknown keys are refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING
 from functools import cache
-from itertools import chain, count, takewhile
+from itertools import count, takewhile
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
@@ -20,16 +19,8 @@ from dasrel.commands.base import Operation, Reads
 from dasrel.commands.operations import OPERATIONS, STEPS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
-from dasrel.options import (
-    OptionField,
-    Selection,
-    build_group,
-    option_fields,
-    whole_numbers,
-)
-
-Group = TypeVar("Group")
-T = TypeVar("T", bound="Table")
+from dasrel.util.option_fields import OptionField, Selection, build_group, option_fields
+from dasrel.util.option_values import whole_numbers
 
 
 def _listed(value: Any) -> Any:
@@ -61,25 +52,25 @@ Memory = Annotated[str, AfterValidator(_memory)]
 Printable = Annotated[str, AfterValidator(_printable)]
 
 
-class Table(BaseModel):
+class Strict(BaseModel):
     """What all tables have in common: unknown keys are refused, and values are not converted to another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Table(Strict):
+    """A step."""
+
     HOW: ClassVar[tuple[str, ...]] = ("memory",)
     """Keys that change how a step works and not what it writes."""
     FILES: ClassVar[tuple[str, ...]] = ()
     """Keys that name files to read."""
-    SUFFIXES: ClassVar[tuple[str, ...]] = ()
-    """What the step writes in `out`: its name with each of these."""
-    GROUPS: ClassVar[tuple[type | Selection, ...]] = ()
-    """The option groups whose fields are keys."""
-    OPERATION: ClassVar[Operation | None] = None
+    OPERATION: ClassVar[Operation]
     READS: ClassVar[dict[str, Reads]] = {}
     """What keys name that name files or steps."""
 
     def options(self, places: Mapping[str, str] | None = None) -> Any:
         """Return the options of the operation, with the places of the files and steps that are named."""
-        assert self.OPERATION is not None
         values = {name: getattr(self, name) for name in type(self).model_fields}
         for name in self.READS:
             if isinstance(values.get(name), list):
@@ -94,12 +85,6 @@ class Table(BaseModel):
                 values[each.name] = [(places or {})[key] for key in numbered] or None
         return self.OPERATION.in_step(build_group(self.OPERATION.Options, values))
 
-    def group(self, group: type[Group] | Selection, **instead: Any) -> Group:
-        """Return an option group from the keys of this table, with other values for some of them."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        found: Group = build_group(group, {**values, **instead})
-        return found
-
 
 def _key_of(each: OptionField) -> tuple[Any, Any]:
     """Return the type and the default of a key."""
@@ -111,28 +96,6 @@ def _key_of(each: OptionField) -> tuple[Any, Any]:
     if isinstance(each.default, (list, dict)):
         return kind, Field(default_factory=each.default.copy)
     return (kind | None, None) if each.default is None else (kind, each.default)
-
-
-def with_options(*groups: type | Selection, **types: Any) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that adds the fields of option groups to a table, as keys.
-
-    Parameters
-    ----------
-    types
-        Types of single keys, where they are narrower than those of the fields.
-    """
-
-    def add(table: type[T]) -> type[T]:
-        keys: dict[str, Any] = {}
-        for one in chain.from_iterable(map(option_fields, groups)):
-            keys[one.name] = _key_of(one)
-            if one.name in types:
-                keys[one.name] = (types[one.name] if one.default is not None else types[one.name] | None, one.default)
-        made_table = create_model(table.__name__, __base__=table, __doc__=table.__doc__, __module__=__name__, **keys)
-        made_table.GROUPS = groups
-        return made_table
-
-    return add
 
 
 def _key_type(one: OptionField) -> Any:
@@ -162,27 +125,24 @@ def _key_type(one: OptionField) -> Any:
     return bounded(one.type)
 
 
-EVERY = Selection(Checkpoint, "every", every={"default": None})
-EVERY_FIELD = option_fields(EVERY)[0]
+EVERY = option_fields(Selection(Checkpoint, "every", every={"default": None}))[0]
 """Scans between two checkpoints; if not given, as many as read some gigabytes."""
 
 
-@with_options(Runtime, **{one.name: Printable for one in option_fields(Runtime) if one.type is str})
-class RuntimeTable(Table):
-    """`[runtime]`: the fields of `dasrel.engine.runtime.Runtime`, and the default memory of the steps."""
+def _runtime_table() -> type[BaseModel]:
+    keys: dict[str, Any] = {}
+    for each in option_fields(Runtime):
+        keys[each.name] = (Printable | None, None) if each.type is str else _key_of(each)
+    return create_model("RuntimeTable", __base__=Strict, __module__=__name__, memory=(Memory | None, None), **keys)
 
-    memory: Memory | None = None
 
-
-TABLES: dict[str, type[Table]] = {}
-"""The kinds of steps, in the usual order of work."""
+RuntimeTable = _runtime_table()
+"""`[runtime]`: the fields of `dasrel.engine.runtime.Runtime`, and the default memory of the steps."""
 
 
 @cache
 def table_of(kind: str) -> type[Table] | None:
     """Return the table of a kind of step, or None for a name that is no kind."""
-    if kind in TABLES:
-        return TABLES[kind]
     if kind not in (*OPERATIONS, *STEPS) or not operation(kind).is_step:
         return None
     return _table_of(operation(kind))
@@ -198,7 +158,7 @@ def _table_of(operation: Operation) -> type[Table]:
     for each in options:
         keys[each.name] = _key_of(each)
     if operation.saves:
-        keys["every"] = _key_of(EVERY_FIELD)
+        keys["every"] = _key_of(EVERY)
     table = create_model(operation.name, __base__=Table, __module__=__name__, **keys)
     table.OPERATION = operation
     table.HOW = (*(each.name for each in options if each.option.effort), *(["every"] if operation.saves else []))

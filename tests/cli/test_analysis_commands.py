@@ -23,7 +23,7 @@ from dasrel.commands import demo
 from dasrel.commands.cluster import folder_names, save_clustering
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
-from dasrel.options import Reading
+from dasrel.io.options import Reading
 from dasrel.partition.model import Model
 from tests.helpers import oracle
 from tests.helpers.matrices import blobs, distances

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from dasrel.cli.app import build_app
-from dasrel.options import PLACE
+from dasrel.util.option_fields import PLACE
 from tests.helpers.processes import ran
 
 GROUP: Any = typer.main.get_command(build_app())

@@ -21,9 +21,10 @@ import dasrel
 from dasrel.cli import app
 from dasrel.commands.demo import build_digits
 from dasrel.errors import DasrelWarning, InputError
+from dasrel.io.options import Reading
 from dasrel.names import KINDS
-from dasrel.options import Policy, Reading, Writing
 from dasrel.store.matrix import open_matrix
+from dasrel.store.options import Policy, Writing
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import command
 

@@ -18,7 +18,7 @@ from dasrel.engine.relation import relation
 from dasrel.engine.worker_cache import PINNED_SHARE
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.geometry.euclidean import euclidean_scans
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from dasrel.util import limits
 from dasrel.util.limits import Range, limit_for
 from tests.helpers.matrices import distances, grouped_points

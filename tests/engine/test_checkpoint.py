@@ -23,8 +23,8 @@ from dasrel.geometry import gamma_search
 from dasrel.geometry.euclidean import euclideanize, spectrum
 from dasrel.kernels import native
 from dasrel.names import METHODS
-from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
+from dasrel.store.options import Writing
 from dasrel.util import limits
 from dasrel.util.archives import read_state, write_state
 from tests.helpers.faults import Killed, killed_after, quiet, stopped_after

@@ -18,7 +18,7 @@ from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import left_products, relation
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from dasrel.store.writer import create_store
 from dasrel.util import limits, parallel
 from tests.helpers.matrices import symmetric

@@ -26,11 +26,12 @@ from dasrel.geometry.davidson import NEAR, DavidsonSearch, advance
 from dasrel.geometry.euclidean import Euclideanized, euclideanize, spectrum
 from dasrel.geometry.gamma_search import MARGIN
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.kernels.products import View
 from dasrel.names import METHODS
-from dasrel.options import Reading, Writing
 from dasrel.partition.model import Model
 from dasrel.store.matrix import open_matrix
+from dasrel.store.options import Writing
 from tests.helpers.matrices import K14, delta_of, gram, mirrored, simpson
 from tests.helpers.runs import Run, grid
 

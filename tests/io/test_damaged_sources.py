@@ -21,7 +21,7 @@ from dasrel.errors import DasrelError, InputError
 from dasrel.io.append import append
 from dasrel.io.importing import import_matrix
 from dasrel.io.pairwise import pairwise
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from tests.helpers.matrices import line_distances
 
 D = line_distances(9, "float64")

@@ -9,8 +9,9 @@ from dasrel import Euclideanized, euclideanize, relation, watch
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io.export import export_matrix
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.names import EXPORTS
-from dasrel.options import Reading, Writing
+from dasrel.store.options import Writing
 from tests.helpers.matrices import delta_of, squared_of
 
 N, TILE = 70, 32

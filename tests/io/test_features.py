@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 
 from dasrel import InputError
 from dasrel.io.pairwise import pairwise
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import whole
 

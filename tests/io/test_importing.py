@@ -17,11 +17,12 @@ from scipy.spatial.distance import squareform
 from dasrel import Policy
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.io.readers import stream as streams
 from dasrel.io.readers.sniff import detect, open_source
 from dasrel.io.readers.source import SequentialSource, Source
 from dasrel.names import FORMATS
-from dasrel.options import Reading, Writing
+from dasrel.store.options import Writing
 from tests.helpers import oracle
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import tiles

@@ -12,7 +12,8 @@ import zarr
 from dasrel import open_matrix
 from dasrel.errors import InputError, StoreError
 from dasrel.io.importing import import_matrix
-from dasrel.options import Reading, Writing
+from dasrel.io.options import Reading
+from dasrel.store.options import Writing
 from tests.helpers.matrices import line_distances
 from tests.helpers.stores import files
 

@@ -11,8 +11,9 @@ from scipy.spatial.distance import squareform
 
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.io.readers.sniff import detect, open_source
-from dasrel.options import Policy, Reading, Writing
+from dasrel.store.options import Policy, Writing
 
 N = 40
 PLACES = np.arange(N) ** 1.5

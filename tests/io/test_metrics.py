@@ -15,7 +15,7 @@ from dasrel.io.features import read_features
 from dasrel.io.metric_names import ALIASES, KERNELS, OPTIONS
 from dasrel.io.metrics import made_ready, resolve, tile_values
 from dasrel.io.pairwise import pairwise
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import whole
 

@@ -7,10 +7,11 @@ from dasrel import Policy, audit_store, relation
 from dasrel.errors import InputError
 from dasrel.io.append import append
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.io.pairwise import pairwise
-from dasrel.options import Reading, Writing
 from dasrel.partition.run import Run
 from dasrel.store.audit import audit_lines
+from dasrel.store.options import Writing
 from tests.helpers.matrices import line_distances
 
 D = line_distances(6, "float64")

@@ -14,7 +14,8 @@ import dasrel
 from dasrel.errors import InputError, StoreError
 from dasrel.io.features import read_features
 from dasrel.io.importing import import_matrix, prepare_import
-from dasrel.options import Policy, Reading, Writing
+from dasrel.io.options import Reading
+from dasrel.store.options import Policy, Writing
 from dasrel.util.progress import watch
 
 N = 70

@@ -11,11 +11,12 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from dasrel.errors import InputError
+from dasrel.io.options import Reading
 from dasrel.io.readers import fields, pair_list, records as triplets, stream as streams
 from dasrel.io.readers.pair_list import open_pairs
 from dasrel.io.readers.parquet import open_parquet
 from dasrel.io.readers.source import Source
-from dasrel.options import Policy, Reading
+from dasrel.store.options import Policy
 
 EVERYTHING = slice(None)
 NAN = np.nan

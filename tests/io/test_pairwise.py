@@ -23,8 +23,9 @@ from dasrel import DasrelError, InputError, MemoryLimitError, Policy, StoreError
 from dasrel.io.append import append
 from dasrel.io.features import read_features
 from dasrel.io.metrics import made_ready, resolve, tile_values
+from dasrel.io.options import PairwiseParameters
 from dasrel.io.pairwise import from_blocks, pairwise
-from dasrel.options import PairwiseOptions, Writing
+from dasrel.store.options import Writing
 from tests.helpers.matrices import normal_points
 from tests.helpers.stores import files, whole
 
@@ -115,8 +116,8 @@ def test_options_of_no_metric_are_refused_before_there_are_features() -> None:
         ("dice", "distance", {"p": 2.0}),
     ):
         with pytest.raises(InputError, match=r"no metric|no option"):
-            PairwiseOptions(metric, kind, options)
-    assert PairwiseOptions("l2").metric == "l2"
+            PairwiseParameters(metric, kind, options)
+    assert PairwiseParameters("l2").metric == "l2"
 
 
 @pytest.mark.parametrize(("metric", "row", "message"), [

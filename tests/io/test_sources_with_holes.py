@@ -9,7 +9,8 @@ import zarr
 
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
-from dasrel.options import Policy, Reading, Writing
+from dasrel.io.options import Reading
+from dasrel.store.options import Policy, Writing
 
 N = 24
 PLACES = np.arange(N) ** 1.5

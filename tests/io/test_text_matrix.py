@@ -14,11 +14,11 @@ from hypothesis.extra import numpy as hnp
 
 from dasrel.errors import InputError
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.io.readers import stream as streams, text_square as text_matrix
 from dasrel.io.readers.sniff import sniff
 from dasrel.io.readers.source import Source
 from dasrel.io.readers.text_square import open_text
-from dasrel.options import Reading
 from dasrel.store.matrix import Matrix
 from tests.helpers.matrices import symmetric
 

@@ -6,7 +6,7 @@ import pytest
 from dasrel.errors import InputError
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics, column_sums
-from dasrel.options import Policy
+from dasrel.store.options import Policy
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 

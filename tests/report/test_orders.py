@@ -15,8 +15,8 @@ from dasrel.commands.image import ImageOptions
 from dasrel.errors import InputError
 from dasrel.geometry.tree import Tree
 from dasrel.io.importing import import_matrix
-from dasrel.options import Writing
 from dasrel.report.figures.downsample import cluster_order
+from dasrel.store.options import Writing
 from tests.helpers.commands import prepared
 
 N = 90

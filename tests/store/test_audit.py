@@ -12,8 +12,8 @@ import zarr
 
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import check_tile
-from dasrel.options import Policy, Writing
 from dasrel.store.audit import audit_lines, audit_store
+from dasrel.store.options import Policy, Writing
 from dasrel.store.writer import Writer, create_store
 from dasrel.util.progress import watch
 from tests.helpers.matrices import distances, uniform_points

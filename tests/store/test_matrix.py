@@ -13,11 +13,12 @@ import zarr
 from dasrel import open_matrix
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.kernels.checks import TileStatistics
-from dasrel.options import Reading, Writing
 from dasrel.store.array_matrix import as_matrix
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import is_store, read_manifest
+from dasrel.store.options import Writing
 from dasrel.store.tile_files import default_tile
 from dasrel.store.writer import create_store
 from dasrel.util import limits

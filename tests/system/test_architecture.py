@@ -17,7 +17,7 @@ import dasrel
 pytestmark = pytest.mark.guarantee
 HERE = Path(dasrel.__file__).parent
 # A room imports only rooms before it. What lies beside the rooms: everybody may import `errors` and `names`, which
-# import nothing of dasrel; `options` imports `util` only.
+# import nothing of dasrel.
 ROOMS = (
     "util", "kernels", "store", "engine", "io", "geometry", "partition", "judging", "cmeans", "oneclass", "hierarchy",
     "estimators", "report", "commands", "workflow", "cli",
@@ -28,7 +28,6 @@ BESIDE = {
     "__init__.pyi",
     "__main__.py",
     "errors.py",
-    "options.py",
     "py.typed",
     "names.py",
 }
@@ -73,7 +72,7 @@ def level(module: str) -> int:
     room = module.split("/")[0]
     if room in ROOMS:
         return ROOMS.index(room)
-    return {"options": ROOMS.index("partition"), "__main__": len(ROOMS)}.get(room, -1)
+    return {"__main__": len(ROOMS)}.get(room, -1)
 
 
 def test_the_rooms_are_these() -> None:
@@ -184,7 +183,16 @@ def test_help_begins_with_an_overview() -> None:
 
 def test_what_the_command_line_needs_to_begin_is_light() -> None:
     """Options, messages and help need neither NumPy nor what takes longer to import."""
-    light = ["names", "errors", "options", "kernels.native", "engine.checkpoint", "engine.runtime"]
+    light = [
+        "names",
+        "errors",
+        "io.options",
+        "store.options",
+        "partition.run",
+        "kernels.native",
+        "engine.checkpoint",
+        "engine.runtime",
+    ]
     light += [f"util.{name}" for name in ("text", "limits", "results", "progress", "drawing", "files", "option_fields")]
     code = f"import sys, {', '.join(f'dasrel.{name}' for name in light)}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

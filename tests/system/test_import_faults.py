@@ -11,8 +11,8 @@ import pytest
 from dasrel import Policy, open_matrix
 from dasrel.errors import StoreError
 from dasrel.io.importing import import_matrix
-from dasrel.options import Writing
 from dasrel.store.matrix import read_manifest
+from dasrel.store.options import Writing
 from tests.helpers.faults import small_disk
 from tests.helpers.matrices import line_distances
 from tests.helpers.processes import killed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dasrel
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from tests.helpers.matrices import grouped_points, symmetric
 from tests.helpers.processes import measured
 from tests.helpers.stores import stored

@@ -15,11 +15,13 @@ from scipy.spatial.distance import cdist
 from dasrel import Policy
 from dasrel.errors import InputError, StoreError
 from dasrel.io.importing import import_matrix
+from dasrel.io.options import Reading
 from dasrel.io.pairwise import from_blocks, pairwise
-from dasrel.options import Reading, Writing, parse_part
 from dasrel.store.matrix import open_matrix, read_manifest
+from dasrel.store.options import Writing
 from dasrel.store.tile_files import TileFiles
 from dasrel.store.writer import PartDone, Writer, create_store
+from dasrel.util.option_values import parse_part
 from tests.helpers.forks import programs
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line

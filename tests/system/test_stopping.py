@@ -20,8 +20,8 @@ from dasrel import watch
 from dasrel.cmeans.fit import cluster
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import Stopped
-from dasrel.options import Writing
 from dasrel.store.matrix import open_matrix
+from dasrel.store.options import Writing
 from tests.helpers.faults import stopped_after
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.processes import CLUSTER, ran

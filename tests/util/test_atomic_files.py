@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from dasrel.errors import InputError, StoreError
-from dasrel.options import Writing
 from dasrel.store.array_matrix import as_matrix
 from dasrel.store.matrix import open_matrix
+from dasrel.store.options import Writing
 from dasrel.util import files
 from dasrel.util.archives import ArchiveFormat, json_array, load_archive, load_array, save_archive
 from dasrel.util.files import (

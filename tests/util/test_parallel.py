@@ -8,7 +8,7 @@ import pytest
 from distributed import Client
 
 import dasrel
-from dasrel.options import Writing
+from dasrel.store.options import Writing
 from dasrel.util import limits, parallel
 from tests.helpers.matrices import symmetric
 from tests.helpers.processes import local_cluster, most_memory

@@ -14,12 +14,8 @@ from dasrel.cli.options import OutputOptions, comma_list
 from dasrel.commands.export import ExportOptions
 from dasrel.commands.tree import TreeOptions
 from dasrel.geometry.options import EuclideanizeParameters, SpectrumParameters
-from dasrel.options import (
-    PairwiseOptions,
-    Selection,
-    build_group,
-    option_fields,
-)
+from dasrel.io.options import PairwiseParameters
+from dasrel.util.option_fields import Selection, build_group, option_fields
 from dasrel.workflow.schema import kinds
 from dasrel.workflow.tables import table_of
 
@@ -98,7 +94,7 @@ def test_their_defaults_are_equal(step: str) -> None:
     [
         (dasrel.spectrum, SpectrumParameters, set()),
         (dasrel.euclideanize, EuclideanizeParameters, {"method"}),  # commands want it named
-        (dasrel.pairwise, PairwiseOptions, {"metric_options"}),  # None is the same as none
+        (dasrel.pairwise, PairwiseParameters, {"metric_options"}),  # None is the same as none
         (dasrel.minimum_spanning_tree, Selection(TreeOptions, "memory"), set()),
         (dasrel.linkage, Selection(TreeOptions, "as_similarity", "scratch", "memory"), set()),
         (dasrel.export_matrix, Selection(ExportOptions, "format", "memory"), set()),  # the matrix may be a relation

@@ -7,9 +7,10 @@ import pytest
 from dasrel.commands.cluster import ClusterOptions
 from dasrel.errors import InputError
 from dasrel.geometry import euclidean
-from dasrel.options import Policy, Reading, Writing
+from dasrel.io.options import Reading
 from dasrel.partition import model
 from dasrel.store import layout
+from dasrel.store.options import Policy, Writing
 from dasrel.workflow import status
 from dasrel.workflow.schema import read_workflow
 
