@@ -8,12 +8,12 @@ serves every run and every parameter value at once.
     Cluster          cluster, grid, Run; save_clustering; plan_clustering (what it would cost)
     Build a tree     linkage (agglomerative clustering; cut the result, draw it)
     Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM;
-                     stability (of halves), density_picture
+                     stability (of halves), density_figure
     Judge it         validity (indices of any partitions), silhouette_samples, compare (two partitions);
                      permanova (do groups differ?), align (how many clusters, and which width of a kernel?)
     scikit-learn     FuzzyCMeans, EntropyFuzzyCMeans, PossibilisticCMeans, EntropyPossibilisticCMeans, HardCMeans
     See it           embed (principal coordinates; PCoA), minimum_spanning_tree, ultrametric, matrix_image,
-                     partition_picture, dendrogram_picture, embedding_picture; write_report (a page of results)
+                     partition_figure, dendrogram_figure, embedding_figure; write_report (a page of results)
     Take it out      export_matrix
     Long jobs        Checkpoint (save and resume), connect and Runtime (Dask clusters), progress and watch
     Batches          read_workflow, run_workflow

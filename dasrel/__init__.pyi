@@ -67,11 +67,11 @@ from .oneclass.typicality import Typicality as Typicality
 from .partition.model import Model as Model
 from .partition.result import Partition as Partition, RunResult as RunResult
 from .partition.run import Run as Run, grid as grid
-from .report.figures.dendrogram import dendrogram_picture as dendrogram_picture
-from .report.figures.embedding import embedding_picture as embedding_picture
+from .report.figures.dendrogram import dendrogram_figure as dendrogram_figure
+from .report.figures.embedding import embedding_figure as embedding_figure
 from .report.figures.matrix import matrix_image as matrix_image
-from .report.figures.outliers import density_picture as density_picture
-from .report.figures.partition import partition_picture as partition_picture
+from .report.figures.outliers import density_figure as density_figure
+from .report.figures.partition import partition_figure as partition_figure
 from .store.audit import audit_store as audit_store
 from .store.matrix import Matrix as Matrix, open_matrix as open_matrix
 from .store.options import Policy as Policy, Writing as Writing

@@ -210,7 +210,7 @@ class PreparedAlignment(Prepared):
 
     def run(self, checkpoint: Checkpoint | None = None) -> Result:
         """Find the best alignment, and write the result folder. Cost: that of `align`, and one scan for the picture."""
-        from dasrel.report.figures.alignment import alignment_picture
+        from dasrel.report.figures.alignment import draw_alignment
 
         if self.finished is not None:
             return self.finished
@@ -224,7 +224,7 @@ class PreparedAlignment(Prepared):
                 save_partition(alignment.partition, folder, None, BORDER)
                 if self.options.picture:
                     with progress.watch() as counted:
-                        draw_or_warn(alignment_picture, alignment, folder)
+                        draw_or_warn(draw_alignment, alignment, folder)
                     result["scans"] += counted.scans
         return result
 

@@ -452,9 +452,9 @@ def write_clustering(
             cells = ([name, *list(row.values())[1:]] for name, row in zip(names, rows, strict=True))
             write_csv(folder / "validity.csv", list(rows[0]), cells)
         if picture:
-            from dasrel.report.figures.clustering import clustering_pictures
+            from dasrel.report.figures.clustering import draw_clustering
 
-            draw_or_warn(clustering_pictures, clustering, folder, choose)
+            draw_or_warn(draw_clustering, clustering, folder, choose)
         runs = clustering.table()
         columns = list(dict.fromkeys(key for run in runs for key in run))
         write_csv(folder / "runs.csv", columns, ([_cell(run.get(key)) for key in columns] for run in runs))

@@ -210,7 +210,7 @@ def _result(name: str, store: Path, out: Path, force: bool, **options: Any) -> d
 
 def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: bool) -> dict[str, Any]:
     """Cluster in one bundle for all numbers of clusters, draw the memberships in ten, and return a summary."""
-    from dasrel.report.figures.partition import partition_picture
+    from dasrel.report.figures.partition import partition_figure
 
     options = ClusterOptions(
         n_clusters=list(CLUSTERS), entropy_weight=[WEIGHT], n_init=STARTS, init=["random"], on_negative="heal",
@@ -221,7 +221,7 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
     assert found is not None
     drawn = found.partitions[CLUSTERS.index(DRAWN)]
     ordered = drawn.memberships[:, _clusters_by_digit(truth, drawn.labels)]
-    partition_picture(
+    partition_figure(
         ordered, picture, truth=truth, truth_name="digit",
         title=f"{len(truth):,} handwritten digits, known only by a dissimilarity that is no metric, in {DRAWN} fuzzy"
         f" clusters\n(fcm2, lambda {WEIGHT}; each cluster is named after the digit that fits it best)",

@@ -43,7 +43,7 @@ class PreparedFigure(Prepared):
 
     def run(self, checkpoint: Checkpoint | None = None) -> Result:
         """Draw the figure. Cost: no scan."""
-        from dasrel.report.figures.partition import partition_picture
+        from dasrel.report.figures.partition import partition_figure
 
         result = Path(self.options.result)
         is_whole = (result / "result.json").is_file()
@@ -54,7 +54,7 @@ class PreparedFigure(Prepared):
             inside = sorted(path.parent.name for path in result.glob("*/memberships.npy"))
             remedy = f"choose one of its settings, such as {name}/{inside[0]}" if inside else None
             raise InputError(f"no memberships in {shown(result, limit=200)}", remedy=remedy) from None
-        partition_picture(memberships, self.out, title=self.options.title or name)
+        partition_figure(memberships, self.out, title=self.options.title or name)
         return {"n_objects": len(memberships), "n_clusters": memberships.shape[1]}
 
 

@@ -392,9 +392,9 @@ def _write(result: OutlierResult, fit: OneClass, folder: Path) -> None:
 
 def _draw(fit: OneClass, results: list[OutlierResult], folder: Path) -> None:
     from dasrel.report.figures.matrix import matrix_image
-    from dasrel.report.figures.outliers import outlier_pictures
+    from dasrel.report.figures.outliers import draw_outliers
 
-    outlier_pictures(fit, results, folder, matrix_image=matrix_image)
+    draw_outliers(fit, results, folder, matrix_image=matrix_image)
 
 
 def _folders(runs: list[OneClassRun]) -> list[str]:

@@ -106,10 +106,10 @@ class PreparedSpectrum(Prepared):
             if self.values is not None:
                 self.values.write_text(json.dumps(spectrum.as_dict(), indent=1) + "\n", encoding="utf-8")
             if self.picture is not None:
-                from dasrel.report.figures.spectrum import spectrum_picture
+                from dasrel.report.figures.spectrum import draw_spectrum
 
                 name = Path(self.store).name if self.values is None else self.values.stem
-                spectrum_picture(spectrum, self.picture, title=name)
+                draw_spectrum(spectrum, self.picture, title=name)
         picture = None if self.picture is None else str(self.picture)
         return {"store": self.store, **spectrum.as_dict(), "picture": picture}
 

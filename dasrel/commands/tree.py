@@ -163,7 +163,7 @@ class PreparedDendrogram(Prepared):
 
     def run(self, checkpoint: Checkpoint | None = None) -> Result:
         """Cluster, and write the result folder. Cost: that of `linkage`, and a scan each for indices and picture."""
-        from dasrel.report.figures.dendrogram import draw_into
+        from dasrel.report.figures.dendrogram import draw_dendrogram
 
         if self.finished is not None:
             return self.finished
@@ -189,7 +189,7 @@ class PreparedDendrogram(Prepared):
             with result_folder(self.out, result, force=self.force) as folder:
                 self._write(computed, dendrogram, labels, folder)
                 if self.options.picture:
-                    draw_or_warn(draw_into, dendrogram, self.matrix, labels[best or cuts[0][0]], folder)
+                    draw_or_warn(draw_dendrogram, dendrogram, self.matrix, labels[best or cuts[0][0]], folder)
                 result["scans"] = before + counted.scans
                 result["seconds"] = round(time.perf_counter() - began, 3)
         return result

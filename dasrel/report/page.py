@@ -189,7 +189,7 @@ def _add_embedding(part: ResultPart, axes: Source | None) -> None:
 def _embedding(axes: Source, folder: Any, n: int) -> Picture:
     """Draw objects along the axes of an embedding, coloured by their clusters. Cost: no scan."""
     from dasrel.geometry.embedding import Embedding
-    from dasrel.report.figures.embedding import embedding_picture
+    from dasrel.report.figures.embedding import embedding_figure
 
     result, drawn = axes.values, min(3, axes.values["n_components"])
     names = [f"axis{k + 1}" for k in range(drawn)]
@@ -210,7 +210,7 @@ def _embedding(axes: Source, folder: Any, n: int) -> Picture:
         numbers[name] = np.array(result[name][:drawn])
     found = Embedding(coordinates=coordinates, row_means=np.zeros(0), **numbers)
     with tempfile.TemporaryDirectory() as temporary:
-        path = embedding_picture(found, Path(temporary) / "embedding.png", labels=read_labels(folder, n))
+        path = embedding_figure(found, Path(temporary) / "embedding.png", labels=read_labels(folder, n))
         data = smaller_png(path.read_bytes(), scale=0.8)
     return Picture(
         f"{count_text(n, 'object')} along the first principal coordinates, coloured by cluster.",

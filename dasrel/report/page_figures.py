@@ -131,12 +131,12 @@ def silhouette_picture(labels: Array, silhouettes: Array) -> Picture:
 
 
 def membership_picture(memberships: Array, title: str, names: Sequence[str] | None = None) -> Picture:
-    """Draw memberships and the dissimilarity that they induce. Cost: no scan; that of `partition_picture`."""
-    from dasrel.report.figures.partition import partition_picture
+    """Draw memberships and the dissimilarity that they induce. Cost: no scan; that of `partition_figure`."""
+    from dasrel.report.figures.partition import partition_figure
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "partition.png"
-        partition_picture(memberships, path, title=title, names=names, histogram=True)
+        partition_figure(memberships, path, title=title, names=names, histogram=True)
         return Picture(*membership_words(memberships.shape[1]), smaller_png(path.read_bytes()), "png")
 
 

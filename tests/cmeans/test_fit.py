@@ -346,7 +346,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_lose_the_result(tmp_path, monke
     def draw(found, folder, index):
         raise RuntimeError("no font")
 
-    monkeypatch.setattr("dasrel.report.figures.clustering.clustering_pictures", draw)
+    monkeypatch.setattr("dasrel.report.figures.clustering.draw_clustering", draw)
     found = cluster(distances(grouped_points(60)), RUNS["hard"], kind="distance")
     with pytest.warns(DasrelWarning, match=r"no picture could be drawn \(no font\)"):
         write_clustering(found, tmp_path / "out", picture=True)
@@ -357,7 +357,7 @@ def test_a_full_disk_is_an_error_while_a_picture_is_drawn(tmp_path, monkeypatch)
     def draw(found, folder, index):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dasrel.report.figures.clustering.clustering_pictures", draw)
+    monkeypatch.setattr("dasrel.report.figures.clustering.draw_clustering", draw)
     found = cluster(distances(grouped_points(60)), RUNS["hard"], kind="distance")
     with pytest.raises(OSError, match=r"No space|disk is full"):
         write_clustering(found, tmp_path / "out", picture=True)

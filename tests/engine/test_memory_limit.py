@@ -46,7 +46,7 @@ def calls(matrix: dasrel.Matrix, folder: Path) -> dict[str, Callable[[Any], Any]
         "append": lambda memory: dasrel.append(matrix.store, np.ones((1, N + 1)), memory=memory),
         "audit_store": lambda memory: dasrel.audit_store(matrix.store, verify=True, memory=memory),
         "cluster": lambda memory: dasrel.cluster(matrix, run, memory=memory),
-        "dendrogram_picture": lambda memory: dasrel.dendrogram_picture(
+        "dendrogram_figure": lambda memory: dasrel.dendrogram_figure(
             dasrel.linkage(matrix), folder / "a.png", matrix=matrix, memory=memory
         ),
         "embed": lambda memory: dasrel.embed(matrix, memory=memory),

@@ -6,7 +6,7 @@ import pytest
 
 import dasrel
 from dasrel.engine.relation import relation
-from dasrel.report.figures.alignment import MOST_WIDTHS, _some_widths, alignment_picture
+from dasrel.report.figures.alignment import MOST_WIDTHS, _some_widths, draw_alignment
 from dasrel.report.figures.group_means import kernel_image
 from dasrel.util import progress
 from tests.helpers.matrices import blobs, distances
@@ -45,7 +45,7 @@ def test_a_stored_kernel_is_drawn_as_it_is(store_factory, points):
 def test_a_picture_of_every_search(points, tmp_path, given):
     found = dasrel.align(distances(points), kind="distance", **({"n_clusters": [2, 3, 4]} | given))
     with progress.watch() as counted:
-        alignment_picture(found, tmp_path)
+        draw_alignment(found, tmp_path)
     assert counted.scans == 1
     image = matplotlib.image.imread(tmp_path / "alignment.png")
     assert image.shape[0] > 300

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import dasrel
-from dasrel.report.figures import embedding as embedding_figure
-from dasrel.report.figures.embedding import embedding_picture
+from dasrel.report.figures import embedding as embedding_module
+from dasrel.report.figures.embedding import embedding_figure
 from dasrel.report.figures.palette import CLUSTERS
 from tests.helpers.matrices import distances, grouped_points
 
@@ -29,20 +29,20 @@ def share_of(path: Path, colour: Any) -> float:
 
 def test_every_group_has_its_colour(tmp_path: Path, found: Any) -> None:
     labels = np.array(["a", "b", "c"])[np.arange(90) % 3]
-    path = embedding_picture(found, tmp_path / "e.png", labels=labels)
+    path = embedding_figure(found, tmp_path / "e.png", labels=labels)
     assert all(share_of(path, colour) > 0.0005 for colour in CLUSTERS[:3])
     assert share_of(path, CLUSTERS[3]) == 0
-    plain = embedding_picture(found, tmp_path / "plain.png")
+    plain = embedding_figure(found, tmp_path / "plain.png")
     assert share_of(plain, CLUSTERS[0]) > 0.0015
     assert share_of(plain, CLUSTERS[1]) == 0
 
 
 def test_objects_between_clusters_are_pale(tmp_path: Path, found: Any) -> None:
     sure = np.eye(3)[np.arange(90) % 3]
-    path = embedding_picture(found, tmp_path / "sure.png", memberships=sure)
+    path = embedding_figure(found, tmp_path / "sure.png", memberships=sure)
     assert share_of(path, CLUSTERS[1]) > 0.0005
     unsure = 0.3 * sure + 0.7 / 3
-    pale = embedding_picture(found, tmp_path / "pale.png", memberships=unsure)
+    pale = embedding_figure(found, tmp_path / "pale.png", memberships=unsure)
     assert share_of(pale, CLUSTERS[1]) < share_of(path, CLUSTERS[1]) / 2  # the frames of the names are left
 
 
@@ -50,8 +50,8 @@ def test_no_object_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Also where the first axis is far longer than the others, as for iris."""
     points = grouped_points(90) * [20.0, 1.0, 0.2]
     found, drawn = dasrel.embed(distances(points), kind="distance", n_components=3), []
-    monkeypatch.setattr(embedding_figure, "save_figure", lambda figure, path, dpi: drawn.append(figure))
-    embedding_picture(found, tmp_path / "e.png", labels=np.arange(90) % 3)
+    monkeypatch.setattr(embedding_module, "save_figure", lambda figure, path, dpi: drawn.append(figure))
+    embedding_figure(found, tmp_path / "e.png", labels=np.arange(90) % 3)
     (figure,) = drawn
     figure.canvas.draw()  # the layout may change limits
     for panel, columns in zip(figure.axes[:2], ((0, 1), (2, 1)), strict=True):
@@ -64,15 +64,15 @@ def test_no_object_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("axes", [1, 2])
 def test_few_axes_many_groups_and_many_objects(axes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_figure, "DRAWN", 50)
+    monkeypatch.setattr(embedding_module, "DRAWN", 50)
     few = dasrel.embed(distances(grouped_points(90)), kind="distance", n_components=axes)
-    path = embedding_picture(few, tmp_path / "e.png", labels=np.arange(90) // 2, title="$many$ groups")
+    path = embedding_figure(few, tmp_path / "e.png", labels=np.arange(90) // 2, title="$many$ groups")
     assert matplotlib.image.imread(path).std() > 0.05
 
 
 def test_refusals(tmp_path: Path, found: Any) -> None:
     with pytest.raises(dasrel.InputError, match=r"labels have shape \(3,\)"):
-        embedding_picture(found, tmp_path / "e.png", labels=[1, 2, 3])
+        embedding_figure(found, tmp_path / "e.png", labels=[1, 2, 3])
     with pytest.raises(dasrel.InputError, match=r"memberships of shape \(2, 3\)"):
-        embedding_picture(found, tmp_path / "e.png", memberships=np.ones((2, 3)))
+        embedding_figure(found, tmp_path / "e.png", memberships=np.ones((2, 3)))
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ import dasrel
 from dasrel.errors import InputError
 from dasrel.report.figures import clustering as clustering_figures
 from dasrel.report.figures.downsample import cluster_order
-from dasrel.report.figures.partition import PIXELS, partition_picture
+from dasrel.report.figures.partition import PIXELS, partition_figure
 
 
 def colours(path: Path) -> set[tuple[int, ...]]:
@@ -37,7 +37,7 @@ def test_the_order_is_by_cluster_and_decreasing_membership() -> None:
 @pytest.mark.parametrize("n", [1, 5, 3 * PIXELS])
 def test_a_picture_is_drawn(tmp_path: Path, n: int) -> None:
     truth = np.arange(n) % 3
-    path = partition_picture(random_memberships(n, 4), tmp_path / "new" / "p.png", truth=truth, title="a & b $x^2")
+    path = partition_figure(random_memberships(n, 4), tmp_path / "new" / "p.png", truth=truth, title="a & b $x^2")
     pixels = matplotlib.image.imread(path)
     assert min(pixels.shape[:2]) > 500
     assert len(colours(path)) > 20
@@ -48,8 +48,8 @@ def test_a_picture_is_drawn(tmp_path: Path, n: int) -> None:
 def test_truth_adds_its_colours(tmp_path: Path) -> None:
     """Orange is in neither of the two maps of colours; it is the second class's."""
     U = random_memberships(40, 3)
-    partition_picture(U, tmp_path / "without.png")
-    partition_picture(U, tmp_path / "with.png", truth=["a", "b"] * 20)
+    partition_figure(U, tmp_path / "without.png")
+    partition_figure(U, tmp_path / "with.png", truth=["a", "b"] * 20)
     orange = (16, 7, 0)  # ff7f0e
     assert orange in colours(tmp_path / "with.png")
     assert orange not in colours(tmp_path / "without.png")
@@ -57,7 +57,7 @@ def test_truth_adds_its_colours(tmp_path: Path) -> None:
 
 def test_blocks_are_dark_and_the_rest_is_light(tmp_path: Path) -> None:
     """Hard clusters: D(U) is 0 within them and 1 between them, so the two ends of the map are there, the middle not."""
-    partition_picture(np.eye(3)[np.arange(300) % 3], tmp_path / "p.png")
+    partition_figure(np.eye(3)[np.arange(300) % 3], tmp_path / "p.png")
     pixels = matplotlib.image.imread(tmp_path / "p.png")[..., :3]
     wide = pixels.shape[1]
     matrix = pixels[:, int(wide * 0.47) : int(wide * 0.92)]  # left of the colour bar
@@ -80,21 +80,21 @@ def test_blocks_are_dark_and_the_rest_is_light(tmp_path: Path) -> None:
 )
 def test_refused(tmp_path: Path, U: np.ndarray, truth: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        partition_picture(U, tmp_path / "p.png", truth=truth)
+        partition_figure(U, tmp_path / "p.png", truth=truth)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_names_of_clusters_may_be_equal_but_must_be_enough(tmp_path: Path) -> None:
-    partition_picture(random_memberships(9, 3), tmp_path / "p.png", names=["a", "a", "a long name"])
+    partition_figure(random_memberships(9, 3), tmp_path / "p.png", names=["a", "a", "a long name"])
     with pytest.raises(InputError, match="2 names for 3 clusters"):
-        partition_picture(random_memberships(9, 3), tmp_path / "q.png", names=["a", "b"])
+        partition_figure(random_memberships(9, 3), tmp_path / "q.png", names=["a", "b"])
     assert [one.name for one in tmp_path.iterdir()] == ["p.png"]
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "p.png").mkdir()
     with pytest.raises(OSError, match=r"p\.png"):
-        partition_picture(random_memberships(5, 2), tmp_path / "p.png")
+        partition_figure(random_memberships(5, 2), tmp_path / "p.png")
     assert [one.name for one in tmp_path.iterdir()] == ["p.png"]
 
 
@@ -106,8 +106,8 @@ def test_coincident_clusters_of_pcm_are_drawn_once(tmp_path: Path, monkeypatch: 
     with pytest.warns(dasrel.DasrelWarning, match="coincident clusters"):
         found = dasrel.cluster(distances, runs, kind="distance")
     drawn = []
-    monkeypatch.setattr(clustering_figures, "partition_picture", lambda U, *_, **more: drawn.append((U.shape, more)))
-    clustering_figures.clustering_pictures(found, tmp_path)
+    monkeypatch.setattr(clustering_figures, "partition_figure", lambda U, *_, **more: drawn.append((U.shape, more)))
+    clustering_figures.draw_clustering(found, tmp_path)
     n_modes = found.best.result.n_modes
     assert n_modes is not None
     assert n_modes < 4

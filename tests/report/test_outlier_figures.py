@@ -7,7 +7,7 @@ import pytest
 from dasrel.errors import InputError
 from dasrel.oneclass.fit import one_class
 from dasrel.oneclass.run import OneClassRun
-from dasrel.report.figures.outliers import density_picture, outlier_order
+from dasrel.report.figures.outliers import density_figure, outlier_order
 from tests.helpers.matrices import distances, normal_points
 
 
@@ -19,7 +19,7 @@ def test_the_order_is_by_cluster_then_typicality_with_outliers_last():
 def test_the_plane_is_dark_where_the_points_are(tmp_path):
     points = np.concatenate([normal_points(60, 2, 1), [[12.0, 12.0]]])
     found = one_class(distances(points), OneClassRun(1.0), kind="distance").best
-    path = density_picture(points, found, found.outliers(0.02), tmp_path / "d.png", pixels=60)
+    path = density_figure(points, found, found.outliers(0.02), tmp_path / "d.png", pixels=60)
     image = matplotlib.image.imread(path)[..., :3].mean(axis=2)
     height, width = image.shape
     plane = image[int(0.15 * height) : int(0.9 * height), int(0.1 * width) : int(0.75 * width)]
@@ -33,8 +33,8 @@ def test_what_has_no_plane_is_refused(tmp_path):
     points = normal_points(20, 3, 1)
     found = one_class(distances(points), OneClassRun(1.0), kind="distance").best
     with pytest.raises(InputError, match="give two coordinates for each of 20 objects"):
-        density_picture(points, found, found.outliers(0.1), tmp_path / "d.png")
+        density_figure(points, found, found.outliers(0.1), tmp_path / "d.png")
     linear = one_class(distances(points), OneClassRun(None), kind="distance").best
     with pytest.raises(InputError, match="needs a width"):
-        density_picture(points[:, :2], linear, linear.outliers(0.1), tmp_path / "d.png")
+        density_figure(points[:, :2], linear, linear.outliers(0.1), tmp_path / "d.png")
     assert not list(tmp_path.iterdir())

@@ -122,7 +122,7 @@ MOMENTS = [
     pytest.param("cluster", "dasrel.util.files.move_into_place", 1, 1, marks=pytest.mark.guarantee),
     ("cluster over", "dasrel.util.files._remove", 0, 1),
     ("cluster without checkpoint", "dasrel.commands.cluster.write_clustering", 1, 1),
-    ("spectrum", "dasrel.report.figures.spectrum.spectrum_picture", 1, 1),
+    ("spectrum", "dasrel.report.figures.spectrum.draw_spectrum", 1, 1),
     ("euclideanize", "dasrel.geometry.euclidean.save_archive", 1, 1),
     ("tree", "dasrel.util.files.move_into_place", 0, 1),
     ("tree", "dasrel.util.files.move_into_place", 1, 1),

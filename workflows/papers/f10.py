@@ -76,7 +76,7 @@ def densities(study: Study) -> Values:
         fitted = dasrel.OneClusterPCM(width=width, contamination=0.1, clusters=True, kind="squared-distance").fit(D)
         labels[width] = fitted.labels_
         picture = study.out / f"figure-1-sigma-{width:g}.png"
-        dasrel.density_picture(
+        dasrel.density_figure(
             X, one, one.outliers(0.1), picture, labels=fitted.labels_, pixels=60 if study.quick else 200
         )
     from sklearn.metrics import adjusted_rand_score

@@ -199,9 +199,7 @@ def induced(study: Study, store: Path, truth: Any, alphas: dict[str, float], nam
         axis.set_title(f"{letter}) {label}, {index}")
     study.save(figure, picture)
     _table_3(study, name, truth, fits)
-    dasrel.partition_picture(
-        fits["SU"].best.memberships, study.out / f"{name}-su.png", truth=truth, title=f"{name}, SU"
-    )
+    dasrel.partition_figure(fits["SU"].best.memberships, study.out / f"{name}-su.png", truth=truth, title=f"{name}, SU")
     return {key: value for key, value in values.items() if key in EXPECTED}, fits
 
 

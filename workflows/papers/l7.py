@@ -70,8 +70,8 @@ def five_points(study: Study) -> Values:
     similarity = 1 - dasrel.relation(alike).rows(range(5)) / 2  # D = s_ii + s_jj - 2 s_ij, and s_ii = 1
     single = dasrel.linkage(near, method="single")
     merged = dasrel.linkage(alike, method="single", as_similarity=True)
-    dasrel.dendrogram_picture(single, study.out / "dendrogram-euclidean.png", matrix=near)
-    dasrel.dendrogram_picture(merged, study.out / "dendrogram-tanimoto.png", matrix=alike)
+    dasrel.dendrogram_figure(single, study.out / "dendrogram-euclidean.png", matrix=near)
+    dasrel.dendrogram_figure(merged, study.out / "dendrogram-tanimoto.png", matrix=alike)
     cuts = [single.cut(k) for k in (5, 4, 3, 2, 1)]
     nested = all(
         len(np.unique(coarse[fine == one])) == 1 for fine, coarse in itertools.pairwise(cuts) for one in set(fine)

@@ -30,7 +30,7 @@ MOST_WIDTHS = 60
 MARK = {"markersize": 15, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 2.2}
 
 
-def alignment_picture(found: Alignment, folder: Path, *, memory: int | str | None = None) -> None:
+def draw_alignment(found: Alignment, folder: Path, *, memory: int | str | None = None) -> None:
     """Draw alignment.png into a folder.
 
     Cost: one scan, for the kernel.

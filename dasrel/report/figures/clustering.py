@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasrel.report.figures.partition import partition_picture, save_figure, validity_figure
+from dasrel.report.figures.partition import partition_figure, save_figure, validity_figure
 from dasrel.util import PathLike
 from dasrel.util.text import count_text
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from dasrel.cmeans.result import Clustering
 
 
-def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
+def draw_clustering(found: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
     """Draw the best partition of a clustering, partition.png, and of several settings validity.png.
 
-    Cost: no scan; that of `partition_picture`.
+    Cost: no scan; that of `partition_figure`.
     """
     best = found.partitions[found.recommended(choose)]
     run = best.result.run
@@ -27,15 +27,15 @@ def clustering_pictures(found: Clustering, folder: Path, choose: str = "fuzzy_si
     modes = sorted(set(best.model.modes or range(run.n_clusters)))
     if len(modes) < run.n_clusters:
         title += f", {count_text(len(modes), 'mode')}"
-    partition_picture(
+    partition_figure(
         best.memberships[:, modes], folder / "partition.png", title=title, names=[str(k) for k in modes],
         histogram=True,
     )  # fmt: skip
     if found.quality is not None and len(found.partitions) > 1:
-        validity_picture(found, folder / "validity.png", choose)
+        draw_validity(found, folder / "validity.png", choose)
 
 
-def validity_picture(found: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
+def draw_validity(found: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
     """Draw validity indices against the number of clusters, one line for each rule, the recommended setting marked.
 
     Cost: no scan if the clustering was judged.

@@ -65,12 +65,12 @@ def top_of(found: Dendrogram, leaves: int = MOST_LEAVES) -> Top:
     return Top(branches, nodes, number[found.children[kept:]], found.heights[kept:])
 
 
-def draw_into(found: Dendrogram, matrix: Any, labels: Index, folder: Path) -> None:
-    """Draw a dendrogram and the clusters of a cut as dendrogram.png in a folder. Cost: that of `dendrogram_picture`."""
-    dendrogram_picture(found, folder / "dendrogram.png", matrix=matrix, labels=labels)
+def draw_dendrogram(found: Dendrogram, matrix: Any, labels: Index, folder: Path) -> None:
+    """Draw a dendrogram and the clusters of a cut as dendrogram.png in a folder. Cost: that of `dendrogram_figure`."""
+    dendrogram_figure(found, folder / "dendrogram.png", matrix=matrix, labels=labels)
 
 
-def dendrogram_picture(
+def dendrogram_figure(
     dendrogram: Dendrogram,
     path: PathLike,
     *,
@@ -99,7 +99,7 @@ def dendrogram_picture(
     """
     target = Path(path)
     if target.suffix.lower() not in (".png", ".svg"):
-        raise InputError(f"{shown(target, limit=200)}: the picture of a dendrogram ends with .png or .svg")
+        raise InputError(f"{shown(target, limit=200)}: the figure of a dendrogram ends with .png or .svg")
     if not 2 <= leaves <= MOST_LEAVES:
         raise InputError(f"leaves is {leaves}: give 2 to {MOST_LEAVES}")
     clusters = None if labels is None else np.asarray(labels)

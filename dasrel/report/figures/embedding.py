@@ -31,7 +31,7 @@ BARS = 20
 """Axes whose shares are drawn, at most."""
 
 
-def embedding_picture(
+def embedding_figure(
     found: Embedding,
     path: PathLike,
     *,
@@ -82,7 +82,7 @@ def embedding_picture(
 def draw_embedding(found: Embedding, colours: Colours | None, folder: Path) -> None:
     """Draw embedding.png into a result folder, coloured by labels or memberships if there are some. Cost: no scan."""
     coloured: dict[str, Any] = {} if colours is None else vars(colours)
-    embedding_picture(found, folder / "embedding.png", **coloured)
+    embedding_figure(found, folder / "embedding.png", **coloured)
 
 
 def _groups(

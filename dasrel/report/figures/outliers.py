@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PIXELS = 500
 
 
-def outlier_pictures(
+def draw_outliers(
     found: OneClass, results: list[OutlierResult], folder: Path, *, matrix_image: Callable[..., Array]
 ) -> None:
     """Draw outliers.png for every setting; the matrix is drawn in the order of the first one, by `matrix_image`.
@@ -69,7 +69,7 @@ def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
     save_figure(figure, path, dpi=110)
 
 
-def density_picture(
+def density_figure(
     points: Array, found: Typicality, cut: Cut, path: PathLike, *, labels: Array | None = None, pixels: int = 200
 ) -> Path:
     """Draw the typicality of a plane as contours, with the points and the cut (F10 figure 1), as a PNG file.
@@ -91,7 +91,7 @@ def density_picture(
             f"points have shape {X.shape}: give two coordinates for each of {count_text(len(found.weights), 'object')}"
         )
     if found.run.width is None:
-        raise InputError("a picture of the plane needs a width")
+        raise InputError("a figure of the plane needs a width")
     margin = 0.08 * np.ptp(X, axis=0) + 1e-12
     low, high = X.min(axis=0) - margin, X.max(axis=0) + margin
     x, y = (np.linspace(a, b, pixels) for a, b in zip(low, high, strict=True))

@@ -1,4 +1,4 @@
-"""The colours of clusters, in every picture the same."""
+"""The colours of clusters, in every figure the same."""
 
 CLUSTERS = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#B8A800", "#444444", "#882255", "#332288",

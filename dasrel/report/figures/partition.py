@@ -24,7 +24,7 @@ PIXELS = 800
 ROWS = "objects, by cluster; in each cluster by decreasing membership"
 
 
-def partition_picture(
+def partition_figure(
     memberships: Array,
     path: PathLike,
     *,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dasrel.geometry.euclidean import Spectrum
 
 
-def spectrum_picture(found: Spectrum, path: PathLike, *, title: str = "") -> Path:
+def draw_spectrum(found: Spectrum, path: PathLike, *, title: str = "") -> Path:
     """Draw both ends of a spectrum with residuals, and their convergence scan by scan, as a PNG file.
 
     Cost: no scan.

@@ -56,7 +56,7 @@ def test_the_matrix_has_the_means_of_branches(
     real = pictures._leaf_order
     monkeypatch.setattr(pictures, "_leaf_order", lambda *given: (seen.append(given[2]), real(*given))[1])
     with dasrel.watch() as meter:
-        dasrel.dendrogram_picture(found, tmp_path / "d.png", matrix=square, kind="distance", leaves=15)
+        dasrel.dendrogram_figure(found, tmp_path / "d.png", matrix=square, kind="distance", leaves=15)
     assert meter.scans == 1
     one_hot = np.eye(15)[found.cut(15)]
     sizes = one_hot.sum(axis=0)
@@ -66,13 +66,13 @@ def test_the_matrix_has_the_means_of_branches(
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_files_of_both_formats(found: Dendrogram, square: Any, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new" / f"d{suffix}"
-    dasrel.dendrogram_picture(found, path, matrix=square, kind="distance", labels=found.cut(4), leaves=30)
+    dasrel.dendrogram_figure(found, path, matrix=square, kind="distance", labels=found.cut(4), leaves=30)
     if suffix == ".png":
         assert path.read_bytes().startswith(b"\x89PNG")
     else:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         again = tmp_path / "again.svg"
-        dasrel.dendrogram_picture(found, again, matrix=square, kind="distance", labels=found.cut(4), leaves=30)
+        dasrel.dendrogram_figure(found, again, matrix=square, kind="distance", labels=found.cut(4), leaves=30)
 
 
 def test_clusters_are_coloured_and_what_is_above_them_is_grey(found: Dendrogram) -> None:
@@ -88,24 +88,24 @@ def test_clusters_are_coloured_and_what_is_above_them_is_grey(found: Dendrogram)
 def test_every_kind_and_shape_is_drawn(tmp_path: Path) -> None:
     S = simpson(40)
     similar = dasrel.linkage(S, kind="similarity", as_similarity=True)
-    dasrel.dendrogram_picture(similar, tmp_path / "s.png", matrix=S, kind="similarity", labels=similar.cut(3))
+    dasrel.dendrogram_figure(similar, tmp_path / "s.png", matrix=S, kind="similarity", labels=similar.cut(3))
     two = np.array([[0, 2.0], [2.0, 0]])
-    dasrel.dendrogram_picture(dasrel.linkage(two, kind="distance"), tmp_path / "2.png", matrix=two, kind="distance")
+    dasrel.dendrogram_figure(dasrel.linkage(two, kind="distance"), tmp_path / "2.png", matrix=two, kind="distance")
     equal = np.ones((6, 6)) - np.eye(6)
-    dasrel.dendrogram_picture(dasrel.linkage(equal, kind="distance"), tmp_path / "e.png", matrix=equal, kind="distance")
+    dasrel.dendrogram_figure(dasrel.linkage(equal, kind="distance"), tmp_path / "e.png", matrix=equal, kind="distance")
     zeros = np.zeros((5, 5))
-    dasrel.dendrogram_picture(dasrel.linkage(zeros, kind="distance"), tmp_path / "z.png", matrix=zeros, kind="distance")
+    dasrel.dendrogram_figure(dasrel.linkage(zeros, kind="distance"), tmp_path / "z.png", matrix=zeros, kind="distance")
     many = dasrel.linkage(distances(grouped_points(700)), kind="distance", method="ward")
-    dasrel.dendrogram_picture(many, tmp_path / "m.png", labels=many.cut(25))
+    dasrel.dendrogram_figure(many, tmp_path / "m.png", labels=many.cut(25))
     assert len(list(tmp_path.glob("*.png"))) == 5
 
 
 def test_refusals(found: Dendrogram, tmp_path: Path) -> None:
     with pytest.raises(dasrel.InputError, match=r"ends with \.png or \.svg"):
-        dasrel.dendrogram_picture(found, tmp_path / "d.gif")
+        dasrel.dendrogram_figure(found, tmp_path / "d.gif")
     with pytest.raises(dasrel.InputError, match="leaves is 501: give 2 to 500"):
-        dasrel.dendrogram_picture(found, tmp_path / "d.png", leaves=501)
+        dasrel.dendrogram_figure(found, tmp_path / "d.png", leaves=501)
     with pytest.raises(dasrel.InputError, match=r"labels have shape \(3,\): give 120 whole numbers"):
-        dasrel.dendrogram_picture(found, tmp_path / "d.png", labels=np.zeros(3, dtype=int))
+        dasrel.dendrogram_figure(found, tmp_path / "d.png", labels=np.zeros(3, dtype=int))
     with pytest.raises(dasrel.InputError, match="the dendrogram has 120 objects and the matrix 5"):
-        dasrel.dendrogram_picture(found, tmp_path / "d.png", matrix=np.zeros((5, 5)), kind="distance")
+        dasrel.dendrogram_figure(found, tmp_path / "d.png", matrix=np.zeros((5, 5)), kind="distance")
