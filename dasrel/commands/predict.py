@@ -56,9 +56,7 @@ class Predict(Operation):
         check_file(target.path, force=target.force)
         model = load_model(source)
         if "://" not in options.rows and not os.path.exists(options.rows):
-            raise InputError(
-                f"there is no file {shown(options.rows, limit=400)} with rows of new objects", remedy="check the name"
-            )
+            raise InputError(f"no rows at {shown(options.rows, limit=200)}: there is no such file or folder")
         return PreparedPredictions(model, options, Path(target.path))
 
     def lines(self, result: Result) -> Lines:

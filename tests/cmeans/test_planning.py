@@ -146,7 +146,7 @@ def test_the_plan_refuses_what_the_run_refuses(store, tmp_path) -> None:
     with pytest.raises(StoreError, match="no store at"):
         plan_clustering(tmp_path / "none.zarr", one)
     for workers, message in [
-        ({"counts": (0,)}, "at least one worker"),
+        ({"counts": (0,)}, "at least one of each"),
         ({"memory": "much"}, "worker's memory is 'much': give"),
         ({"count": 2}, "workers has no 'count'; there are counts, memory, threads, network"),
     ]:
@@ -264,7 +264,7 @@ def test_plan_wants_sensible_words(capsys, store) -> None:
         (("--rule", "fcm9", "--clusters", "2"), "'fcm9' is not one of"),
         (("--rule", "fcm1", "--clusters", "two"), "give whole numbers"),
         (("--rule", "hard", "--clusters", "2", "--fuzzifier", "2"), "fuzzifier is for fcm1 and pcm1"),
-        (("--rule", "hard", "--clusters", "2", "--workers", "0"), "at least one worker"),
+        (("--rule", "hard", "--clusters", "2", "--workers", "0"), "at least one of each"),
         (("--rule", "hard", "--clusters", "2", "--worker-memory", "much"), "such as 2GB"),
         (("--rule", "hard"), "--clusters"),
     ]:
@@ -367,7 +367,7 @@ def test_dry_pairwise(capsys, tmp_path) -> None:
     assert 0.9 < printed["outputs"][0]["bytes"] / done["bytes_on_disk"] < 1.1
     assert run([*map(str, words), "--dry-run"]) == 1
     assert "exists (state complete)" in capsys.readouterr().err
-    assert run(["pairwise", str(tmp_path / "x.npy"), str(tmp_path / "n"), "--metric", "citiblock", "--dry-run"]) == 1
+    assert run(["pairwise", str(tmp_path / "x.npy"), str(tmp_path / "n"), "--metric", "citiblock", "--dry-run"]) == 2
     assert "cityblock" in capsys.readouterr().err
 
 
