@@ -147,7 +147,7 @@ def test_the_plan_refuses_what_the_run_refuses(store, tmp_path) -> None:
         plan_clustering(tmp_path / "none.zarr", one)
     for workers, message in [
         ({"counts": (0,)}, "at least one of each"),
-        ({"memory": "much"}, "worker's memory is 'much': give"),
+        ({"memory": "much"}, "worker's memory is 'much'; give"),
         ({"count": 2}, "workers has no 'count'; there are counts, memory, threads, network"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -424,7 +424,7 @@ def test_dry_predict(capsys, store, tmp_path, matrix) -> None:
     assert snapshot(tmp_path) == before
     assert printed["facts"]["n_clusters"] == 3
     assert run(["predict", str(tmp_path / "out"), "none.npy", str(tmp_path / "new.csv"), "--dry-run"]) == 1
-    assert "there is no file none.npy" in capsys.readouterr().err
+    assert "no rows at none.npy" in capsys.readouterr().err
 
 
 @pytest.mark.slow
