@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,12 +28,6 @@ from dasrel.util.text import is_url, path_text, some
 
 if TYPE_CHECKING:
     from dasrel.cmeans.result import Clustering
-
-_READERS: dict[str, Callable[[Source], ResultPart]] = {}
-
-_MARKS: dict[str, set[str]] = {}
-"""Keys by which the JSON object of each kind of result is known, in this order."""
-
 
 Given = Any
 """A path, or a `Clustering`."""
@@ -145,22 +139,23 @@ def kind_of(values: dict[str, Any]) -> str | None:
     >>> kind_of({"cuts": [], "linkage": "average", "n_objects": 3})
     'linkage'
     """
-    marks = {kind: keys for name in OPERATIONS for kind, keys in operation(name).marks.items()} | _MARKS
+    marks = {kind: keys for name in OPERATIONS for kind, keys in operation(name).marks.items()}
     return next((kind for kind, keys in marks.items() if keys <= values.keys()), None)
 
 
-def _operation_of(kind: str) -> Operation | None:
+def _operation_of(kind: str) -> Operation:
     """Return the operation whose result is of a kind."""
-    return next((operation(name) for name in OPERATIONS if kind in operation(name).marks), None)
+    return next(operation(name) for name in OPERATIONS if kind in operation(name).marks)
 
 
 def _with_command(source: Source) -> Source:
     """Return a source with the command line that makes it again, if it names its store and options."""
-    values, of = source.values, _operation_of(source.kind)
-    out = str(values.get("out") or source.path)
-    if of is None or "store" not in values or "requested" not in values:
+    values = source.values
+    if "store" not in values or "requested" not in values:
         return source
-    return replace(source, command=of.repeated(str(values["store"]), out, values["requested"] or {}))
+    out = str(values.get("out") or source.path)
+    command = _operation_of(source.kind).repeated(str(values["store"]), out, values["requested"] or {})
+    return replace(source, command=command)
 
 
 def find_results(path: PathLike) -> list[Found]:
@@ -256,7 +251,7 @@ def _part(found: Found) -> ResultPart:
     if found.kind == "workflow":
         return workflow_part(found)
     try:
-        part = _reader(found.kind)(_with_command(found))
+        part = _operation_of(found.kind).part(_with_command(found))
     except (DasrelError, OSError):
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
@@ -265,11 +260,6 @@ def _part(found: Found) -> ResultPart:
     if found.title:
         part.where = f"{part.where} ({found.title})" if not found.matrix else found.title
     return part
-
-
-def _reader(kind: str) -> Callable[[Source], ResultPart]:
-    of = _operation_of(kind)
-    return _READERS[kind] if of is None else of.part
 
 
 OPERATION = Report()
