@@ -84,7 +84,7 @@ _FAMILY = """
     objective_
         Of the best run, at these memberships.
     medoids_
-        Position of the object nearest to each centre, (c,).
+        Position of the member nearest to the centre of each cluster, (c,).
     n_iter_
         Iterations of the best run.
     n_scans_

@@ -205,8 +205,10 @@ class Partition:
 
     @property
     def medoids(self) -> NDArray[np.intp]:
-        """Position of the object nearest to each centre."""
-        nearest: NDArray[np.intp] = self.distances.argmin(axis=0)
+        """Position of the member that is nearest to the centre of each cluster; of a cluster without any, of all."""
+        is_member = self.labels[:, None] == np.arange(self.distances.shape[1])
+        eligible = is_member | ~is_member.any(axis=0)
+        nearest: NDArray[np.intp] = np.where(eligible, self.distances, np.inf).argmin(axis=0)
         return nearest
 
     @property

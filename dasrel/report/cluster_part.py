@@ -123,7 +123,7 @@ def _clusters(best: dict[str, Any], n: int, objects: Objects | None) -> Table:
         row += [of[k] for of in means.values()]
         rows.append(row + ([None if modes[k] == k else modes[k]] if len(set(modes)) < c else []))
     text = (
-        "The medoid is the object nearest to the centre of its cluster: look at it first. The sum of memberships"
+        "The medoid is the member nearest to the centre of its cluster: look at it first. The sum of memberships"
         " differs from the number of objects where clusters overlap."
     )
     return table("clusters", header, rows, text)

@@ -20,7 +20,7 @@ from dasrel.store.array_matrix import as_matrix
 from dasrel.util import progress
 from tests.helpers import oracle
 from tests.helpers.faults import quiet
-from tests.helpers.matrices import distances, grouped_points
+from tests.helpers.matrices import distances, grouped_points, uniform_points
 from tests.helpers.runs import Run, grid
 
 RUNS = {
@@ -249,6 +249,16 @@ def test_ids_of_any_kind_survive(tmp_path):
     odd = Model(**{**model.__dict__, "ids": np.array(names, dtype=object)})
     odd.save(tmp_path / "m.npz")
     assert Model.load(tmp_path / "m.npz").ids.tolist() == names
+
+
+def test_a_medoid_is_a_member_of_its_cluster():
+    """In noise the object nearest to a centre may be in another cluster."""
+    D = distances(uniform_points(150, 12, 0))
+    best = cluster(D, grid("fcm2", 6, entropy_weight=0.05, init="random", n_init=1), kind="distance").best
+    assert best.labels[best.distances.argmin(axis=0)].tolist() != list(range(6))
+    assert best.labels[best.medoids].tolist() == list(range(6))
+    for k in range(6):
+        assert best.distances[best.medoids[k], k] == best.distances[best.labels == k, k].min()
 
 
 def test_what_a_partition_says_of_itself():
