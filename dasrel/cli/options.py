@@ -58,7 +58,6 @@ TimeLimit = Annotated[
 DryRun = Annotated[
     bool, option("--dry-run", "Only print what would be read, written and used; write nothing.", WRITING)
 ]
-OldStore = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder or a URL such as s3://...")]
 
 
 def comma_list(text: str, kind: Any = str) -> list[Any]:

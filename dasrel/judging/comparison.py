@@ -203,10 +203,6 @@ def compare(a: Any, b: Any, *, fuzzifier: float = 2.0) -> Comparison:
     )  # fmt: skip
 
 
-def _is_infinite(value: float | None) -> bool:
-    return value is not None and bool(np.isinf(value))
-
-
 # ---------------------------------------------------------------------------------------------------------- arguments
 
 
