@@ -157,6 +157,18 @@ def test_each_promise_has_a_test_that_is_always_run() -> None:
         assert any(always), row
 
 
+def test_tests_that_pages_name_are_there() -> None:
+    root = Path(__file__).parents[2]
+    named = {
+        test
+        for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+        for test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) >= 40
+    absent = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (root / file).read_text("utf-8")]
+    assert absent == []
+
+
 def is_always_run(file: Path, name: str) -> bool:
     """Return whether `python -m pytest` runs a test, or a case of it; fail if there is no test of this name."""
     text = file.read_text(encoding="utf-8")
