@@ -17,8 +17,9 @@ from dasrel.cli.options import TimeLimit, command, option
 from dasrel.commands.base import NOT_CONVERGED
 from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import Runtime, environment
+from dasrel.errors import InputError
 from dasrel.util.limits import limited
-from dasrel.util.option_fields import SURVIVING, WRITING
+from dasrel.util.option_fields import PLACE, SURVIVING, WRITING
 from dasrel.util.text import count_text, redacted, shown, some
 
 STEPS = "Steps"
@@ -49,6 +50,10 @@ def run_command(
     strict: Annotated[
         bool, option("--strict", f"Exit with {NOT_CONVERGED} if a result has not converged.", STEPS)
     ] = False,
+    allow_scheduler: Annotated[
+        bool,
+        option("--allow-scheduler", "Connect to the scheduler that the file names. It can run code here.", PLACE),
+    ] = False,
     runtime: Runtime,
 ) -> None:
     """Run the steps of a workflow that are not done, or whose inputs or parameters have changed."""
@@ -72,7 +77,14 @@ def run_command(
 
     if log_json == "-":
         console.quiet = True  # nothing else goes to stdout
-    where = runtime.over(environment()).over(workflow.runtime)
+    where = runtime.over(environment())
+    if where.place is None and workflow.runtime.place in ("scheduler", "scheduler_file") and not allow_scheduler:
+        raise InputError(
+            f"{shown(file, limit=200)} names a Dask scheduler, which can run code here",
+            where=f"[runtime] {workflow.runtime.place}",
+            remedy="if you trust both, say {allow_scheduler=True}, or name it yourself by {Runtime.scheduler}",
+        )
+    where = where.over(workflow.runtime)
     with Log(log_json) as log, limited(time_limit):
         outcome = run_workflow(
             workflow, log=log, tell=console.tell, connected=lambda: console.at(where), trust=not check

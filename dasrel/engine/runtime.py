@@ -20,20 +20,22 @@ Memory is that of one worker, for slurm that of one job. `--workers N` begins th
 given, all of a local cluster or of MPI, one of any other. `--wait SECONDS` is how long to wait for them, and for a
 scheduler or its file to be there at all.
 
+Dask unpickles what a scheduler and its workers send, so that they can run code in this process, and whoever can reach a
+scheduler without TLS can run code on its workers and here. Name only schedulers that you trust, by any of these ways;
+workflow files may name none unless the command line allows it.
+
 In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_DASK, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
 DASREL_TLS_CERT, DASREL_TLS_KEY. Options of the command line override them.
 """
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import gc
-import importlib.util
+import ipaddress
 import json
 import logging
 import os
-import shutil
 import time
 import traceback
 import warnings
@@ -45,11 +47,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dasrel.engine.launch import has_dashboard, one_line, parsed_cluster, start
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
-from dasrel.kernels.native import signature
 from dasrel.util import limits
 from dasrel.util.option_fields import PLACE, option
-from dasrel.util.text import count_text, did_you_mean, redacted, shown, some
+from dasrel.util.text import count_text, redacted, shown, some
 
 WAIT = 60.0
 """Default of the most seconds to wait for workers."""
@@ -71,8 +73,14 @@ _at = partial(option, panel=PLACE, rare=True)
 class Runtime:
     """Where to run; without a place, on the threads of this process."""
 
-    scheduler: str | None = _at(None, "A Dask scheduler, such as tcp://host:8786.", metavar="ADDRESS")
-    scheduler_file: str | None = _at(None, "The file that a Dask scheduler has written.", metavar="FILE")
+    scheduler: str | None = _at(
+        None, "A Dask scheduler, such as tcp://host:8786. It can run code here: name only one that you trust.",
+        metavar="ADDRESS",
+    )  # fmt: skip
+    scheduler_file: str | None = _at(
+        None, "The file that a Dask scheduler has written. It can run code here: trust it, and who may write the file.",
+        metavar="FILE",
+    )  # fmt: skip
     dask: str | None = _at(None, "Start a cluster: local:workers=4,memory=4GB, slurm:..., kubernetes:..., mpi.")
     """A cluster to start, such as local:workers=4."""
     workers: int | None = _at(None, "Begin when N workers have connected.", metavar="N", least=1)
@@ -202,6 +210,7 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
         link = client.dashboard_link if has_dashboard(kind) else None
         shows = f"dashboard {redacted(link)}" if link else "no dashboard (dasrel[dashboard] has one)"
         tell(f"scheduler {at}, {shows}")
+        _warn_of_plain_tcp(client.scheduler.address)
         _wait(client, wanted, WAIT if whole.wait is None else whole.wait)
         workers = limits.worker_memory(client)
         tell(f"workers {len(workers)}, threads {sum(threads for _, threads in workers.values())}")
@@ -336,6 +345,32 @@ def _unreachable(error: Exception, name: str, runtime: Runtime) -> ClusterError:
     return ClusterError(f"cannot reach {name}: {problem}", remedy=hint)
 
 
+def _warn_of_plain_tcp(address: str) -> None:
+    """Warn of a connection to another machine without encryption and without a check of who is there."""
+    if address.startswith("tcp://") and not is_loopback(address):
+        warnings.warn(
+            DasrelWarning(
+                f"the connection to {redacted(address)} is neither encrypted nor authenticated: whoever can reach that"
+                " port can run code on the workers and here",
+                remedy=f"use TLS ({_TLS_FILES}), or a network of your own",
+            ),
+            stacklevel=3,
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address such as tcp://127.0.0.1:8786 is of this machine only.
+
+    >>> is_loopback("tcp://[::1]:8786"), is_loopback("tcp://10.1.2.3:8786"), is_loopback("tcp://localhost:1")
+    (True, False, True)
+    """
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _wait(client: Any, wanted: int, limit: float) -> None:
     """Wait until enough workers are connected."""
     from dasrel.util.limits import worker_memory
@@ -354,10 +389,9 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
 
 
 def _check_versions(client: Any) -> None:
-    """Warn of versions and kernels that differ from the workers'; raise if the cluster has no dasrel.
+    """Raise if a worker has no dasrel, or would give other bits; warn of other versions that differ."""
+    from dasrel.engine.alike import REMEDIES, check_alike
 
-    Kernels are compared because they decide on the last bits of a sum, and so on promises of equal results.
-    """
     found = client.get_versions(packages=["dasrel", "zarr"])
     here = found["client"]["packages"]
     differ: dict[str, dict[str, list[str]]] = {}
@@ -370,12 +404,19 @@ def _check_versions(client: Any) -> None:
         raise ClusterError(
             f"dasrel is not installed at {some(missing)}", remedy="install the same version there as here"
         )
-    for who, kernels in client.run(signature, on_error="return").items():
-        if isinstance(kernels, str) and kernels != signature():  # an error: of a version without signatures
-            differ.setdefault("kernels", {}).setdefault(kernels, []).append(who)
+    for name in ("dasrel", "numpy"):
+        for version, who in differ.get(name, {}).items():
+            at_work = [address for address in who if address in found["workers"]]
+            if at_work:
+                raise ClusterError(
+                    f"results would have other bits: {name} {version} at {some(at_work, show=2)} and"
+                    f" {here.get(name)} here",
+                    remedy=REMEDIES[name],
+                )
+    check_alike(client, list(found["workers"]))
     if differ:
         parts = [
-            f"{name} {here.get(name, signature())} here and {version} at {some(who, show=1)}"
+            f"{name} {here.get(name)} here and {version} at {some(who, show=1)}"
             for name, versions in sorted(differ.items())
             for version, who in versions.items()
         ]
@@ -404,245 +445,3 @@ def _explained(error: Exception, client: Any) -> ClusterError | None:
     if isinstance(error, CancelledError):
         return ClusterError(f"the cluster dropped the work ({one_line(error)})", remedy=AGAIN)
     return None
-
-
-# The settings of each kind of cluster, with what makes a value of the text.
-SETTINGS: dict[str, dict[str, type[int] | type[str]]] = {
-    "local": {"workers": int, "threads": int, "memory": str},
-    "slurm": {
-        **{"queue": str, "account": str, "jobs": int, "cores": int, "processes": int, "memory": str, "walltime": str},
-        **{"interface": str, "python": str, "logs": str, "scratch": str, "directive": str, "prologue": str},
-    },
-    "kubernetes": {
-        **{"image": str, "workers": int, "memory": str, "cpus": str, "namespace": str, "name": str, "spec": str},
-    },
-    "mpi": {"threads": int, "memory": str, "interface": str},
-}
-SEVERAL = ("directive", "prologue")
-"""Settings that may be given more than once; their value is a list."""
-PACKAGES = {"slurm": "dask_jobqueue", "kubernetes": "dask_kubernetes", "mpi": "dask_mpi"}
-"""The package that each kind needs besides Dask; the extra of dasrel with the kind's name installs it."""
-IDLE = 1800
-"""Idle seconds after which a cluster on Kubernetes deletes itself."""
-
-
-def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the kind of a cluster and its settings.
-
-    >>> parsed_cluster("local:workers=4,memory=4GB")
-    ('local', {'workers': 4, 'memory': '4GB'})
-    """
-    kind, _, rest = text.partition(":")
-    known = SETTINGS.get(kind)
-    if known is None:
-        raise InputError(f"dask {shown(text)!r} is unknown", remedy=did_you_mean(kind, SETTINGS))
-    settings: dict[str, Any] = {}
-    for part in (piece.strip() for piece in rest.split(",")) if rest else ():
-        name, equals, value = part.partition("=")
-        if name not in known or not equals or not value:
-            if name in known:
-                raise InputError(f"dask {kind}: {shown(part)!r} is not NAME=VALUE")
-            raise InputError(f"dask {kind}: it has no setting {shown(name)!r}", remedy=did_you_mean(name, known))
-        if name in SEVERAL:
-            settings.setdefault(name, []).append(value)
-            continue
-        if name in settings:
-            raise InputError(f"dask {kind}: {name} is given twice")
-        if known[name] is int and not (value.isdecimal() and int(value) > 0):
-            raise InputError(f"dask {kind}: {name} is {shown(value)!r}", remedy="it must be a whole number above 0")
-        settings[name] = known[name](value)
-    return kind, settings
-
-
-@dataclass(frozen=True)
-class Started:
-    """A started cluster."""
-
-    target: Any
-    """The cluster, or the address of its scheduler."""
-    workers: int
-    """Default number of workers to wait for."""
-    shuts_down: bool = False
-    """Whether the client must shut it down."""
-
-    def close(self) -> None:
-        """Close the cluster."""
-        if hasattr(self.target, "close"):
-            self.target.close(timeout=20)
-
-
-def start(kind: str, settings: dict[str, Any], *, security: Any, level: int) -> Started:
-    """Start a cluster; `level` is its log level."""
-    package = PACKAGES.get(kind)
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise ClusterError(
-            f"a cluster on {kind} needs the package {package.replace('_', '-')}, which is not installed",
-            remedy=f'install it with: python -m pip install "dasrel[{kind}]"',
-        )
-    try:
-        return {"local": _local, "slurm": _slurm, "kubernetes": _kubernetes, "mpi": _mpi}[kind](
-            settings, security, level
-        )
-    except (ClusterError, InputError):
-        raise
-    except Exception as error:
-        raise ClusterError(f"cannot start the cluster ({kind}): {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of another package's error as one line, with its last cause."""
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    problem, why = (str(one).strip() or type(one).__name__ for one in (error, cause))
-    return shown(" ".join((problem if why in problem else f"{problem}: {why}").split()), limit=400)
-
-
-def has_dashboard(kind: str | None) -> bool:
-    """Tell whether the scheduler can show its dashboard, as far as is known here: most kinds use this Python."""
-    return kind in (None, "kubernetes") or importlib.util.find_spec("bokeh") is not None
-
-
-def _bytes(kind: str, text: str) -> int:
-    from dasrel.util.limits import memory_limit
-
-    return memory_limit(text, f"dask {kind}: memory")
-
-
-def _local(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Start processes on this machine that cannot be reached from outside."""
-    from dask.system import CPU_COUNT
-    from distributed import LocalCluster
-
-    from dasrel.util.limits import IDLE_WORKER, machine_memory
-
-    workers = settings.get("workers", int(CPU_COUNT))
-    memory = _bytes("local", settings["memory"]) if "memory" in settings else machine_memory() // workers
-    if memory < IDLE_WORKER:
-        raise InputError(
-            f"dask local: memory is {shown(settings.get('memory', memory))} for a worker, and an idle one takes"
-            f" {IDLE_WORKER // 10**6} MB already"
-        )
-    cluster = LocalCluster(
-        n_workers=workers,
-        threads_per_worker=settings.get("threads", 1),
-        memory_limit=memory,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        security=security,
-        silence_logs=level,
-    )
-    return Started(cluster, workers)
-
-
-def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Start jobs of a batch system, each with one or more workers; the scheduler runs in this process."""
-    import dask
-    from dask_jobqueue import SLURMCluster
-    from distributed.core import Status
-
-    if shutil.which("sbatch") is None:
-        raise ClusterError("there is no sbatch on this machine: a cluster on slurm is started where jobs are submitted")
-    if "memory" in settings:
-        _bytes("slurm", settings["memory"])
-    elif dask.config.get("jobqueue.slurm.memory", None) is None:
-        raise InputError("dask slurm: memory is missing", remedy="say how much a job gets, such as memory=8GB")
-    # Defaults come from the site's jobqueue.yaml.
-    given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
-             if name in settings}  # fmt: skip
-    cores = settings.get("cores") or dask.config.get("jobqueue.slurm.cores", None) or 1
-    processes = settings.get("processes", 1)
-    jobs = settings.get("jobs", 1)
-    cluster = SLURMCluster(
-        cores=cores,
-        processes=processes,
-        log_directory=settings.get("logs"),
-        local_directory=settings.get("scratch"),
-        job_extra_directives=settings.get("directive"),
-        job_script_prologue=settings.get("prologue"),
-        scheduler_options={"dashboard_address": ":0"},
-        security=security,
-        silence_logs=level,
-        **given,
-    )
-
-    async def submit() -> None:
-        cluster.scale(jobs=jobs)
-        await cluster
-
-    try:
-        cluster.sync(submit)  # raises the error of sbatch
-    except BaseException:
-        for job in cluster.workers.values():
-            if job.job_id is None:
-                job.status = Status.failed  # otherwise the cluster could not be closed with a job that never started
-        with suppress(Exception):
-            cluster.close(timeout=20)
-        raise
-    return Started(cluster, 1)
-
-
-def _kubernetes(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Start pods by the Dask operator, which the site must have installed."""
-    from dask_kubernetes.operator import KubeCluster
-    from dask_kubernetes.operator.kubecluster.kubecluster import reap_clusters
-
-    arguments = kubernetes_arguments(settings)
-    try:
-        # Pods idle for so long have lost the command that started them.
-        cluster = KubeCluster(**arguments, idle_timeout=IDLE, quiet=True)
-    except Exception:
-        atexit.unregister(reap_clusters)  # it would fail in the same way at the end, with a traceback
-        raise
-    return Started(cluster, 1)
-
-
-def kubernetes_arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the operator's `KubeCluster`.
-
-    >>> kubernetes_arguments({"image": "lab/dasrel", "workers": 2, "memory": "4GB"})["resources"]
-    {'limits': {'memory': '4000000000'}, 'requests': {'memory': '4000000000'}}
-    """
-    if "spec" in settings:
-        also = [name for name in ("image", "memory", "cpus", "name", "workers") if name in settings]
-        if also:
-            raise InputError(f"dask kubernetes: {also[0]} is given beside spec", remedy="write it into that file")
-        named = {"namespace": settings["namespace"]} if "namespace" in settings else {}
-        return {"custom_cluster_spec": settings["spec"], **named}
-    if "image" not in settings:
-        raise InputError("dask kubernetes: image is missing", remedy="name one that has dasrel in it, or give a spec")
-    amounts = {"cpu": settings["cpus"]} if "cpus" in settings else {}
-    if "memory" in settings:
-        amounts["memory"] = str(_bytes("kubernetes", settings["memory"]))
-    named = {name: settings[name] for name in ("name", "namespace") if name in settings}
-    resources = {"limits": amounts, "requests": dict(amounts)} if amounts else None
-    return {"image": settings["image"], "n_workers": settings.get("workers", 1), "resources": resources, **named}
-
-
-def _mpi(settings: dict[str, Any], security: Any, level: int) -> Started:
-    """Use the processes that mpirun has started: a scheduler, this command, and workers."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise ClusterError(f"there is no MPI library that mpi4py can load: {one_line(error)}") from None
-    import dask
-    from dask_mpi import initialize
-
-    ranks = MPI.COMM_WORLD.Get_size()
-    if ranks < 3:
-        raise ClusterError(
-            f"a cluster on mpi needs 3 processes or more (a scheduler, this program, workers) and has {ranks}",
-            remedy="start it as: mpirun -n 4 dasrel ...",
-        )
-    if MPI.COMM_WORLD.Get_rank() != 1:
-        logging.getLogger("distributed").setLevel(level)
-    is_client = initialize(
-        nthreads=settings.get("threads", 1),
-        memory_limit=_bytes("mpi", settings["memory"]) if "memory" in settings else "auto",
-        interface=settings.get("interface"),
-        dashboard_address=":0",
-        exit=False,
-    )
-    if not is_client:
-        raise SystemExit(0)  # the work is done: this process was the scheduler or a worker
-    return Started(dask.config.get("scheduler-address"), ranks - 2, shuts_down=True)

@@ -32,7 +32,7 @@ import dask.threaded
 from dask.sizeof import sizeof
 from dask.system import CPU_COUNT
 
-from dasrel.engine import worker_cache
+from dasrel.engine import alike, worker_cache
 from dasrel.engine.readahead import ReadAhead, TileCache, tile_cache, worker_buffer_bytes
 from dasrel.engine.reduce import Consumer, Kernel, PartialResult, Plan
 from dasrel.engine.worker_cache import Group, PinnedTiles
@@ -61,6 +61,8 @@ class _GroupTask:
     token: str
     home: int
     """The caller's process, whose BLAS threads the caller limits."""
+    bits: tuple[tuple[str, str], ...]
+    """What decides on the bits of sums in the caller's process, by name; empty where no worker takes part."""
     ahead: bool
     """Whether the task reads its own tiles ahead."""
 
@@ -72,6 +74,7 @@ class _GroupTask:
     ) -> list[list[dict[int, Any]]]:
         """Return the partial results of each group; `shares` are those of every strip, consumer by consumer."""
         if os.getpid() != self.home:
+            alike.check_this_worker(self.bits)
             parallel.prepare_worker()
         by_strip = [
             dict(zip(strips, shares[k : k + len(strips)], strict=True)) for k in range(0, len(shares), len(strips))
@@ -181,7 +184,8 @@ def build_graph(
                 graph[f"{SHARES}-{token}", q, strip] = share[q, strip]
                 share[q, strip] = (f"{SHARES}-{token}", q, strip)
     kernels = tuple(consumer.kernel for consumer in consumers)
-    work = _GroupTask(plan, reader, kernels, count, token, os.getpid(), ahead)
+    bits = tuple(alike.bits_of_process().items()) if batches is not None else ()
+    work = _GroupTask(plan, reader, kernels, count, token, os.getpid(), bits, ahead)
     groups = plan.groups()
     made: dict[Group, tuple[Any, int]] = {}  # the task of each group, and its position in the result
     for batch in [[group] for group in groups] if batches is None else batches:
@@ -348,6 +352,7 @@ class PreparedScan:
 
                 def scan(losses: int) -> list[Any]:
                     memory = limits.worker_memory(client) if losses else of_workers
+                    alike.check_alike(client, memory)
                     again = losses > 0
                     return _scan_on_cluster(self.source, self.plan, consumers, counted, client, memory, ahead, again)
 

@@ -103,6 +103,16 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def blas_name() -> str:
+    """Return the BLAS that NumPy uses, as far as it tells: library, version and kind of processor."""
+    of_numpy = sorted(_blas().info(), key=lambda library: "numpy" not in library["filepath"])
+    for library in of_numpy:
+        if library["user_api"] == "blas":
+            words = (library["internal_api"], library["version"], library.get("architecture"))
+            return " ".join(str(word) for word in words if word)
+    return "unknown"
+
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
 KEPT_BY_MALLOC = 32 * 2**20
 """Bytes of freed memory that a worker keeps for its next tasks."""

@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from dasrel.commands.base import RENAMED, Operation, Reads
 from dasrel.commands.operations import OPERATIONS, STEPS
-from dasrel.engine.runtime import TLS, Runtime, parsed_cluster
+from dasrel.engine.launch import parsed_cluster
+from dasrel.engine.runtime import TLS, Runtime
 from dasrel.errors import InputError
 from dasrel.util.text import did_you_mean, redacted, shown, some
 from dasrel.workflow.tables import RuntimeTable, Table, table_of

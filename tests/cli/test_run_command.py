@@ -48,6 +48,25 @@ def test_a_cluster_is_started_when_there_is_work(workflow_folder: Path, here: Ca
     assert contents(workflow_folder / "w") == contents(workflow_folder / "other")
 
 
+def test_a_file_names_a_scheduler_only_if_the_command_line_allows_it(
+    workflow_folder: Path, here: Callable[..., Any]
+) -> None:
+    """Nothing listens at port 9: what is allowed tries to connect, and fails at that."""
+    text = "[import]\nsource = 'd.npy'\nkind = 'distance'\n[runtime]\nwait = 0.3\n"
+    for key, value in (("scheduler", "tcp://127.0.0.1:9"), ("scheduler_file", "s.json")):
+        (workflow_folder / "w.toml").write_text(f"{text}{key} = '{value}'\n")
+        refused = here("run", workflow_folder / "w.toml")
+        assert refused.returncode == 1
+        assert f"names a Dask scheduler, which can run code here: [runtime] {key}; " in refused.stderr
+        assert "say --allow-scheduler, or name it yourself by --scheduler" in refused.stderr
+        assert not (workflow_folder / "w" / "matrix.zarr").exists()
+        assert here("run", workflow_folder / "w.toml", "--status").returncode == 0
+        allowed = here("run", workflow_folder / "w.toml", "--allow-scheduler")
+        assert "cannot reach the scheduler" in allowed.stderr or "no scheduler has written" in allowed.stderr
+        named = here("run", workflow_folder / "w.toml", "--scheduler", "tcp://127.0.0.1:9")
+        assert "cannot reach the scheduler tcp://127.0.0.1:9" in named.stderr
+
+
 @pytest.mark.slow
 def test_exit_codes(workflow_folder: Path) -> None:
     (workflow_folder / "bad.toml").write_text("[clutser]")

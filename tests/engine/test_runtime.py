@@ -16,7 +16,8 @@ import pytest
 
 import dasrel
 from dasrel.cli import app
-from dasrel.engine.runtime import Runtime, connect, environment, kubernetes_arguments, parsed_cluster
+from dasrel.engine.launch import kubernetes_arguments, parsed_cluster
+from dasrel.engine.runtime import Runtime, connect, environment, is_loopback
 from dasrel.errors import InputError
 from dasrel.util import parallel
 from tests.helpers.processes import refused, unmoved
@@ -218,6 +219,12 @@ def test_the_environment_names_the_cluster(store: str, monkeypatch: Any, capfd: 
 )
 def test_what_cannot_be_reached(where: list[str], output: str, store: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert re.search(output, refused(["spectrum", store, *where, "--wait", "0.5"], capfd))
+
+
+def test_addresses_of_this_machine_only() -> None:
+    inside = ("tcp://127.0.0.1:8786", "tcp://127.8.9.1:1", "tcp://[::1]:8786", "tcp://localhost:8786")
+    outside = ("tcp://10.1.2.3:8786", "tcp://[2001:db8::1]:1", "tcp://head.cluster:8786", "tcp://0.0.0.0:1")
+    assert [is_loopback(address) for address in (*inside, *outside)] == [True] * 4 + [False] * 4
 
 
 def test_pods() -> None:

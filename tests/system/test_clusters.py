@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -26,7 +28,7 @@ from cryptography.x509.oid import NameOID
 import dasrel
 from dasrel.cli import app
 from dasrel.engine.runtime import Runtime, connect
-from dasrel.errors import ClusterError, DasrelWarning
+from dasrel.errors import ClusterError
 from dasrel.kernels import native
 from tests.helpers.processes import command, dask_cluster, dask_worker, end, refused, unmoved, why_no_slurm
 
@@ -69,40 +71,68 @@ def test_workers_that_do_not_come(store: str, scheduler_file: str, capfd: pytest
 
 
 @pytest.mark.skipif(not native.instruction_set(), reason="no vector kernels here: all workers are alike")
-def test_kernels_that_differ_are_reported(scheduler_file: str, tmp_path: Path) -> None:
-    """A third worker, which adds up by NumPy, and so to other bits."""
-    other = dask_worker(Path(scheduler_file), tmp_path, DASREL_NO_NATIVE="1")
-    report = rf"versions differ: kernels {native.signature()} here and numpy at tcp://\S+$"
-    try:
-        with pytest.warns(DasrelWarning, match=report), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
-            pass
-    finally:
-        other.terminate()
-        other.wait()
+def test_a_worker_whose_sums_have_other_bits_is_refused(
+    store: str, scheduler_file: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A third worker adds up by NumPy: refused when it is there at first, and when it joins between two scans."""
+    line = rf"results would have other bits: kernels numpy at tcp://\S+ and {native.signature()} here; install dasrel"
+    with connect(Runtime(scheduler_file=scheduler_file, workers=2)) as client, dasrel.watch() as meter:
+        lowest = dasrel.spectrum(store).lowest
+        scans, tiles = meter.scans, meter.tiles
+        other = dask_worker(Path(scheduler_file), tmp_path, DASREL_NO_NATIVE="1")
+        try:
+            client.wait_for_workers(3, timeout=240)
+            with pytest.raises(ClusterError, match=line):
+                dasrel.spectrum(store)
+            assert (meter.scans, meter.tiles) == (scans, tiles)
+            requested = ["spectrum", store, "--scheduler-file", scheduler_file, "--workers", "3"]
+            assert re.search(line, refused(requested, capfd))
+        finally:
+            other.terminate()
+            other.wait()
+    assert dasrel.spectrum(store).lowest == lowest
 
 
-def test_versions_that_differ_are_reported(store: str, scheduler_file: str, tmp_path: Path) -> None:
+def test_a_worker_of_another_version_or_without_dasrel_is_refused(
+    store: str, scheduler_file: str, tmp_path: Path
+) -> None:
     """A third worker, which takes itself for another version of dasrel, and then a fourth, which has none."""
-    for number, version in ((3, "Version: 99.1\n"), (4, "")):
+    reports = {
+        "Version: 99.1\n": r"results would have other bits: dasrel 99.1 at tcp://\S+ and \S+ here; install the same",
+        "": r"dasrel is not installed at tcp://\S+; install",
+    }
+    for number, (version, report) in enumerate(reports.items()):
         about = tmp_path / str(number) / "dasrel-0.dist-info"
         about.mkdir(parents=True)
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dasrel\n{version}")
         other = dask_worker(Path(scheduler_file), tmp_path, PYTHONPATH=str(about.parent))
-        requested = Runtime(scheduler_file=scheduler_file, workers=3)
         try:
-            if version:
-                report = r"versions differ: dasrel \S+ here and 99.1 at tcp://\S+$"
-                with pytest.warns(DasrelWarning, match=report), connect(requested):
-                    pass
-            else:
-                with (
-                    pytest.raises(ClusterError, match=r"dasrel is not installed at tcp://\S+; install"),
-                    connect(requested),
-                ):
-                    raise AssertionError("not reached")
+            with pytest.raises(ClusterError, match=report), connect(Runtime(scheduler_file=scheduler_file, workers=3)):
+                raise AssertionError("not reached")
         finally:
             other.terminate()
             other.wait()
+
+
+def test_a_scheduler_on_the_network_without_tls_is_warned_of_once(
+    store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On an address of this machine that others can reach."""
+    outside = next(
+        (one.address for of_one in psutil.net_if_addrs().values() for one in of_one
+         if one.family == socket.AF_INET and not one.address.startswith("127.")), None,
+    )  # fmt: skip
+    if outside is None:
+        pytest.skip("this machine has no address but loopback")
+    with dask_cluster(tmp_path, workers=1, host=outside) as (file, _):
+        assert app.run(["spectrum", store, "--scheduler-file", file, "--json"]) == 0
+        warnings = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
+    assert len(warnings) == 1, warnings
+    assert re.fullmatch(
+        rf"dasrel: warning: the connection to tcp://{outside}:\d+ is neither encrypted nor authenticated: whoever can"
+        r" reach that port can run code on the workers and here; use TLS \(--tls-ca, --tls-cert and --tls-key\), .*",
+        warnings[0],
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ TLS
@@ -252,6 +282,11 @@ def test_mpi_without_mpirun(store: str, tmp_path: Path) -> None:
     )
 
 
+def unencrypted(text: str) -> list[str]:
+    """The lines without progress and without the warning of plain tcp, which a machine with a network gives."""
+    return [line for line in unmoved(text) if "neither encrypted nor authenticated" not in line]
+
+
 def batch_system(folder: Path, *, submits: str) -> str:
     """A PATH with commands that stand in for Slurm's: jobs are processes here. The real one has a test of its own."""
     for name, body in (("sbatch", submits), ("scancel", 'echo "$@" >> cancelled; kill "$@"')):
@@ -270,7 +305,7 @@ def test_jobs_of_a_batch_system(store: str, tmp_path: Path) -> None:
     done = command("spectrum", store, "--dask", requested, "--workers", "2", "--json", cwd=tmp_path, env={"PATH": path})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["lowest"] == list(dasrel.spectrum(store).lowest)
-    assert unmoved(done.stderr)[1:] == ["dasrel: workers 2, threads 2"]
+    assert unencrypted(done.stderr)[1:] == ["dasrel: workers 2, threads 2"]
     script = (tmp_path / "jobs").read_text()
     for line in ("-p debug", "-A lab", "-t 00:10:00", "--mem=954M", "--cpus-per-task=1", "--qos=high"):
         assert script.count(f"#SBATCH {line}\n") == 2
@@ -301,7 +336,7 @@ def test_jobs_of_slurm_itself(store: str, tmp_path: Path, capfd: pytest.CaptureF
     assert app.run(["spectrum", store, "--dask", requested, "--workers", "2", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["lowest"] == list(dasrel.spectrum(store).lowest)
-    assert unmoved(err)[1:] == ["dasrel: workers 2, threads 2"]
+    assert unencrypted(err)[1:] == ["dasrel: workers 2, threads 2"]
     assert "nvalid partition" in refused(["spectrum", store, "--dask", f"{requested},queue=none-such"], capfd)
 
 

@@ -9,16 +9,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
+import psutil
 import pytest
 
 import dasrel
 from dasrel import Writing
-from dasrel.engine.runtime import PATIENT, Runtime, connect, start
+from dasrel.engine.launch import start
+from dasrel.engine.runtime import PATIENT, Runtime, connect
 from dasrel.errors import ClusterError, StoreError
 from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.util import parallel
@@ -74,6 +77,30 @@ def client(workers: Any) -> Iterator[Any]:
     settled(workers)
     with parallel.bound_to(workers):
         yield workers
+
+
+def test_workers_that_are_killed_while_a_local_cluster_starts(store: Path) -> None:
+    """Two of them, before they have begun: the cluster is started again."""
+    killed: list[int] = []
+
+    def kill() -> None:
+        until = time.monotonic() + 120
+        while len(killed) < 2 and time.monotonic() < until:
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    if child.pid not in before and "spawn_main" in " ".join(child.cmdline()):
+                        child.kill()
+                        killed.append(child.pid)
+                        before.add(child.pid)
+            time.sleep(0.02)
+
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with connect(Runtime(dask="local:workers=2,memory=1GB", wait=240)) as client:
+        killer.join()
+        assert len(killed) == 2
+        assert len(client.run(os.getpid)) == 2
 
 
 def test_workers_that_die_while_they_pin_tiles(client: Any, tmp_path: Path, store: Path, whole: Any) -> None:
