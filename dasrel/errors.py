@@ -55,7 +55,7 @@ class _Message(Exception):  # noqa: N818 - the parent of warnings too
         line = str(self.problem) if self.where is None else f"{self.problem}: {self.where}"
         if self.remedy is None:
             return line
-        return f"{line}; {OPTION.sub(lambda found: option(*found.groups()), self.remedy)}"
+        return f"{line}; {OPTION.sub(lambda match: option(*match.groups()), self.remedy)}"
 
     def __str__(self) -> str:
         return self.text()

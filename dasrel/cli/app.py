@@ -66,10 +66,10 @@ def run_command(
     if status or dry_run:
         from dasrel.workflow.status import plan
 
-        planned = [one.as_dict(workflow.out) for one in plan(workflow, read=dry_run, trust=not check)]
-        found = redacted({"workflow": str(workflow.path), "out": str(workflow.out), "steps": planned})
-        console.result({**found, "seconds": console.seconds}, plan_lines(found, dry_run))
-        _fail(found["steps"])
+        planned = [step.as_dict(workflow.out) for step in plan(workflow, read=dry_run, trust=not check)]
+        listed = redacted({"workflow": str(workflow.path), "out": str(workflow.out), "steps": planned})
+        console.result({**listed, "seconds": console.seconds}, plan_lines(listed, dry_run))
+        _fail(listed["steps"])
         return
 
     from dasrel.workflow.run import run_workflow
@@ -108,34 +108,36 @@ def _fail(steps: list[dict[str, Any]]) -> None:
         raise typer.Exit(1)
 
 
-def plan_lines(found: dict[str, Any], dry_run: bool) -> list[tuple[str, str]]:
+def plan_lines(listed: dict[str, Any], dry_run: bool) -> list[tuple[str, str]]:
     """Return the lines that print the status of the steps of a workflow."""
     lines = []
-    for one in found["steps"]:
-        since = f", since {one['since']}" if one["since"] else ""
-        where = ", ".join(shown(path, limit=400) for path in one["outputs"] if path)
+    for step in listed["steps"]:
+        since = f", since {step['since']}" if step["since"] else ""
+        where = ", ".join(shown(path, limit=400) for path in step["outputs"] if path)
         if dry_run:
-            action = "nothing to do" if one["status"] == "done" else "would be done"
-            lines.append((one["step"], f"{action}: {one['why']}"))
+            action = "nothing to do" if step["status"] == "done" else "would be done"
+            lines.append((step["step"], f"{action}: {step['why']}"))
         else:
-            lines.append((one["step"], f"{one['status']}{since}: {where if one['status'] == 'done' else one['why']}"))
+            lines.append(
+                (step["step"], f"{step['status']}{since}: {where if step['status'] == 'done' else step['why']}")
+            )
     return lines
 
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that print what a run has done."""
     lines = []
-    for one in result["steps"]:
-        text = STATUS_TEXT[one["status"]]
-        if one["status"] == "done":
-            scans = count_text(one["scans"], "scan")
-            text += f" in {one['seconds']:.1f} s, {scans}: {one['why']}"
-        elif one["status"] != "unchanged":
-            text += f": {one['why']}"
-        if one["step"] in result["not_converged"]:
+    for step in result["steps"]:
+        text = STATUS_TEXT[step["status"]]
+        if step["status"] == "done":
+            scans = count_text(step["scans"], "scan")
+            text += f" in {step['seconds']:.1f} s, {scans}: {step['why']}"
+        elif step["status"] != "unchanged":
+            text += f": {step['why']}"
+        if step["step"] in result["not_converged"]:
             text += " (not converged)"
-        lines.append((one["step"], shown(text, limit=400)))
-    if all(one["status"] == "unchanged" for one in result["steps"]):
+        lines.append((step["step"], shown(text, limit=400)))
+    if all(step["status"] == "unchanged" for step in result["steps"]):
         lines.append(("nothing to do", f"{count_text(len(lines), 'step is', 'steps are all')} up to date"))
     page = [("page", shown(result["report"], limit=400))] if result.get("report") else []
     return [*lines, *page, ("out", shown(result["out"], limit=400))]

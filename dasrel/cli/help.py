@@ -36,10 +36,10 @@ class HelpfulGroup(TyperGroup):
         self.format_usage(ctx, formatter)
         formatter.write(f"\n{text}\n")
         with formatter.section("Commands"):
-            rows = [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+            rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
             formatter.write_dl(rows)
         with formatter.section("Options"):
-            formatter.write_dl([_row(one) for one in self.get_params(ctx)])
+            formatter.write_dl([_row(parameter) for parameter in self.get_params(ctx)])
 
 
 def show_all(context: typer.Context, wanted: bool) -> None:
@@ -65,21 +65,23 @@ def write_help(command: Any, ctx: Any, formatter: Any, *, everything: bool) -> N
     """Write the help of a command: of all options, or without the rare ones."""
     text, example = split_example(command.help or "")
     panels: dict[str, list[Any]] = {REQUIRED: []}
-    for one in command.get_params(ctx):
-        if one.name not in ("help", "help_all"):
-            panels.setdefault(_panel(one), []).append(one)
+    for parameter in command.get_params(ctx):
+        if parameter.name not in ("help", "help_all"):
+            panels.setdefault(_panel(parameter), []).append(parameter)
     formatter.write(f"{EXAMPLE}{example}\n\n")
-    formatter.write_usage(ctx.command_path, " ".join([*(_row(one)[0] for one in panels[REQUIRED]), "[OPTIONS]"]))
+    formatter.write_usage(
+        ctx.command_path, " ".join([*(_row(parameter)[0] for parameter in panels[REQUIRED]), "[OPTIONS]"])
+    )
     formatter.write_paragraph()
     formatter.write_text(text)
     rare: list[str] = []
     for panel, params in panels.items():
-        listed = [one for one in params if everything or not getattr(one, "hidden", False)]
+        listed = [parameter for parameter in params if everything or not getattr(parameter, "hidden", False)]
         if panel != PLACE:
-            rare += [_flag(one) for one in params if one not in listed]
+            rare += [_flag(parameter) for parameter in params if parameter not in listed]
         if listed:
             with formatter.section(panel):
-                formatter.write_dl([_row(one) for one in listed], col_max=WIDEST)
+                formatter.write_dl([_row(parameter) for parameter in listed], col_max=WIDEST)
     if everything:
         return
     formatter.write_paragraph()
@@ -90,26 +92,30 @@ def write_help(command: Any, ctx: Any, formatter: Any, *, everything: bool) -> N
         formatter.write_text(ELSEWHERE)
 
 
-def _panel(one: Any) -> str:
-    if one.param_type_name == "argument" or one.required:
+def _panel(parameter: Any) -> str:
+    if parameter.param_type_name == "argument" or parameter.required:
         return REQUIRED
-    return str(getattr(one, "rich_help_panel", None) or "Options")
+    return str(getattr(parameter, "rich_help_panel", None) or "Options")
 
 
-def _flag(one: Any) -> str:
+def _flag(parameter: Any) -> str:
     """Return the flag that changes something: --no-picture, since what can be switched off is on by default."""
-    return str((one.secondary_opts or one.opts)[0])
+    return str((parameter.secondary_opts or parameter.opts)[0])
 
 
-def _row(one: Any) -> tuple[str, str]:
+def _row(parameter: Any) -> tuple[str, str]:
     """Return what is typed and what it does."""
-    if one.param_type_name == "argument":
-        return one.metavar or one.name.upper(), one.help or ""
+    if parameter.param_type_name == "argument":
+        return parameter.metavar or parameter.name.upper(), parameter.help or ""
     flags = ", ".join(
-        sorted([_flag(one), *(flag for flag in one.opts[1:] if flag != _flag(one))], key=len, reverse=True)
+        sorted(
+            [_flag(parameter), *(flag for flag in parameter.opts[1:] if flag != _flag(parameter))],
+            key=len,
+            reverse=True,
+        )
     )
-    text = one.help or ""
-    if one.is_flag or one.count:
-        return ", ".join([flags, *one.opts[:1]]) if one.secondary_opts else flags, text
-    shown = one.default is not None and one.show_default is not False
-    return f"{flags} {one.metavar or 'VALUE'}", f"{text} [default: {one.default}]" if shown else text
+    text = parameter.help or ""
+    if parameter.is_flag or parameter.count:
+        return ", ".join([flags, *parameter.opts[:1]]) if parameter.secondary_opts else flags, text
+    shown = parameter.default is not None and parameter.show_default is not False
+    return f"{flags} {parameter.metavar or 'VALUE'}", f"{text} [default: {parameter.default}]" if shown else text

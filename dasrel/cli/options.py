@@ -67,8 +67,8 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
     ([2, 5, 6, 7], ['auto', 0.5])
     """
     members = get_args(kind) if not isinstance(kind, type) and get_origin(kind) is not Literal else (kind,)
-    words = [word for one in members for word in get_args(one)]
-    number = next((one for one in members if one in (int, float)), None)
+    words = [word for member in members for word in get_args(member)]
+    number = next((member for member in members if member in (int, float)), None)
     values: list[Any] = []
     for part in (piece.strip() for piece in text.split(",")):
         try:
@@ -176,11 +176,11 @@ def _command(function: Callable[..., None], *, example: str) -> Callable[..., No
     @functools.wraps(function)
     def run(**given: Any) -> None:
         del given[HELP_ALL.name]
-        with Console(**{one.name: given.pop(one.name) for one in output}) as console:
+        with Console(**{field.name: given.pop(field.name) for field in output}) as console:
             console.resume = given.get("resume") is True
             check_memory(given.get("memory"))
             for name, group in groups.items():
-                values = {one.name: given.pop(one.name) for one in _parameters(group)}
+                values = {field.name: given.pop(field.name) for field in _parameters(group)}
                 try:
                     given[name] = build_from_text(group, values)
                 except InputError as error:
@@ -190,16 +190,16 @@ def _command(function: Callable[..., None], *, example: str) -> Callable[..., No
     wrapper: Any = run
     wrapper.__doc__ = f"{function.__doc__}\n\n{EXAMPLE}{example}"
     wrapper.__signature__ = inspect.Signature([*parameters, *output])
-    wrapper.__annotations__ = {one.name: one.annotation for one in [*parameters, *output]}
+    wrapper.__annotations__ = {field.name: field.annotation for field in [*parameters, *output]}
     return run
 
 
 def _group(hint: Any) -> Any:
     """Return the dataclass or the selection of its fields that a parameter stands for, or None."""
     if get_origin(hint) is Annotated:
-        return next((one for one in get_args(hint)[1:] if isinstance(one, Selection)), None)
+        return next((part for part in get_args(hint)[1:] if isinstance(part, Selection)), None)
     if get_origin(hint) in (Union, UnionType):
-        groups: list[Any] = [one for one in get_args(hint) if dataclasses.is_dataclass(one)]
+        groups: list[Any] = [part for part in get_args(hint) if dataclasses.is_dataclass(part)]
         return Selection(groups[0], optional=True) if groups else None
     return hint if dataclasses.is_dataclass(hint) else None
 
@@ -216,85 +216,89 @@ def output_parameters() -> list[inspect.Parameter]:
 def _parameters(group: Any) -> list[inspect.Parameter]:
     """Return the fields of a group as parameters of a command."""
     if _is_shared(group):
-        return [parameter(one) for one in option_fields(group)]
+        return [parameter(field) for field in option_fields(group)]
     hints = get_type_hints(group, include_extras=True)
     return [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
-        for one in dataclasses.fields(group)
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(group)
     ]
 
 
-def parameter(one: OptionField) -> inspect.Parameter:
+def parameter(field: OptionField) -> inspect.Parameter:
     """Return a field of a shared group as a parameter of a command; what is converted later is text here."""
-    listed, numbers = get_origin(one.type) is list, get_origin(one.type) is dict
-    texts = numbers or one.option.repeated
-    kind: Any = list[str] if texts else str if listed or one.option.parse is not None else one.type
-    default = None if numbers else one.default
-    if one.option.explain is not None:
+    listed, numbers = get_origin(field.type) is list, get_origin(field.type) is dict
+    texts = numbers or field.option.repeated
+    kind: Any = list[str] if texts else str if listed or field.option.parse is not None else field.type
+    default = None if numbers else field.default
+    if field.option.explain is not None:
         kind, default = str, None  # missing or wrong, it is explained
     elif default is dataclasses.MISSING:
         default = inspect.Parameter.empty
     elif listed and default is not None:
         default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in default)
-    words = get_args(one.type) if get_origin(one.type) is Literal else ()
-    value = one.option.metavar or ("|".join(words) if words else VALUES.get(kind, "NAME"))
-    text = one.option.help
+    words = get_args(field.type) if get_origin(field.type) is Literal else ()
+    value = field.option.metavar or ("|".join(words) if words else VALUES.get(kind, "NAME"))
+    text = field.option.help
     if len(value) > WIDEST:
         value = "NAME"
         text = text if all(word in text for word in words) else f"{text} One of {', '.join(words)}."
-    more: dict[str, Any] = {"hidden": one.option.rare} | ({} if kind is bool else {"metavar": value})
+    more: dict[str, Any] = {"hidden": field.option.rare} | ({} if kind is bool else {"metavar": value})
     if kind in (int, float):
-        bounds = {"min": one.option.least, "max": one.option.most}
+        bounds = {"min": field.option.least, "max": field.option.most}
         more |= {name: bound for name, bound in bounds.items() if bound is not None}
-    declared = option(_flags(one), text, one.option.panel, **more)
+    declared = option(_flags(field), text, field.option.panel, **more)
     kind = kind | None if default is None else kind
     return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )
 
 
-def _flag(one: OptionField) -> str:
-    return f"--{one.name.replace('_', '-')}"
+def _flag(field: OptionField) -> str:
+    return f"--{field.name.replace('_', '-')}"
 
 
-def _flags(one: OptionField) -> str:
+def _flags(field: OptionField) -> str:
     """Return the option's declaration: what is on by default can be switched off."""
-    name = _flag(one)
-    if one.option.short is not None:
-        return f"{name} {one.option.short}"
-    return f"{name}/--no-{name[2:]}" if one.type is bool and one.default is True else name
+    name = _flag(field)
+    if field.option.short is not None:
+        return f"{name} {field.option.short}"
+    return f"{name}/--no-{name[2:]}" if field.type is bool and field.default is True else name
 
 
 def build_from_text(group: Any, values: dict[str, Any]) -> Any:
     """Return a group from the values of its options; raise a usage error that names the option of a wrong one."""
     if not _is_shared(group):
         return group(**values)
-    for one in option_fields(group):
-        text = values.get(one.name)
-        if text is None and one.option.explain is not None:
-            raise typer.BadParameter(f"it is missing; {one.option.explain()}", param_hint=_flag(one))
+    for field in option_fields(group):
+        text = values.get(field.name)
+        if text is None and field.option.explain is not None:
+            raise typer.BadParameter(f"it is missing; {field.option.explain()}", param_hint=_flag(field))
         if text is None:
             continue
-        if one.option.explain is not None and text not in get_args(one.type):
-            raise typer.BadParameter(f"{text!r} is no {one.name}; {one.option.explain()}", param_hint=_flag(one))
+        if field.option.explain is not None and text not in get_args(field.type):
+            raise typer.BadParameter(f"{text!r} is no {field.name}; {field.option.explain()}", param_hint=_flag(field))
         try:
-            if one.option.parse is not None:
-                values[one.name] = one.option.parse(text)
-            elif one.option.repeated:
-                values[one.name] = text or None
-            elif get_origin(one.type) is list and not one.option.argument:
-                values[one.name] = comma_list(text, get_args(one.type)[0])
-            elif get_origin(one.type) is dict:
-                values[one.name] = numbers_by_name(text)
+            if field.option.parse is not None:
+                values[field.name] = field.option.parse(text)
+            elif field.option.repeated:
+                values[field.name] = text or None
+            elif get_origin(field.type) is list and not field.option.argument:
+                values[field.name] = comma_list(text, get_args(field.type)[0])
+            elif get_origin(field.type) is dict:
+                values[field.name] = numbers_by_name(text)
         except typer.BadParameter as error:
-            raise typer.BadParameter(error.message, param_hint=_flag(one)) from None
+            raise typer.BadParameter(error.message, param_hint=_flag(field)) from None
         except ValueError as error:
             problem = error.text(as_option) if isinstance(error, InputError) else f"{text!r} {error}"
-            raise typer.BadParameter(problem, param_hint=_flag(one)) from None
-    found = build_group(group, values)
-    if found is None:  # an optional group whose first option, which it needs, was not given
+            raise typer.BadParameter(problem, param_hint=_flag(field)) from None
+    built = build_group(group, values)
+    if built is None:  # an optional group whose first option, which it needs, was not given
         needed, *others = option_fields(group)
-        for one in others:
-            if values[one.name] != one.default and one.name != "resume":  # a finished result needs no state to be found
-                raise typer.BadParameter(f"{_flag(one)} needs {_flag(needed)} {needed.option.metavar}")
-    return found
+        for other in others:
+            if (
+                values[other.name] != other.default and other.name != "resume"
+            ):  # a finished result needs no state to be found
+                raise typer.BadParameter(f"{_flag(other)} needs {_flag(needed)} {needed.option.metavar}")
+    return built

@@ -74,8 +74,8 @@ class Checkpoint:
     def files(self, command: str) -> list[Path]:
         """List the checkpoints of a command ("cluster", "spectrum", "euclideanize"), the newest first."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            found = [one for one in Path(self.path).iterdir() if _number(one, command) >= 0]
-            return sorted(found, key=lambda one: _number(one, command), reverse=True)
+            files = [file for file in Path(self.path).iterdir() if _number(file, command) >= 0]
+            return sorted(files, key=lambda file: _number(file, command), reverse=True)
         return []
 
     def check(self, *commands: str) -> None:
@@ -230,12 +230,12 @@ class CheckpointWriter:
             )  # fmt: skip
             return fault
         self._last, self._written_at = file, self._position
-        for one in self._old:
-            if one != file:
-                one.unlink(missing_ok=True)
+        for old in self._old:
+            if old != file:
+                old.unlink(missing_ok=True)
         self._old = []
-        for one in self._checkpoint.files(self._command)[KEPT:]:
-            one.unlink(missing_ok=True)
+        for old in self._checkpoint.files(self._command)[KEPT:]:
+            old.unlink(missing_ok=True)
         took = time.perf_counter() - began
         self._slowest_write = max(self._slowest_write, took)
         self._writing += took
@@ -262,7 +262,7 @@ class CheckpointWriter:
             self._before, self._count.scans = content["seconds"], content["scans"]
             self._steps = content.get("steps", 0)
             self._last = file
-            self._old = [one for one in self._old if _number(one, self._command) > self._position]
+            self._old = [old for old in self._old if _number(old, self._command) > self._position]
             _log.info("going on from %s", file)
             return
         if faults:
@@ -344,8 +344,8 @@ def _lock_file(folder: Path, command: str) -> Path:
 
 def _number(file: Path, command: str) -> int:
     """Return the number in the name of a checkpoint of this command; -1 for other files."""
-    found = re.fullmatch(rf"{command}-(\d{{8,}})\.npz", file.name, flags=re.ASCII)
-    return -1 if found is None else int(found[1])
+    match = re.fullmatch(rf"{command}-(\d{{8,}})\.npz", file.name, flags=re.ASCII)
+    return -1 if match is None else int(match[1])
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

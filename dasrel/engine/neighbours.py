@@ -41,8 +41,8 @@ def nearest_neighbours(
 
     Cost: one scan; 24 k n bytes.
     """
-    found: Neighbours = scan(relation.matrix, [neighbour_consumer(relation, k, kept)], memory=memory)[0]
-    return found
+    neighbours: Neighbours = scan(relation.matrix, [neighbour_consumer(relation, k, kept)], memory=memory)[0]
+    return neighbours
 
 
 def neighbour_consumer(relation: Relation, k: int, kept: Mask | None = None) -> Consumer:
@@ -104,8 +104,8 @@ class _NeighbourKernel(Kernel):
         else:
             few = min(self.k, D.shape[1])
             nearest = np.argpartition(D, few - 1, axis=1)[:, :few]
-        found = np.take_along_axis(D, nearest, axis=1), names[nearest]
-        best[0][at], best[1][at] = _nearest((best[0][at], best[1][at]), found, self.k)
+        candidates = np.take_along_axis(D, nearest, axis=1), names[nearest]
+        best[0][at], best[1][at] = _nearest((best[0][at], best[1][at]), candidates, self.k)
 
     def combine(self, first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
         return _nearest(first, second, self.k)

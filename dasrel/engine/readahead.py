@@ -117,25 +117,25 @@ class TileCache:
         """Read tile (i, j) as the reader does, from a kept map if its file is unchanged."""
         if self.files is None:
             return self.reader.read_checked(i, j)
-        found = self._signature(i, j) if self._keep_maps else None
+        signature = self._signature(i, j) if self._keep_maps else None
         kept = self._maps.get((i, j))
-        if kept is not None and kept[0] == found:
+        if kept is not None and kept[0] == signature:
             tile = kept[1]
         else:
             self._maps.pop((i, j), None)
             tile = self.files.read_checked(i, j)
-            if found is not None and count_maps() < MAPS:
-                self._maps[i, j] = found, tile
+            if signature is not None and count_maps() < MAPS:
+                self._maps[i, j] = signature, tile
         self.seen.add((i, j))
         return tile
 
     def _signature(self, i: int, j: int) -> tuple[int, int, int] | None:
         """Return numbers that change when the file does; None if it is missing, which the reader reports."""
         try:
-            found = os.stat(cast(FileReader, self.files).file(i, j))
+            status = os.stat(cast(FileReader, self.files).file(i, j))
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def close_maps(self) -> None:
         """Release the kept maps: pages of a mapped file stay in the page cache."""
@@ -151,10 +151,10 @@ _caches: WeakKeyDictionary[TileSource, TileCache] = WeakKeyDictionary()
 
 def tile_cache(source: TileSource, *, page_cache: int | None = None) -> TileCache:
     """Return the `TileCache` of a matrix, which lives as long as the matrix; a new one if `page_cache` is given."""
-    found = _caches.get(source)
-    if found is None or found.reader is not source.files or page_cache is not None:
-        found = _caches[source] = TileCache(source.files, page_cache=page_cache)
-    return found
+    cache = _caches.get(source)
+    if cache is None or cache.reader is not source.files or page_cache is not None:
+        cache = _caches[source] = TileCache(source.files, page_cache=page_cache)
+    return cache
 
 
 @dataclass(frozen=True)

@@ -346,8 +346,8 @@ class Relation:
         ends = []
         for value in (audit["minimum"], audit["maximum"]):
             for itself in (audit["diagonal"]["minimum"], audit["diagonal"]["maximum"]):
-                one = np.array([itself])
-                ends.append(abs(float(self.view.apply(n + value, n.copy(), row_self=one, column_self=one)[0, 0])))
+                own = np.array([itself])
+                ends.append(abs(float(self.view.apply(n + value, n.copy(), row_self=own, column_self=own)[0, 0])))
         beyond = sum(abs(weight) * float(getattr(term, "largest", lambda: 0.0)()) for weight, term in self.terms)
         return max(*ends, abs(self.view.at_zero)) + self.beta + beyond
 
@@ -397,14 +397,14 @@ def as_dissimilarity(matrix: Any, kind: str | None = None) -> Relation:
     """Return a matrix, an array of this kind, or a relation as squared dissimilarities; refuse other relations."""
     if isinstance(matrix, Relation) and kind is not None:
         raise InputError("a relation knows its kind", remedy="leave kind out")
-    found = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
-    if found.diagonal().any():
+    dissimilarity = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
+    if dissimilarity.diagonal().any():
         raise InputError(
             "objects have a value other than 0 to themselves in this relation, as in a Gaussian kernel, and"
             " dissimilarities are needed",
             remedy="give the matrix itself; a kernel is given as an array or a store of kind kernel",
         )
-    return found
+    return dissimilarity
 
 
 class LeftProducts:

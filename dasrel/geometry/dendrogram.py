@@ -199,7 +199,7 @@ class Dendrogram:
 
         Cost: no scan; n log n numbers at the first call, then O(pairs).
         """
-        i, j = (np.atleast_1d(np.asarray(one)) for one in (first, second))
+        i, j = (np.atleast_1d(np.asarray(pairs)) for pairs in (first, second))
         for given in (i, j):
             if given.dtype.kind not in "iu" or (given.size and not 0 <= given.min() <= given.max() < self.n_objects):
                 raise InputError(f"pairs are given by positions from 0 to {self.n_objects - 1}")
@@ -209,10 +209,10 @@ class Dendrogram:
         level = np.floor(np.log2(length)).astype(np.int64)
         table = self._largest_gaps
         last = np.maximum(high - (1 << level), low)
-        found = np.maximum(
+        largest_gaps = np.maximum(
             table[level, np.minimum(low, self.n_objects - 1)], table[level, np.minimum(last, self.n_objects - 1)]
         )
-        return self._heights_of_gaps[np.where(p == q, 0, found)]
+        return self._heights_of_gaps[np.where(p == q, 0, largest_gaps)]
 
     @cached_property
     def _largest_gaps(self) -> NDArray[np.int64]:
@@ -255,10 +255,10 @@ class Dendrogram:
 
     def values_of(self, matrix: Any, *, kind: str | None = None) -> PairValues:
         """Return the values of a matrix's pairs that this dendrogram's heights are compared with."""
-        found = pair_values(matrix, kind=kind, direct=self.is_similarity)
-        if found.units == SQUARED and self.units == DISTANCE:
-            return _Root(found.matrix, SQUARED, found.relation)
-        return found
+        values = pair_values(matrix, kind=kind, direct=self.is_similarity)
+        if values.units == SQUARED and self.units == DISTANCE:
+            return _Root(values.matrix, SQUARED, values.relation)
+        return values
 
     @property
     def _pairs(self) -> Float:
@@ -293,15 +293,15 @@ class Dendrogram:
         parts: list[str] = []
         waiting: list[Any] = [2 * n - 2]
         while waiting:
-            one = waiting.pop()
-            if isinstance(one, str):
-                parts.append(one)
+            part = waiting.pop()
+            if isinstance(part, str):
+                parts.append(part)
                 continue
-            length = "" if one == 2 * n - 2 else f":{lengths[one]:.9g}"
-            if one < n:
-                parts.append(_newick_name(names[one]) + length)
+            length = "" if part == 2 * n - 2 else f":{lengths[part]:.9g}"
+            if part < n:
+                parts.append(_newick_name(names[part]) + length)
             else:
-                a, b = children[one - n]
+                a, b = children[part - n]
                 parts.append("(")
                 waiting += [f"){length}", b, ",", a]
         return "".join(parts) + ";"
@@ -319,7 +319,7 @@ class Dendrogram:
         graph.add_nodes_from(names, size=1, height=None if self.is_similarity else 0.0)
         for k, (pair, height) in enumerate(zip(self.children.tolist(), self.heights.tolist(), strict=True)):
             graph.add_node(n + k, size=int(self.sizes[n + k]), height=height)
-            graph.add_edges_from((n + k, names[one] if one < n else one) for one in pair)
+            graph.add_edges_from((n + k, names[child] if child < n else child) for child in pair)
         return graph
 
     def _names(self, ids: Sequence[str] | Array | None) -> list[str]:

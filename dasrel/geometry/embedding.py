@@ -128,8 +128,8 @@ class Embedding:
                 f"squared dissimilarities have shape {D.shape}: give finite numbers, one for each of the"
                 f" {count_text(self.n_objects, 'object')}, in rows"
             )
-        found: Float = (self.row_means - D) @ (self.coordinates / (2 * self.eigenvalues))
-        return found
+        coordinates: Float = (self.row_means - D) @ (self.coordinates / (2 * self.eigenvalues))
+        return coordinates
 
     def report(self) -> dict[str, Any]:
         """Return the numbers without the coordinates, for JSON."""

@@ -422,11 +422,11 @@ def finished_file(path: PathLike, matrix: Any, requested: dict[str, Any]) -> Euc
         about = load_archive(path, FORMAT)[1]
         if about.get("requested") != json.loads(json.dumps(requested)):
             return None
-        found = Euclideanized.load(path, matrix)
+        result = Euclideanized.load(path, matrix)
     except StoreError:
         return None
     progress.current().found_complete(str(path))
-    return found
+    return result
 
 
 _KEPT: dict[str, Any] = {

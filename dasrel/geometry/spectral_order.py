@@ -86,16 +86,16 @@ def spectral_order(
         product: Float = scale * (kernel.matmat(scale * V, memory=memory) - scale * V)
         return product
 
-    found = lanczos(normalised, n, search=_search(n, n_vectors)).highest
-    assert found.vectors is not None
-    count = n_vectors or int(np.argmax(-np.diff(found.values)[1:])) + 2
-    rows = found.vectors[:, :count]
+    pairs = lanczos(normalised, n, search=_search(n, n_vectors)).highest
+    assert pairs.vectors is not None
+    count = n_vectors or int(np.argmax(-np.diff(pairs.values)[1:])) + 2
+    rows = pairs.vectors[:, :count]
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(float).tiny)
     group, strength = _directions(rows)
     _, group = np.unique(group, return_inverse=True)
     rank = _ranks(relation, group, memory)
     order = np.lexsort((-strength, rank[group])).astype(np.intp)
-    return SpectralOrder(order, rank[group].astype(np.intp), found.values, width)
+    return SpectralOrder(order, rank[group].astype(np.intp), pairs.values, width)
 
 
 def automatic_width(relation: Relation, *, memory: int | str | None = None) -> float:

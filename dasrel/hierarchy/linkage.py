@@ -382,8 +382,8 @@ def _reserve(job: LinkageJob, folder: Path, descriptor: int, *, kept: bool) -> N
 def _filled(job: LinkageJob, target: Array | int | Path) -> NearLists:
     """Copy the values of all pairs to rows by one scan, which finds nearest neighbours."""
     consumer = row_consumer(job.values, job.dtype, target)
-    found: NearLists = scan(job.values.matrix, [consumer], memory=job.memory)[0]
-    return found
+    lists: NearLists = scan(job.values.matrix, [consumer], memory=job.memory)[0]
+    return lists
 
 
 def row_consumer(values: PairValues, dtype: np.dtype[Any], target: Any) -> Consumer:

@@ -368,13 +368,13 @@ class Rounds:
                 RowTask(slot, row, int(seen[slot]), k, *((next(others), int(seen[other])) if k >= 0 else ()))
                 for (slot, k, other), row in zip(part, loaded, strict=False)
             ]
-            found = update_rows(self.method, tasks, log)
+            lists = update_rows(self.method, tasks, log)
             for task in tasks:
                 if task.merge >= 0:
                     unions.take(task.merge - first, self.method, task, log.after)
                     if isinstance(rows, RowFile):
                         rows.keep(task.row, places[task.merge - first])
-            return found
+            return lists
 
         tasks = merges + [(slot, -1, -1) for slot in searched]
         size = rows.chunk(len(tasks))
@@ -453,26 +453,26 @@ class Rounds:
     @staticmethod
     def restored(method: str, rows: RowFile, state: dict[str, Any]) -> Rounds:
         """Return the agglomeration of a saved state; `rows` gets the places of its rows."""
-        found = Rounds(method, rows, NearLists(state["near_slots"], state["near_values"]))
-        found.nearest, found.values = state["nearest"], state["values"]
-        found.seen, found.alive, found.numbers = state["seen"], state["alive"], state["numbers"]
-        found.fresh, found.chain, found.rounds = state["fresh"], [int(k) for k in state["chain"]], state["rounds"]
-        found.rows_read, found.rows_written = state["rows_read"], state["rows_written"]
+        resumed = Rounds(method, rows, NearLists(state["near_slots"], state["near_values"]))
+        resumed.nearest, resumed.values = state["nearest"], state["values"]
+        resumed.seen, resumed.alive, resumed.numbers = state["seen"], state["alive"], state["numbers"]
+        resumed.fresh, resumed.chain, resumed.rounds = state["fresh"], [int(k) for k in state["chain"]], state["rounds"]
+        resumed.rows_read, resumed.rows_written = state["rows_read"], state["rows_written"]
         log, made = state["log"], state["made"]
         count = len(log["a"])
         for name in ("a", "b", "size_a", "size_b", "heights"):
-            getattr(found.log, name)[:count] = log[name]
-        found.log.after[:] = log["after"]
-        found.log.before[:] = log["after"]  # only of use within a round
-        found.log.count, found.log.rounds = count, log["starts"].tolist()
+            getattr(resumed.log, name)[:count] = log[name]
+        resumed.log.after[:] = log["after"]
+        resumed.log.before[:] = log["after"]  # only of use within a round
+        resumed.log.count, resumed.log.rounds = count, log["starts"].tolist()
         for name in ("children", "members", "heights"):
-            getattr(found.made, name)[:count] = made[name]
-        found.made.count = count
+            getattr(resumed.made, name)[:count] = made[name]
+        resumed.made.count = count
         rows.places[:] = state["places"]
         rows.end = state["end"]
-        used = set(rows.places[found.alive].tolist())
+        used = set(rows.places[resumed.alive].tolist())
         rows.free = [place for place in range(rows.end) if place not in used]
-        return found
+        return resumed
 
 
 @contextmanager

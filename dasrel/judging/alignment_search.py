@@ -75,12 +75,12 @@ class Alignment:
 
     def _repr_html_(self) -> str:
         rows = []
-        for k, one in enumerate(self.partitions):
+        for k, partition in enumerate(self.partitions):
             at = int(self.values[k].argmax())
             width = "none" if self.widths[at] is None else f"{self.widths[at]:.4g}"
-            sound = "yes" if one.result.is_sound else "no"
+            sound = "yes" if partition.result.is_sound else "no"
             best = "best" if k == self.best()[0] else ""
-            rows.append((one.result.run.n_clusters, width, f"{self.values[k, at]:.4f}", sound, best))
+            rows.append((partition.result.run.n_clusters, width, f"{self.values[k, at]:.4f}", sound, best))
         facts = [("objects", f"{self.relation.n_objects:,}"), ("widths", f"{len(self.widths):,}"),
                  ("scans", f"{self.scans:,} in {time_text(self.seconds)}")]  # fmt: skip
         return html.card("Alignment", facts, html.table(("clusters", "width", "alignment", "distinct", ""), rows))
@@ -88,7 +88,7 @@ class Alignment:
     @property
     def sound(self) -> NDArray[np.bool_]:
         """Whether all clusters of each partition are distinct and have objects; others are not chosen."""
-        return np.array([one.result.is_sound for one in self.partitions])
+        return np.array([partition.result.is_sound for partition in self.partitions])
 
     def best(self, by: Literal["alignment", "centred"] = "alignment") -> tuple[int, int]:
         """Return the positions of the best partition and the best width; the first of equal ones."""
@@ -121,11 +121,11 @@ class Alignment:
         best, sound = self.best(), self.sound
         return [
             {
-                "n_clusters": one.result.run.n_clusters, "rule": one.result.run.rule, "width": width,
+                "n_clusters": partition.result.run.n_clusters, "rule": partition.result.run.rule, "width": width,
                 "alignment": float(self.values[i, j]), "centred": float(self.centred[i, j]),
                 "sound": bool(sound[i]), "best": (i, j) == best,
             }
-            for i, one in enumerate(self.partitions)
+            for i, partition in enumerate(self.partitions)
             for j, width in enumerate(self.widths)
         ]  # fmt: skip
 
@@ -133,12 +133,12 @@ class Alignment:
         """Return a row for each partition: its best width, and the largest alignments over all widths."""
         return [
             {
-                "n_clusters": one.result.run.n_clusters, "rule": one.result.run.rule,
-                "parameters": one.result.described(), "width": self.widths[int(self.values[i].argmax())],
+                "n_clusters": partition.result.run.n_clusters, "rule": partition.result.run.rule,
+                "parameters": partition.result.described(), "width": self.widths[int(self.values[i].argmax())],
                 "alignment": float(self.values[i].max()), "centred": float(self.centred[i].max()),
-                "sound": one.result.is_sound, "converged": one.result.converged,
+                "sound": partition.result.is_sound, "converged": partition.result.converged,
             }
-            for i, one in enumerate(self.partitions)
+            for i, partition in enumerate(self.partitions)
         ]  # fmt: skip
 
 
@@ -176,10 +176,10 @@ def search_widths(
         return tried.next(widths, compute, lambda: keep.step(PHASE, tried.packed))
 
     if isinstance(wanted, tuple):
-        found = evaluate(wanted, "alignments")
+        values = evaluate(wanted, "alignments")
         given = [w for w in wanted if w is not None]
-        check_widths(relation, {w: found.densities[:, j] for j, w in enumerate(given)}, memory=memory)
-        return list(wanted), found, None
+        check_widths(relation, {w: values.densities[:, j] for j, w in enumerate(given)}, memory=memory)
+        return list(wanted), values, None
     widest = tried.bound
     if widest is None:
         progress.current().say("bounds of the widths")
@@ -244,14 +244,14 @@ class _Tried:
     def sorted(self) -> tuple[list[Width], Surface]:
         """Return all widths once, increasing, with their surface."""
         every = np.array([w for widths, _ in self._done for w in widths], dtype=np.float64)
-        seen = Surface.joined([found for _, found in self._done])
+        seen = Surface.joined([values for _, values in self._done])
         widths, first = np.unique(every, return_index=True)
         listed: list[Width] = list(widths.tolist())
-        return listed, Surface(*(one[:, first] for one in (seen.alignment, seen.centred, seen.densities)))
+        return listed, Surface(*(array[:, first] for array in (seen.alignment, seen.centred, seen.densities)))
 
     def packed(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        done = [{"widths": widths, **vars(found)} for widths, found in self._done]
+        done = [{"widths": widths, **vars(values)} for widths, values in self._done]
         return {"bound": self.bound, "done": done}
 
     @staticmethod
@@ -260,7 +260,7 @@ class _Tried:
         if stored is None:
             return _Tried(None, [])
         names = ("alignment", "centred", "densities")
-        done = [(one["widths"], Surface(*(one[name] for name in names))) for one in stored["done"]]
+        done = [(record["widths"], Surface(*(record[name] for name in names))) for record in stored["done"]]
         return _Tried(stored["bound"], done)
 
 
@@ -284,9 +284,9 @@ def _evolve(
         nonlocal generation
         generation += 1
         widths = np.clip(np.exp(x[-1]), *bounds)
-        found = evaluate(widths.tolist(), f"generation {generation} of at most {evolution.generations + 1}")
+        surface = evaluate(widths.tolist(), f"generation {generation} of at most {evolution.generations + 1}")
         at = rows[np.rint(x[0]).astype(np.intp)] if several else rows[[0] * len(widths)]
-        values: Float = -found.alignment[at, np.arange(len(widths))]
+        values: Float = -surface.alignment[at, np.arange(len(widths))]
         return values
 
     least, most = np.log(bounds).tolist()

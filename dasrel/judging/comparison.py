@@ -106,7 +106,7 @@ class Comparison:
     """Positions of the objects that moved."""
 
     def __repr__(self) -> str:
-        counts = " and ".join(count_text(len(one.clusters), "cluster") for one in (self.a, self.b))
+        counts = " and ".join(count_text(len(partition.clusters), "cluster") for partition in (self.a, self.b))
         return (
             f"<Comparison: {counts}, adjusted Rand index {self.adjusted_rand_index:.4f},"
             f" {len(self.moved):,} of {count_text(len(self.ids), 'object')} moved>"
@@ -214,20 +214,20 @@ def _given(given: Any, name: str, fuzzifier: float) -> ComparedPartition:
         return _of_file(read_partition_file(file.parent if beside else given), fuzzifier)
     given = getattr(given, "best", given)  # of a `Clustering`
     if isinstance(given, Partition):
-        model, names = given.model, [str(one) for one in given.model.ids]
+        model, names = given.model, [str(object_id) for object_id in given.model.ids]
         return _of_file(PartitionFile(name, given.memberships, names, model), fuzzifier)
     return _of_file(PartitionFile(name, np.asarray(given)), fuzzifier)
 
 
-def _of_file(found: PartitionFile, fuzzifier: float) -> ComparedPartition:
-    where, values = found.where, found.values
+def _of_file(file: PartitionFile, fuzzifier: float) -> ComparedPartition:
+    where, values = file.where, file.values
     if values.ndim not in (1, 2) or not values.size:
         raise InputError(f"{where} has shape {values.shape}", remedy="give labels (n,), or memberships (n, clusters)")
     if values.ndim == 1:
         grouping = of_labels(where, values)
         _check_memory(grouping)
         U = np.eye(grouping.n_clusters)[grouping.labels]
-        return ComparedPartition(where, U, grouping.clusters or (), found.ids, 1.0, None)
+        return ComparedPartition(where, U, grouping.clusters or (), file.ids, 1.0, None)
     if values.dtype.kind not in "fiub":
         raise InputError(f"{where} has memberships of type {values.dtype}", remedy="give numbers")
     U = np.ascontiguousarray(values, dtype=np.float64)
@@ -239,13 +239,13 @@ def _of_file(found: PartitionFile, fuzzifier: float) -> ComparedPartition:
             f"{where}: the membership of object {k} in cluster {i} is {U[k, i]:g} ({count} such)", remedy="give 0 to 1"
         )
     theta, eta, modes = float(fuzzifier), None, None
-    if found.model is not None:
-        theta = float(found.model.fuzzifier or 1.0)
-        eta = None if found.model.eta is None else tuple(found.model.eta.tolist())
-        modes = found.model.modes
+    if file.model is not None:
+        theta = float(file.model.fuzzifier or 1.0)
+        eta = None if file.model.eta is None else tuple(file.model.eta.tolist())
+        modes = file.model.modes
     else:
         check_number("fuzzifier", fuzzifier, least=1)
-    return ComparedPartition(where, U, tuple(str(i) for i in range(U.shape[1])), found.ids, theta, eta, modes)
+    return ComparedPartition(where, U, tuple(str(i) for i in range(U.shape[1])), file.ids, theta, eta, modes)
 
 
 def _check_memory(grouping: Grouping) -> None:
@@ -260,15 +260,15 @@ def _check_memory(grouping: Grouping) -> None:
         )
 
 
-def _refuse_repeated(one: ComparedPartition) -> None:
-    assert one.ids is not None
-    positions(one.name, one.ids, one.ids)
+def _refuse_repeated(partition: ComparedPartition) -> None:
+    assert partition.ids is not None
+    positions(partition.name, partition.ids, partition.ids)
 
 
-def _taken(one: ComparedPartition, at: Array) -> ComparedPartition:
+def _taken(partition: ComparedPartition, at: Array) -> ComparedPartition:
     """Return the partition with its objects in another order."""
-    ids = None if one.ids is None else [one.ids[k] for k in at]
-    return replace(one, U=one.U[at], ids=ids)
+    ids = None if partition.ids is None else [partition.ids[k] for k in at]
+    return replace(partition, U=partition.U[at], ids=ids)
 
 
 # ----------------------------------------------------------------------------------------------------------- measures
@@ -277,7 +277,7 @@ def _taken(one: ComparedPartition, at: Array) -> ComparedPartition:
 def _matched(U: Float, V: Float) -> tuple[int | None, ...]:
     """Return for each cluster of U the cluster of V that is matched to it; None where V has too few."""
     most = max(U.shape[1], V.shape[1])
-    before, now = (np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in (U, V))
+    before, now = (np.pad(memberships, ((0, 0), (0, most - memberships.shape[1]))) for memberships in (U, V))
     order = rules.matching_order(before, now)[: U.shape[1]].tolist()
     return tuple(j if j < V.shape[1] else None for j in order)
 
@@ -300,6 +300,6 @@ def adjusted_rand_index(first: NDArray[Any], second: NDArray[Any]) -> float:
     (_, a), (_, b) = (np.unique(labels, return_inverse=True) for labels in (first, second))
     # No table of all pairs of labels: there may be as many labels as objects.
     together = np.unique(a.astype(np.int64) * (int(b.max()) + 1) + b, return_counts=True)[1]
-    both, one, other = (int((of * (of - 1) // 2).sum()) for of in (together, np.bincount(a), np.bincount(b)))
-    by_chance, most = one * other / max(1, len(a) * (len(a) - 1) // 2), (one + other) / 2
+    both, in_a, in_b = (int((of * (of - 1) // 2).sum()) for of in (together, np.bincount(a), np.bincount(b)))
+    by_chance, most = in_a * in_b / max(1, len(a) * (len(a) - 1) // 2), (in_a + in_b) / 2
     return (both - by_chance) / (most - by_chance) if most != by_chance else 1.0

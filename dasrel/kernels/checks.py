@@ -210,13 +210,13 @@ def value_range(values: Array) -> tuple[float, float]:
 def example_places(mask: Array, place: tuple[int, int]) -> tuple[float, ...]:
     flat = np.flatnonzero(mask)[:EXAMPLES]
     rows, columns = np.unravel_index(flat, mask.shape)
-    found = [float(x) for r, c in zip(rows, columns, strict=True) for x in (place[0] + r, place[1] + c)]
-    return tuple(found + [-1.0] * (2 * EXAMPLES - len(found)))
+    places = [float(x) for r, c in zip(rows, columns, strict=True) for x in (place[0] + r, place[1] + c)]
+    return tuple(places + [-1.0] * (2 * EXAMPLES - len(places)))
 
 
 def _first_places(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
-    found = [p for p in (*first, *second) if p >= 0][: 2 * EXAMPLES]
-    return tuple(found + [-1.0] * (2 * EXAMPLES - len(found)))
+    places = [p for p in (*first, *second) if p >= 0][: 2 * EXAMPLES]
+    return tuple(places + [-1.0] * (2 * EXAMPLES - len(places)))
 
 
 BLOCK = 256
@@ -553,8 +553,8 @@ def _has_zero_triangle(a: Array, b: Array, on_diagonal: bool) -> bool:
     if on_diagonal:
         above = np.triu_indices(a.shape[0], 1)
         a, b = a[above], b[above]
-    one, other = np.count_nonzero(a), np.count_nonzero(b)
-    return bool(a.size > 2 and min(one, other) == 0 and 2 * max(one, other) > a.size)
+    few, many = sorted((np.count_nonzero(a), np.count_nonzero(b)))
+    return bool(a.size > 2 and few == 0 and 2 * many > a.size)
 
 
 def _check_diagonal(

@@ -94,15 +94,15 @@ def spanning_tree(weights: Array, on_diagonal: bool) -> Edges:
         limit, most = _light(weights, n, on_diagonal)
         light = _where(weights, on_diagonal, most, lambda values, _: values <= limit)
         if light is not None:
-            found, labels = _kruskal(light, weights.shape, on_diagonal)
+            tree, labels = _kruskal(light, weights.shape, on_diagonal)
             parts = int(labels.max()) + 1
             if parts == 1:
-                return found
+                return tree
             if parts <= n // 4:
                 weights = mirrored(weights) if on_diagonal else weights
                 between = _edges_between(weights, on_diagonal, labels, parts)
                 if between is not None:
-                    return _kruskal(_joined(found, between), weights.shape, on_diagonal)[0]
+                    return _kruskal(_joined(tree, between), weights.shape, on_diagonal)[0]
     return _prim(mirrored(weights) if on_diagonal else weights, on_diagonal)
 
 
@@ -132,7 +132,7 @@ def _where(
 
     The test receives the values of a band of rows, and the rows.
     """
-    found: list[tuple[Array, Array]] = []
+    edges: list[tuple[Array, Array]] = []
     count = 0
     of = np.arange(len(weights)) if rows is None else rows
     for start in range(0, len(of), 64):
@@ -144,11 +144,11 @@ def _where(
         if on_diagonal:
             above = i < j
             i, j = i[above], j[above]
-        found.append((i, j))
+        edges.append((i, j))
         count += i.size
         if count > most:
             return None
-    i, j = (np.concatenate([part[k] for part in found] or [of[:0]]) for k in (0, 1))
+    i, j = (np.concatenate([part[k] for part in edges] or [of[:0]]) for k in (0, 1))
     return Edges(weights[i, j], i, j)
 
 
@@ -246,7 +246,7 @@ def _prim(weights: Array, on_diagonal: bool) -> Edges:
     near = np.full(n, np.inf, dtype=weights.dtype)
     end = np.zeros(n, dtype=np.int64)  # the tree's end of that edge
     hit, nearer = np.empty(n, dtype=bool), np.empty(n, dtype=bool)
-    found = np.empty(n - 1, dtype=weights.dtype), np.empty(n - 1, dtype=np.int64), np.empty(n - 1, dtype=np.int64)
+    edges = np.empty(n - 1, dtype=weights.dtype), np.empty(n - 1, dtype=np.int64), np.empty(n - 1, dtype=np.int64)
     # A row's edges lead to the columns, a column's to the rows; on the diagonal both are everything.
     to_columns = near[apart:], end[apart:], nearer[apart:]
     to_rows = (near[:n_rows], end[:n_rows], nearer[:n_rows]) if not on_diagonal else to_columns
@@ -269,9 +269,9 @@ def _prim(weights: Array, on_diagonal: bool) -> Edges:
             (tied,) = hit.nonzero()
             low, high = np.minimum(tied, end[tied]), np.maximum(tied, end[tied])
             k = int(tied[np.lexsort((high, low))[0]])
-        found[0][step], found[1][step], found[2][step] = lightest, k, end[k]
+        edges[0][step], edges[1][step], edges[2][step] = lightest, k, end[k]
         near[k] = np.nan
-    return _sorted(Edges(found[0], np.minimum(found[1], found[2]), np.maximum(found[1], found[2]) - apart))
+    return _sorted(Edges(edges[0], np.minimum(edges[1], edges[2]), np.maximum(edges[1], edges[2]) - apart))
 
 
 def largest_pair(weights: Array, on_diagonal: bool) -> tuple[float, int, int]:

@@ -141,13 +141,13 @@ class NearLists:
 
 def _nearest(keys: Array, start: int) -> NearLists:
     """Return the lists of some rows, whose first column is slot `start`. The rows are changed."""
-    found, own = NearLists.empty(len(keys)), np.arange(len(keys))
+    lists, own = NearLists.empty(len(keys)), np.arange(len(keys))
     for k in range(min(KEPT, keys.shape[1])):
         at = keys.argmin(axis=1)
-        values = found.values[:, k] = keys[own, at]
-        found.slots[:, k] = np.where(np.isinf(values), -1, start + at)
+        values = lists.values[:, k] = keys[own, at]
+        lists.slots[:, k] = np.where(np.isinf(values), -1, start + at)
         keys[own, at] = np.inf
-    return found
+    return lists
 
 
 def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> NearLists:
@@ -158,9 +158,9 @@ def update_rows(method: str, tasks: Sequence[RowTask], log: MergeLog) -> NearLis
 
     Cost: one pass over each row, and a few nanoseconds for each merge that it has not seen.
     """
-    found = _update_native(method, tasks, log)
-    if found is not None:
-        return found
+    lists = _update_native(method, tasks, log)
+    if lists is not None:
+        return lists
     lists = NearLists.empty(len(tasks))
     for t, task in enumerate(tasks):
         size = float(log.after[task.slot])

@@ -99,11 +99,11 @@ def add_inner_products(
     if column_sums is not None:
         column_sums += panels.sum(axis=1, dtype=np.float64)
     wide = panels.reshape(len(panels), -1).astype(np.float64)
-    sums.squares[:] += [one @ one for one in wide]  # one by one: the same bits for any number of widths at once
+    sums.squares[:] += [panel @ panel for panel in wide]  # one by one: the same bits for any number of widths at once
     for p, (begin, end) in enumerate(pairwise(first)):
         P = proximity(rows[begin:end], columns[begin:end]).astype(np.float64).ravel()
         sums.own[p] += P @ P
-        sums.products[:, p] += [one @ P for one in wide]
+        sums.products[:, p] += [panel @ P for panel in wide]
 
 
 def can_make_gaussians(dtype: Any) -> bool:
@@ -176,8 +176,8 @@ def _add_native(
 ) -> bool:
     library, name, size = _native(), _FUNCTIONS.get(panels.dtype), panels.itemsize
     flat = [rows, columns, row_sums, *([] if column_sums is None else [column_sums])]
-    regular = all(native.in_rows(one) for one in (*flat, *panels))
-    if library is None or name is None or not regular or not all(one.flags.c_contiguous for one in sums.arrays):
+    regular = all(native.in_rows(array) for array in (*flat, *panels))
+    if library is None or name is None or not regular or not all(array.flags.c_contiguous for array in sums.arrays):
         return False
     bounds = np.array(first, dtype=np.int64)
     factors = None if gaussians is None else gaussians.factors.astype(np.float32)
@@ -187,7 +187,7 @@ def _add_native(
         widths, *panels.shape[1:], None if factors is None else factors.ctypes.data,
         gaussians is not None and gaussians.squared,
         rows.ctypes.data, rows.strides[0] // size, columns.ctypes.data, columns.strides[0] // size,
-        bounds.ctypes.data, len(bounds) - 1, *(one.ctypes.data for one in sums.arrays),
+        bounds.ctypes.data, len(bounds) - 1, *(array.ctypes.data for array in sums.arrays),
         row_sums.ctypes.data, row_sums.strides[0] // 8,
         None if column_sums is None else column_sums.ctypes.data,
         0 if column_sums is None else column_sums.strides[0] // 8,

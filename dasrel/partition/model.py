@@ -320,14 +320,19 @@ def load_model(path: PathLike) -> Model:
 def load_memberships(folder: PathLike) -> Float:
     """Read the memberships of a result, (n, c). `FileNotFoundError` if the folder has none."""
     path = Path(folder) / "memberships.npy"
-    found = load_array(path)
-    if found.ndim != 2 or found.dtype.kind != "f" or not found.shape[1] or not np.isfinite(found).all():
+    memberships = load_array(path)
+    if (
+        memberships.ndim != 2
+        or memberships.dtype.kind != "f"
+        or not memberships.shape[1]
+        or not np.isfinite(memberships).all()
+    ):
         raise StoreError(
             f"{shown(path, limit=200)} is damaged: memberships are finite numbers, objects by"
-            f" clusters, not {found.dtype} of shape {found.shape}",
+            f" clusters, not {memberships.dtype} of shape {memberships.shape}",
             remedy="make the result again",
         )
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(memberships, dtype=np.float64)
 
 
 def mode_labels(memberships: Array, modes: tuple[int, ...] | None) -> NDArray[np.intp]:

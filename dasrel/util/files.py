@@ -260,7 +260,7 @@ def _beside(path: Path, suffix: str) -> list[Path]:
     """List `.NAME.SUFFIX` beside a path, for a pattern of suffixes."""
     pattern = re.compile(rf"\.{re.escape(path.name.removeprefix('.'))}\.(?:{suffix})")
     with suppress(OSError):
-        return [one for one in path.absolute().parent.iterdir() if pattern.fullmatch(one.name)]
+        return [entry for entry in path.absolute().parent.iterdir() if pattern.fullmatch(entry.name)]
     return []
 
 

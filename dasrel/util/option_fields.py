@@ -87,7 +87,7 @@ def same(group: type, name: str, *, listed: bool = False, **changed: Any) -> Any
     changed
         Attributes of its `Option` that differ, and its "default".
     """
-    source = next(one for one in fields(group) if one.name == name)
+    source = next(field for field in fields(group) if field.name == name)
     default = changed.pop("default", source.default)
     if listed and default is not None and default is not MISSING and not isinstance(default, list):
         default = [default]

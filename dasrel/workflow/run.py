@@ -65,7 +65,7 @@ class StepOutcome:
 
     def having(self, status: str) -> list[str]:
         """Return the names of the steps with a status."""
-        return [one["step"] for one in self.steps if one["status"] == status]
+        return [step["step"] for step in self.steps if step["status"] == status]
 
     report: str | None = None
     """The page about the results, where one was wanted and could be written."""
@@ -73,7 +73,7 @@ class StepOutcome:
     @property
     def not_converged(self) -> list[str]:
         """The names of the steps whose result has not converged, in this run or an earlier one."""
-        return [one["step"] for one in self.steps if (one["result"] or {}).get("converged") is False]
+        return [step["step"] for step in self.steps if (step["result"] or {}).get("converged") is False]
 
 
 def run_workflow(
@@ -141,19 +141,19 @@ class _Run:
         with ExitStack() as place:
             connected = self.connected
             for name, step in self.workflow.steps.items():
-                one = self.planned[name] = step_status(self.workflow, step, self.state, self.known, self.planned)
-                if one.is_done:
+                plan = self.planned[name] = step_status(self.workflow, step, self.state, self.known, self.planned)
+                if plan.is_done:
                     shutil.rmtree(
                         self.workflow.out / WORK / name, ignore_errors=True
                     )  # left by a process that was killed after its last rename
-                    self._report(one, "unchanged")
-                elif one.key is None:
-                    self._report(one, "failed" if one.status == "failed" else "waiting")
+                    self._report(plan, "unchanged")
+                elif plan.key is None:
+                    self._report(plan, "failed" if plan.status == "failed" else "waiting")
                 else:
                     if connected is not None:
                         place.enter_context(connected())
                         connected = None
-                    self.planned[name] = self._step(one)
+                    self.planned[name] = self._step(plan)
         if json.dumps(self.state.files) != before:
             self.state.save()
         self._write_report()
@@ -186,64 +186,64 @@ class _Run:
             self.log("report-written", out=str(target))
         self.outcome.report = str(target)
 
-    def _report(self, one: StepStatus, status: str, **more: Any) -> None:
-        done = self.state.steps.get(one.step.name, {}).get("done") or {}
+    def _report(self, plan: StepStatus, status: str, **more: Any) -> None:
+        done = self.state.steps.get(plan.step.name, {}).get("done") or {}
         result = done.get("result") if status in ("done", "unchanged") else None
-        values = {"step": one.step.name, "kind": one.step.kind, "status": status, "why": redacted(one.why), **more}
-        files = [str(self.workflow.out / name) for name in outputs(one.step)]
+        values = {"step": plan.step.name, "kind": plan.step.kind, "status": status, "why": redacted(plan.why), **more}
+        files = [str(self.workflow.out / name) for name in outputs(plan.step)]
         self.outcome.steps.append({"seconds": 0.0, "scans": 0, **values, "outputs": files, "result": result})
         if status != "done":  # step-done has been logged already
-            self.log(f"step-{status}", step=one.step.name, kind=one.step.kind, key=one.key, message=values["why"])
+            self.log(f"step-{status}", step=plan.step.name, kind=plan.step.kind, key=plan.key, message=values["why"])
 
-    def _step(self, one: StepStatus) -> StepStatus:
+    def _step(self, plan: StepStatus) -> StepStatus:
         """Run a step, and record the result in the state file."""
-        step, record = one.step, self.state.steps.setdefault(one.step.name, {})
+        step, record = plan.step, self.state.steps.setdefault(plan.step.name, {})
         reason = limits.current().reason()
         if reason:
             raise Stopped(f"stopped by {reason} before the step {step.name}; run the same again to continue")
         began = time.perf_counter()
-        started = {"status": "running", "key": one.key, "began": now(), "why": one.why}
-        self.tell(f"{step.name} begins: {redacted(one.why)}")
-        self.log("step-begin", step=step.name, kind=step.kind, key=one.key, message=one.why)
+        started = {"status": "running", "key": plan.key, "began": now(), "why": plan.why}
+        self.tell(f"{step.name} begins: {redacted(plan.why)}")
+        self.log("step-begin", step=step.name, kind=step.kind, key=plan.key, message=plan.why)
         with progress.watch(self._progress(step)) as counted, self._warnings_logged(step):
             counted.say(step.name)  # replaces the note of the step before
             try:
                 self._check_targets(step, record)
                 self._try(record, started)
-                work = self._work_folder(one)
-                made = self._made(one, work)
+                work = self._work_folder(plan)
+                made = self._made(plan, work)
                 record["ours"] = sorted({*record.get("ours", ()), *made["outputs"]})
                 self._try(record, {**started, "status": "putting"})
-                self._put(one, record, work, made)
+                self._put(plan, record, work, made)
             except (Stopped, limits.Terminated) as error:
                 problem = error.problem if isinstance(error, Stopped) else f"stopped by SIGTERM in the step {step.name}"
                 text = f"{problem}; run the same again to continue"
                 self._try(record, {**started, "status": "stopped", "ended": now(), "message": text})
-                self.log("step-stopped", step=step.name, key=one.key, scans=counted.scans, message=text)
+                self.log("step-stopped", step=step.name, key=plan.key, scans=counted.scans, message=text)
                 raise Stopped(text) from None
             except Exception as error:
-                failed = self._failed(one, record, started, error, time.perf_counter() - began)
+                failed = self._failed(plan, record, started, error, time.perf_counter() - began)
                 if not isinstance(error, (DasrelError, OSError, MemoryError)):
                     raise  # a defect of dasrel
                 return failed
         counted.found_complete("")  # of a part of the step; what was done in this run is reported step by step
         seconds, scans = round(time.perf_counter() - began, 3), counted.scans
-        self.log("step-done", step=step.name, kind=step.kind, key=one.key, seconds=seconds, scans=scans,
+        self.log("step-done", step=step.name, kind=step.kind, key=plan.key, seconds=seconds, scans=scans,
                  bytes_read=counted.bytes, outputs=list(outputs(step)), result=record["done"]["result"])  # fmt: skip
-        self._report(one, "done", seconds=seconds, scans=scans)
+        self._report(plan, "done", seconds=seconds, scans=scans)
         made = record["done"]
-        return StepStatus(step, "done", one.why, one.key, one.inputs, made["content"], made["ended"], made["parts"])
+        return StepStatus(step, "done", plan.why, plan.key, plan.inputs, made["content"], made["ended"], made["parts"])
 
     def _try(self, record: dict[str, Any], values: dict[str, Any]) -> None:
         record["now"] = redacted(values)
         self.state.save()
 
     def _failed(
-        self, one: StepStatus, record: dict[str, Any], started: dict[str, Any], error: BaseException, seconds: float
+        self, plan: StepStatus, record: dict[str, Any], started: dict[str, Any], error: BaseException, seconds: float
     ) -> StepStatus:
         text = redacted(error.text(as_key) if isinstance(error, DasrelError) else _plain(error))
         self._try(record, {**started, "status": "failed", "ended": now(), "message": text})
-        failed = StepStatus(one.step, "failed", text, one.key)
+        failed = StepStatus(plan.step, "failed", text, plan.key)
         self._report(failed, "failed", seconds=round(seconds, 3))
         return failed
 
@@ -285,11 +285,11 @@ class _Run:
                     " another name for the step"
                 )
 
-    def _work_folder(self, one: StepStatus) -> Path:
+    def _work_folder(self, plan: StepStatus) -> Path:
         """Return the work folder for this key, version and input files; its content can be resumed. Remove others."""
-        step = one.step
+        step = plan.step
         files = {place: status.signature(Path(place)) for place in step.files.values() if "://" not in place}
-        name = hashlib.sha256(json.dumps([one.key, __version__, files], sort_keys=True).encode()).hexdigest()[:16]
+        name = hashlib.sha256(json.dumps([plan.key, __version__, files], sort_keys=True).encode()).hexdigest()[:16]
         home = self.workflow.out / WORK / step.name
         home.mkdir(parents=True, exist_ok=True)
         for other in home.iterdir():
@@ -298,7 +298,7 @@ class _Run:
         (home / name).mkdir(exist_ok=True)
         return home / name
 
-    def _made(self, one: StepStatus, work: Path) -> dict[str, Any]:
+    def _made(self, plan: StepStatus, work: Path) -> dict[str, Any]:
         """Return the record of the step's work, which is done now unless it was done before an interruption."""
         marker = work / "done.json"
         with suppress(OSError, ValueError):
@@ -306,24 +306,24 @@ class _Run:
             homes = (work, self.workflow.out)
             if all(any(os.path.lexists(home / name) for home in homes) for name in before["outputs"]):
                 return before
-        places = dict(one.step.files)
-        for key, name in one.step.uses.items():
-            places[key] = self._place_of(self.workflow.steps[name], one.step.settings.get(key, ""))
-        for key, reads in one.step.table.READS.items():
-            if getattr(one.step.table, key) is True and self._fits(one.step, reads.own):
-                places[key] = str(self.workflow.out / one.step.name)
+        places = dict(plan.step.files)
+        for key, name in plan.step.uses.items():
+            places[key] = self._place_of(self.workflow.steps[name], plan.step.settings.get(key, ""))
+        for key, reads in plan.step.table.READS.items():
+            if getattr(plan.step.table, key) is True and self._fits(plan.step, reads.own):
+                places[key] = str(self.workflow.out / plan.step.name)
         began = time.perf_counter()
-        base = base_of(self.workflow, one.step)
-        earlier = appends_of(self.workflow, base.name).index(one.step) if one.step.grows else 0
-        result = run_step(Job(one.step, work, self.workflow.out, places, earlier))
+        base = base_of(self.workflow, plan.step)
+        earlier = appends_of(self.workflow, base.name).index(plan.step) if plan.step.grows else 0
+        result = run_step(Job(plan.step, work, self.workflow.out, places, earlier))
         seconds = round(time.perf_counter() - began, 3)
-        hashes = {name: status.read(work / name, verify=False) for name in outputs(one.step)}
+        hashes = {name: status.read(work / name, verify=False) for name in outputs(plan.step)}
         content = "".join(status.read(work / name, leave_out=TIMES, verify=False) for name in hashes)
-        if one.step.grows:
+        if plan.step.grows:
             content = self.known.of(self.workflow.out / outputs(base)[0])
         parts = {}
-        if one.step.operation.has_settings:
-            parts = {name: status.read(work / one.step.name / name) for name in result["folders"] if name != "."}
+        if plan.step.operation.has_settings:
+            parts = {name: status.read(work / plan.step.name / name) for name in result["folders"] if name != "."}
         made = {"result": result, "seconds": seconds, "outputs": hashes, "content": content, "parts": parts}
         write_json(marker, made)
         return made
@@ -345,7 +345,7 @@ class _Run:
         step = base_of(self.workflow, step)
         return next(iter(step.files.values())) if step.exists else str(self.workflow.out / outputs(step)[0] / setting)
 
-    def _put(self, one: StepStatus, record: dict[str, Any], work: Path, made: dict[str, Any]) -> None:
+    def _put(self, plan: StepStatus, record: dict[str, Any], work: Path, made: dict[str, Any]) -> None:
         """Move the outputs into `out`, and record that the step is done."""
         out = self.workflow.out
         for name in (record.get("done") or {}).get("outputs", {}):
@@ -361,8 +361,9 @@ class _Run:
             self.known.adopt(out / name, made["outputs"][name])
         record["done"] = redacted(
             {
-                "kind": one.step.kind, "key": one.key, "parameters": parameters(one.step), "inputs": dict(one.inputs),
-                "files": dict(one.step.files), **made, "ended": now(), "version": __version__,
+                "kind": plan.step.kind, "key": plan.key, "parameters": parameters(plan.step),
+                "inputs": dict(plan.inputs), "files": dict(plan.step.files), **made, "ended": now(),
+                "version": __version__,
             }
         )  # fmt: skip
         record["now"] = None

@@ -266,8 +266,8 @@ def _linked(step: Step, steps: Mapping[str, Step], folder: Path, faults: list[st
             files[key] = _located(getattr(table, key), folder)
 
     def take(key: str, wanted: str, kinds: Iterable[str], also: Iterable[str] = ()) -> None:
-        found = steps.get(wanted)
-        if found is None or found.kind not in kinds:
+        source = steps.get(wanted)
+        if source is None or source.kind not in kinds:
             those = [name for name, other in steps.items() if other.kind in kinds and name != step.name]
             listed = [*those, *also]
             hint = (

@@ -213,11 +213,11 @@ def _fault(workflow: Workflow, step: Step, state: StateFile, known: ContentHashe
 
 def appends_of(workflow: Workflow, base: str) -> list[Step]:
     """Return the appends to a matrix, in order."""
-    found: list[Step] = []
+    appends: list[Step] = []
     for step in workflow.steps.values():  # each comes after the one before it
-        if step.grows and step.uses["store"] == (found[-1].name if found else base):
-            found.append(step)
-    return found
+        if step.grows and step.uses["store"] == (appends[-1].name if appends else base):
+            appends.append(step)
+    return appends
 
 
 def base_of(workflow: Workflow, step: Step) -> Step:
@@ -360,10 +360,10 @@ def _file(path: Path) -> str:
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield all files below a folder, with their relative names, sorted."""
-    found = []
+    files = []
     for where, _, names in os.walk(folder):
-        found += [Path(where, name) for name in names]
-    for file in sorted(found):
+        files += [Path(where, name) for name in names]
+    for file in sorted(files):
         yield file.relative_to(folder).as_posix(), file
 
 

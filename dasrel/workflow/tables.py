@@ -29,11 +29,11 @@ def _listed(value: Any) -> Any:
 
 def _numbers_listed(value: Any) -> Any:
     """Return a list, with the numbers of ranges such as "2-10" in their place."""
-    found: list[Any] = []
-    for one in _listed(value):
-        numbers = whole_numbers(one) if isinstance(one, str) else None
-        found += [one] if numbers is None else numbers
-    return found
+    expanded: list[Any] = []
+    for entry in _listed(value):
+        numbers = whole_numbers(entry) if isinstance(entry, str) else None
+        expanded += [entry] if numbers is None else numbers
+    return expanded
 
 
 def _memory(text: str) -> str:
@@ -98,9 +98,9 @@ def _key_of(each: OptionField) -> tuple[Any, Any]:
     return (kind | None, None) if each.default is None else (kind, each.default)
 
 
-def _key_type(one: OptionField) -> Any:
+def _key_type(field: OptionField) -> Any:
     """Return the type of a key: that of the field, with its bounds, as TOML can give it."""
-    limits = one.option
+    limits = field.option
     bounds: dict[str, Any] = {"ge": limits.least, "gt": limits.above, "le": limits.most, "lt": limits.below}
 
     def bounded(kind: Any) -> Any:
@@ -109,20 +109,20 @@ def _key_type(one: OptionField) -> Any:
         members = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
         return Union[tuple(bounded(member) for member in members)] if members else kind  # noqa: UP007
 
-    if get_origin(one.type) is list:
-        listed = _numbers_listed if get_args(one.type)[0] is int else _listed
-        return Annotated[list[bounded(get_args(one.type)[0])], BeforeValidator(listed), Field(min_length=1)]  # type: ignore[misc]
-    if get_origin(one.type) is dict:
-        return dict[str, bounded(get_args(one.type)[1])]  # type: ignore[misc]
-    if get_origin(one.type) is tuple:
-        members = get_args(one.type)
+    if get_origin(field.type) is list:
+        listed = _numbers_listed if get_args(field.type)[0] is int else _listed
+        return Annotated[list[bounded(get_args(field.type)[0])], BeforeValidator(listed), Field(min_length=1)]  # type: ignore[misc]
+    if get_origin(field.type) is dict:
+        return dict[str, bounded(get_args(field.type)[1])]  # type: ignore[misc]
+    if get_origin(field.type) is tuple:
+        members = get_args(field.type)
         return Annotated[list[members[0]], Field(min_length=len(members), max_length=len(members))]  # type: ignore[valid-type]
-    if one.option.parse is not None:
-        parse = one.option.parse
+    if field.option.parse is not None:
+        parse = field.option.parse
         return Annotated[
-            bounded(one.type), BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+            bounded(field.type), BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
         ]
-    return bounded(one.type)
+    return bounded(field.type)
 
 
 EVERY = option_fields(Selection(Checkpoint, "every", every={"default": None}))[0]

@@ -396,7 +396,7 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str, read: Read) -
     if n == 0:
         raise InputError(f"{name}: there are no pairs in it (n = 0)")
     if is_similarity(kind) and len(writer.has_self) < n:
-        without = [shown(found) for found, k in objects.numbers.items() if k not in writer.has_self]
+        without = [shown(object_id) for object_id, k in objects.numbers.items() if k not in writer.has_self]
         raise InputError(
             f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none",
             remedy="add a pair of each object with itself",
