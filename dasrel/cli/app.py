@@ -19,7 +19,7 @@ from dasrel.commands.operations import OPERATIONS
 from dasrel.engine.runtime import Runtime, environment
 from dasrel.errors import InputError
 from dasrel.util.limits import limited
-from dasrel.util.option_fields import PLACE, SURVIVING, WRITING
+from dasrel.util.option_fields import SURVIVING, WRITING
 from dasrel.util.text import count_text, redacted, shown, some
 
 STEPS = "Steps"
@@ -52,7 +52,7 @@ def run_command(
     ] = False,
     allow_scheduler: Annotated[
         bool,
-        option("--allow-scheduler", "Connect to the scheduler that the file names. It can run code here.", PLACE),
+        option("--allow-scheduler", "Connect to the scheduler that the file names. It can run code here.", STEPS),
     ] = False,
     runtime: Runtime,
 ) -> None:
