@@ -36,7 +36,7 @@ class Policy(Protocol):
     @property
     def missing(self) -> str | float: ...
     @property
-    def diagonal(self) -> str: ...
+    def diagonal(self) -> str | float: ...
     @property
     def clip_negative(self) -> float: ...
 
@@ -402,6 +402,9 @@ def _check_block(
         values = a.astype(np.float32 if a.dtype == np.float32 else np.float64)
     record = TileStatistics()
     on_diagonal = place[0] == place[1]
+    if on_diagonal and not isinstance(policy.diagonal, str):
+        values = _with_diagonal(values, place, kind, policy.diagonal, ids)
+        b = None if b is None else _with_diagonal(b, place, kind, policy.diagonal, ids)
     low, high = value_range(values)
     if b is not None:
         b = b.astype(values.dtype, copy=False)
@@ -444,6 +447,24 @@ def _check_block(
     if on_diagonal:
         count_diagonal(block, place, record)
     return block, record
+
+
+def _with_diagonal(a: Array, place: tuple[int, int], kind: str, value: float, ids: Names) -> Array:
+    """Return a block with this value on its diagonal where it has none; raise if another value is there."""
+    own = np.diagonal(a)
+    absent, expected = np.isnan(own), a.dtype.type(value)
+    wrong = np.flatnonzero(~absent & (own != expected))
+    if wrong.size:
+        k = int(wrong[0])
+        raise InputError(
+            f"diagonal {value:g} was said, and the {kind} of objects with themselves is there and differs",
+            where=f"{count_text(wrong.size, 'object')} of this block, e.g. {_name(place[0] + k, ids)}: {own[k]:g}",
+            remedy="leave {Policy.diagonal} out",
+        )
+    if absent.any():
+        a = a.copy()
+        np.fill_diagonal(a, expected)
+    return a
 
 
 def _fill_missing(

@@ -18,7 +18,7 @@ from dasrel.util.option_fields import (
     option,
     time_limit_option,
 )
-from dasrel.util.option_values import check_part, parse_fill, parse_missing, parse_part
+from dasrel.util.option_values import check_part, parse_diagonal, parse_fill, parse_missing, parse_part
 
 _repair = partial(option, panel=REPAIRS)
 
@@ -44,10 +44,15 @@ class Policy:
         parse=parse_missing,
     )
     """The value for pairs that are absent or NaN: a number, or the largest value present."""
-    diagonal: Literal["error", "zero"] = _repair(
-        "error", "Set a distance's non-zero diagonal to zero.", implied="error"
+    diagonal: Literal["error", "zero"] | float = _repair(
+        "error",
+        "Set a distance's non-zero diagonal to zero; or the similarity of objects with themselves, where it is absent.",
+        implied="error",
+        metavar="zero|VALUE",
+        parse=parse_diagonal,
     )
-    """Whether a distance matrix's non-zero diagonal is set to zero."""
+    """Whether a distance matrix's non-zero diagonal is set to zero, or a number: the similarity of each object with
+    itself, where the source has none, such as a list without self pairs. One that is there must be that number."""
     clip_negative: float = _repair(0.0, "Distances from -TOL to 0 become 0.", metavar="TOL", least=0)
     """Distances in [-clip_negative, 0) become 0."""
     duplicates: Literal["error", "mean", "min", "max", "last"] = _repair(
@@ -57,7 +62,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         _one_of("symmetrize", self.symmetrize, ("error", "mean", "mean-square", "max"))
-        _one_of("diagonal", self.diagonal, ("error", "zero"))
+        if isinstance(self.diagonal, str):
+            _one_of("diagonal", self.diagonal, ("error", "zero"))
+        elif not math.isfinite(self.diagonal):
+            raise InputError(f"diagonal must be a finite number, 'zero' or 'error', not {self.diagonal}")
         _one_of("duplicates", self.duplicates, ("error", "mean", "min", "max", "last"))
         if isinstance(self.missing, str):
             _one_of("missing", self.missing, ("error", "max"))
@@ -78,12 +86,17 @@ class Policy:
                 remedy="say {Policy.symmetrize=mean}, which keeps the objective here",
             )
         if is_similarity(kind):
-            for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal == "error"),
+            for name, idle in (("missing", self.missing != "max"), ("diagonal", self.diagonal != "zero"),
                                ("clip_negative", self.clip_negative == 0)):  # fmt: skip
                 if not idle:
                     raise InputError(
                         f"{name} {getattr(self, name)} has no meaning for kind {kind}: it is for distances"
                     )
+        elif not isinstance(self.diagonal, str):
+            raise InputError(
+                f"diagonal {self.diagonal:g} is for similarities and kernels: a {kind} of an object to itself is 0",
+                remedy="leave it out, or say {Policy.diagonal=zero} to set it so",
+            )
         elif not isinstance(self.missing, str) and self.missing < 0:
             raise InputError(f"missing {self.missing}: kind {kind} takes no negative values")
 

@@ -48,6 +48,21 @@ def parse_fill(text: str) -> float:
         raise ValueError("is not fill=VALUE, such as fill=1") from None
 
 
+def parse_diagonal(text: str) -> Literal["zero"] | float:
+    """Read what the values of objects with themselves are.
+
+    >>> parse_diagonal("zero"), parse_diagonal("100")
+    ('zero', 100.0)
+    """
+    try:
+        value = float(text) if text != "zero" else 0.0
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("is neither zero nor a number, such as 100")
+    return "zero" if text == "zero" else value
+
+
 def _filled(text: str) -> float:
     value = float(text.removeprefix("fill="))
     if not text.startswith("fill=") or not math.isfinite(value):

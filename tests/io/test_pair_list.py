@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from dasrel.errors import InputError
+from dasrel.io.importing import import_matrix
 from dasrel.io.options import Reading
 from dasrel.io.readers import fields, pair_list, records as triplets, stream as streams
 from dasrel.io.readers.pair_list import open_pairs
@@ -176,6 +177,24 @@ def test_self_pairs_of_similarities(tmp_path: Path) -> None:
         opened(path, "similarity")
     path = write(tmp_path, "a\tb\t5\na\ta\t9\nb\tb\t8\n", "full.tsv")
     np.testing.assert_array_equal(whole(opened(path, "similarity")), [[9, 5], [5, 8]])
+
+
+def test_self_pairs_that_a_list_of_similarities_leaves_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\tb\t5\na\ta\t9\nc\tb\t1\na\tc\t2\n")
+    policy = Policy(diagonal=9.0)
+    matrix = import_matrix(path, tmp_path / "store", kind="similarity", policy=policy)
+    assert matrix.manifest["input"]["diagonal"] == 9
+    np.testing.assert_array_equal(matrix.diagonal, [9, 9, 9])
+    np.testing.assert_array_equal(matrix.to_dask().compute()[np.triu_indices(3)], [9, 5, 2, 9, 1, 9])
+    assert matrix.audit["missing"]["count"] == 0
+    other = Policy(diagonal=10.0)
+    with pytest.raises(InputError, match=r"is there and differs: 1 object of this block, e\.g\. a \(object 0\): 9"):
+        import_matrix(path, tmp_path / "other", kind="similarity", policy=other)
+    with pytest.raises(InputError, match="is for similarities and kernels: a distance of an object to itself is 0"):
+        import_matrix(path, tmp_path / "other", kind="distance", policy=policy)
+    incomplete = write(tmp_path, "a\tb\t5\nc\tb\t1\n", "incomplete.tsv")  # a filled diagonal is no missing pair
+    filled = import_matrix(incomplete, tmp_path / "filled", kind="similarity", policy=Policy(diagonal=9.0, missing=0.0))
+    assert filled.audit["missing"] == {"count": 1, "examples": [["a", "c"]]}
 
 
 def test_layouts(tmp_path: Path) -> None:

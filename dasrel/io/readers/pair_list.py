@@ -354,10 +354,14 @@ def open_list(path: Path, reading: Reading, kind: str, policy: Policy, read: Rea
     """
 
     def spool(folder: Path) -> Source:
-        facts = spool_once(
-            folder, provenance_of(path), reading, kind, lambda: _spool(path, reading, folder, kind, read)
-        )
+        facts = spool_once(folder, provenance_of(path), reading, kind, lambda: _spool(path, reading, folder, read))
         ids, zero = facts["ids"], not is_similarity(kind)
+        if is_similarity(kind) and isinstance(policy.diagonal, str) and facts.get("count_without_self"):
+            without = some(list(map(shown, facts["without_self"])), total=facts["count_without_self"])
+            raise InputError(
+                f"{path_text(path)}: kind {kind} needs each object's value with itself, and {without} have none",
+                remedy="say {Policy.diagonal=VALUE} if all have the same, or add a pair of each object with itself",
+            )
         return TripletSource(
             Records(folder, facts["bounds"]), len(ids), provenance_of(path), facts["mirrored"], np.nan, zero,
             duplicates=policy.duplicates, ids=ids, local=True, checksum=facts["checksum"],
@@ -376,7 +380,7 @@ def _read_text(path: Path, reading: Reading, add: Callable[[Part], None]) -> str
         return stream.checksum()
 
 
-def _spool(path: Path, reading: Reading, scratch: Path, kind: str, read: Read) -> dict[str, Any]:
+def _spool(path: Path, reading: Reading, scratch: Path, read: Read) -> dict[str, Any]:
     name = path_text(path)
     given = given_ids(reading.ids)
     objects = Objects(path, given is not None)
@@ -395,13 +399,11 @@ def _spool(path: Path, reading: Reading, scratch: Path, kind: str, read: Read) -
     n = len(objects.numbers)
     if n == 0:
         raise InputError(f"{name}: there are no pairs in it (n = 0)")
-    if is_similarity(kind) and len(writer.has_self) < n:
-        without = [shown(object_id) for object_id, k in objects.numbers.items() if k not in writer.has_self]
-        raise InputError(
-            f"{name}: kind {kind} needs each object's value with itself, and {some(without)} have none",
-            remedy="add a pair of each object with itself",
-        )
-    facts = {"ids": list(objects.numbers), "bounds": records.bounds, "checksum": checksum, "mirrored": False}
+    without = [object_id for object_id, k in objects.numbers.items() if k not in writer.has_self]
+    facts = {
+        "ids": list(objects.numbers), "bounds": records.bounds, "checksum": checksum, "mirrored": False,
+        "without_self": without[:10], "count_without_self": len(without),
+    }  # fmt: skip
     if writer.above and writer.below:
         facts["mirrored"] = has_both_directions(records, n)
     return facts
