@@ -5,62 +5,24 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import logging
+import os
+import shlex
 import shutil
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from dasrel.engine.cluster_settings import plain_path, shell_word
 from dasrel.errors import ClusterError, InputError
 from dasrel.util import limits
-from dasrel.util.text import did_you_mean, shown
+from dasrel.util.text import shown
 
-# The settings of each kind of cluster, with what makes a value of the text.
-SETTINGS: dict[str, dict[str, type[int] | type[str]]] = {
-    "local": {"workers": int, "threads": int, "memory": str},
-    "slurm": {
-        **{"queue": str, "account": str, "jobs": int, "cores": int, "processes": int, "memory": str, "walltime": str},
-        **{"interface": str, "python": str, "logs": str, "scratch": str, "directive": str, "prologue": str},
-    },
-    "kubernetes": {
-        **{"image": str, "workers": int, "memory": str, "cpus": str, "namespace": str, "name": str, "spec": str},
-    },
-    "mpi": {"threads": int, "memory": str, "interface": str},
-}
-SEVERAL = ("directive", "prologue")
-"""Settings that may be given more than once; their value is a list."""
 PACKAGES = {"slurm": "dask_jobqueue", "kubernetes": "dask_kubernetes", "mpi": "dask_mpi"}
 """The package that each kind needs besides Dask; the extra of dasrel with the kind's name installs it."""
 IDLE = 1800
 """Idle seconds after which a cluster on Kubernetes deletes itself."""
-
-
-def parsed_cluster(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the kind of a cluster and its settings.
-
-    >>> parsed_cluster("local:workers=4,memory=4GB")
-    ('local', {'workers': 4, 'memory': '4GB'})
-    """
-    kind, _, rest = text.partition(":")
-    known = SETTINGS.get(kind)
-    if known is None:
-        raise InputError(f"dask {shown(text)!r} is unknown", remedy=did_you_mean(kind, SETTINGS))
-    settings: dict[str, Any] = {}
-    for part in (piece.strip() for piece in rest.split(",")) if rest else ():
-        name, equals, value = part.partition("=")
-        if name not in known or not equals or not value:
-            if name in known:
-                raise InputError(f"dask {kind}: {shown(part)!r} is not NAME=VALUE")
-            raise InputError(f"dask {kind}: it has no setting {shown(name)!r}", remedy=did_you_mean(name, known))
-        if name in SEVERAL:
-            settings.setdefault(name, []).append(value)
-            continue
-        if name in settings:
-            raise InputError(f"dask {kind}: {name} is given twice")
-        if known[name] is int and not (value.isdecimal() and int(value) > 0):
-            raise InputError(f"dask {kind}: {name} is {shown(value)!r}", remedy="it must be a whole number above 0")
-        settings[name] = known[name](value)
-    return kind, settings
 
 
 STARTS = 5
@@ -162,21 +124,23 @@ def _slurm(settings: dict[str, Any], security: Any, level: int) -> Started:
 
     if shutil.which("sbatch") is None:
         raise ClusterError("there is no sbatch on this machine: a cluster on slurm is started where jobs are submitted")
-    if "memory" in settings:
-        _bytes("slurm", settings["memory"])
-    elif dask.config.get("jobqueue.slurm.memory", None) is None:
+    if "memory" not in settings and dask.config.get("jobqueue.slurm.memory", None) is None:
         raise InputError("dask slurm: memory is missing", remedy="say how much a job gets, such as memory=8GB")
     # Defaults come from the site's jobqueue.yaml.
-    given = {name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface", "python")
-             if name in settings}  # fmt: skip
+    given: dict[str, Any] = {
+        name: settings[name] for name in ("queue", "account", "memory", "walltime", "interface") if name in settings
+    }
+    words = {"python": "python", "scratch": "local_directory"}
+    given |= {words[name]: shell_word(settings[name]) for name in words if name in settings}
+    if "python" not in given and dask.config.get("jobqueue.slurm.python", None) is None:
+        given["python"] = shlex.quote(sys.executable)
     cores = settings.get("cores") or dask.config.get("jobqueue.slurm.cores", None) or 1
     processes = settings.get("processes", 1)
     jobs = settings.get("jobs", 1)
     cluster = SLURMCluster(
         cores=cores,
         processes=processes,
-        log_directory=settings.get("logs"),
-        local_directory=settings.get("scratch"),
+        log_directory=plain_path(os.path.expanduser(settings["logs"]), "logs") if "logs" in settings else None,
         job_extra_directives=settings.get("directive"),
         job_script_prologue=settings.get("prologue"),
         scheduler_options={"dashboard_address": ":0"},

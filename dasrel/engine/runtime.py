@@ -47,7 +47,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dasrel.engine.launch import has_dashboard, one_line, parsed_cluster, start
+from dasrel.engine.cluster_settings import parsed_cluster, plain_path
+from dasrel.engine.launch import has_dashboard, one_line, start
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
 from dasrel.util import limits
 from dasrel.util.option_fields import PLACE, option
@@ -112,6 +113,8 @@ class Runtime:
         kind, settings = parsed_cluster(self.dask)
         if given and kind not in WITH_TLS:
             raise InputError(f"{_words(given[0])} is given, but a cluster on {kind} takes no TLS files from here")
+        for name in given if kind == "slurm" else ():
+            plain_path(getattr(self, name), _words(name))
         if kind == "local" and (self.workers or 0) > settings.get("workers", self.workers or 0):
             raise InputError(f"{self.workers} workers would never come: the cluster has {settings['workers']}")
 

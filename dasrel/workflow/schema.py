@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from dasrel.commands.base import RENAMED, Operation, Reads
 from dasrel.commands.operations import OPERATIONS, STEPS
-from dasrel.engine.launch import parsed_cluster
+from dasrel.engine.cluster_settings import RUNS_CODE, parsed_cluster
 from dasrel.engine.runtime import TLS, Runtime
 from dasrel.errors import InputError
 from dasrel.util.text import did_you_mean, redacted, shown, some
@@ -51,8 +51,6 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 SETTING = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 LARGEST = 1 << 20
 """Maximum size of a workflow file, in bytes."""
-RUNS_CODE = ("python", "prologue", "directive", "image", "spec")
-"""Settings of a cluster that name programs or shell commands."""
 
 
 @dataclass(frozen=True)

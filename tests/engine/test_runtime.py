@@ -16,7 +16,8 @@ import pytest
 
 import dasrel
 from dasrel.cli import app
-from dasrel.engine.launch import kubernetes_arguments, parsed_cluster
+from dasrel.engine.cluster_settings import parsed_cluster
+from dasrel.engine.launch import kubernetes_arguments
 from dasrel.engine.runtime import Runtime, connect, environment, is_loopback
 from dasrel.errors import InputError
 from dasrel.util import parallel
@@ -170,7 +171,7 @@ def test_memory_is_checked_before_the_first_tile(store: str, tmp_path: Path, cap
     assert not (tmp_path / "out").exists()
     line = refused(["spectrum", store, "--dask", "local:workers=1,memory=2MB"], capfd)
     assert "memory is 2MB for a worker, and an idle one takes 100 MB already" in line
-    assert "or such as 2GB" in refused(["spectrum", store, "--dask", "local:memory=much"], capfd)
+    assert "or such as 2GB" in refused(["spectrum", store, "--dask", "local:memory=much"], capfd, 2)
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ import yaml
 from kubernetes_validate.utils import all_versions, major_minor
 
 from dasrel.cli.app import run
-from dasrel.engine.launch import kubernetes_arguments, parsed_cluster
+from dasrel.engine.cluster_settings import parsed_cluster
+from dasrel.engine.launch import kubernetes_arguments
 from dasrel.engine.runtime import environment
 from dasrel.workflow.schema import read_workflow
 
