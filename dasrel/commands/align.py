@@ -387,7 +387,7 @@ def numbers_of_clusters(n_clusters: Any, n: int) -> list[int]:
     several = [n_clusters] if np.ndim(n_clusters) == 0 else list(n_clusters)
     if not several:
         raise InputError("n_clusters is empty: give numbers of clusters, such as range(2, 11)")
-    wrong = [one for one in several if not (as_number(one) >= 2 and as_number(one) % 1 == 0)]
+    wrong = [count for count in several if not (as_number(count) >= 2 and as_number(count) % 1 == 0)]
     if wrong:
         raise InputError(
             f"n_clusters is {some(map(shown, wrong))}: give whole numbers of at least 2; one cluster is aligned with"
@@ -395,7 +395,7 @@ def numbers_of_clusters(n_clusters: Any, n: int) -> list[int]:
         )
     if max(several) > n:
         raise InputError(f"n_clusters is {max(several)} for {count_text(n, 'object')}: give 2 to {n}")
-    return sorted({int(one) for one in several})
+    return sorted({int(count) for count in several})
 
 
 def _checked_widths(width: Any, relation: Relation) -> tuple[Width, ...] | None:
@@ -417,11 +417,11 @@ def _checked_widths(width: Any, relation: Relation) -> tuple[Width, ...] | None:
     several = [width] if np.ndim(width) == 0 else list(width)
     if not several:
         raise InputError("width is empty: give numbers above 0, or auto")
-    wrong = [one for one in several if not 0 < as_number(one) < float("inf")]
+    wrong = [number for number in several if not 0 < as_number(number) < float("inf")]
     if wrong:
         raise InputError(f"width is {some(map(shown, wrong))}: give numbers above 0, or auto")
     relation.gaussian(1.0)
-    return tuple(sorted({float(one) for one in several}))
+    return tuple(sorted({float(number) for number in several}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,15 +473,15 @@ class AlignJob:
             return known | {"search": None if self.evolution is None else vars(self.evolution)}
 
         with watched(checkpoint, "cluster", COMMAND):
-            found = cluster(relation, self.runs, memory=self.memory, checkpoint=checkpoint)
-            partitions = tuple(sorted(found.partitions, key=lambda one: one.result.run.n_clusters))
-            sound = np.array([one.result.is_sound for one in partitions])
+            clustering = cluster(relation, self.runs, memory=self.memory, checkpoint=checkpoint)
+            partitions = tuple(sorted(clustering.partitions, key=lambda partition: partition.result.run.n_clusters))
+            sound = np.array([partition.result.is_sound for partition in partitions])
             with checkpoint_writer(checkpoint, COMMAND, about) as keep:
                 widths, seen, bounds = search_widths(
-                    relation, [one.memberships.T for one in partitions], sound, self.widths or self.evolution, keep,
-                    memory=self.room,
+                    relation, [partition.memberships.T for partition in partitions], sound,
+                    self.widths or self.evolution, keep, memory=self.room,
                 )  # fmt: skip
-                scans, seconds = found.scans + keep.scans, found.seconds + keep.seconds
+                scans, seconds = clustering.scans + keep.scans, clustering.seconds + keep.seconds
         if not sound.any():
             warnings.warn(
                 DasrelWarning(

@@ -110,11 +110,12 @@ class Demo(Operation):
             ("scans", f"{result['scans']:,} for all runs together; one by one {result['scans_one_by_one']:,}"),
             *(
                 (
-                    f"{one['n_clusters']} clusters",
-                    f"{CHOOSE.replace('_', ' ')} {one['index']:.3f}, adjusted Rand index"
-                    f" {one['adjusted_rand_index']:.2f}, mean largest membership {one['mean_largest_membership']:.2f}",
+                    f"{setting['n_clusters']} clusters",
+                    f"{CHOOSE.replace('_', ' ')} {setting['index']:.3f}, adjusted Rand index"
+                    f" {setting['adjusted_rand_index']:.2f}, mean largest membership"
+                    f" {setting['mean_largest_membership']:.2f}",
                 )
-                for one in result["settings"]
+                for setting in result["settings"]
             ),
             (
                 "recommended",
@@ -217,9 +218,9 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
         tol=1e-2, choose=CHOOSE, picture=False,
     )  # fmt: skip
     prepared = CLUSTER.prepare(str(store), Target(out, force=force), options)
-    result, found = prepared.run(), prepared.clustering
-    assert found is not None
-    drawn = found.partitions[CLUSTERS.index(DRAWN)]
+    result, clustering = prepared.run(), prepared.clustering
+    assert clustering is not None
+    drawn = clustering.partitions[CLUSTERS.index(DRAWN)]
     ordered = drawn.memberships[:, _clusters_by_digit(truth, drawn.labels)]
     partition_figure(
         ordered, picture, truth=truth, truth_name="digit",
@@ -227,10 +228,10 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
         f" clusters\n(fcm2, lambda {WEIGHT}; each cluster is named after the digit that fits it best)",
     )  # fmt: skip
     return {
-        "runs": len(found.runs),
-        "runs_healed": sum(one.negative_distances > 0 for one in found.runs),
-        "scans": found.scans,
-        "scans_one_by_one": sum(one.n_iter for one in found.runs),
+        "runs": len(clustering.runs),
+        "runs_healed": sum(run.negative_distances > 0 for run in clustering.runs),
+        "scans": clustering.scans,
+        "scans_one_by_one": sum(run.n_iter for run in clustering.runs),
         "settings": [
             {
                 "n_clusters": setting["n_clusters"],
@@ -239,11 +240,11 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
                 "adjusted_rand_index": adjusted_rand_index(truth, partition.labels),
                 "mean_largest_membership": float(partition.memberships.max(axis=1).mean()),
             }
-            for setting, partition in zip(result["settings"], found.partitions, strict=True)
+            for setting, partition in zip(result["settings"], clustering.partitions, strict=True)
         ],
         "recommended": result["recommended"]["n_clusters"],
         "accuracy": float(np.mean(drawn.labels == _clusters_by_digit(truth, drawn.labels)[truth])),
-        "warnings": list(found.warnings),
+        "warnings": list(clustering.warnings),
     }
 
 

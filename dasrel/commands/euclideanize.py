@@ -42,10 +42,10 @@ class Euclideanize(Operation):
         """Check the matrix and the file. Cost: no scan."""
         out = default_file(source, options.method) if target.path is None else Path(target.path)
         check_not_input(out, source)
-        found = finished_file(out, source, asdict(options)) if target.resume else None
-        if found is None:
+        result = finished_file(out, source, asdict(options)) if target.resume else None
+        if result is None:
             check_file(out, force=target.force)
-        finished = None if found is None else {"store": source, "out": str(out), **found.report()}
+        finished = None if result is None else {"store": source, "out": str(out), **result.report()}
         return PreparedFile(source, prepare_euclideanize(source, options), asdict(options), out, finished)
 
     def lines(self, result: Result) -> Lines:
@@ -97,9 +97,9 @@ class PreparedFile(Prepared):
         if self.finished is not None:
             return self.finished
         with watched(checkpoint, "euclideanize"):
-            found = self.job.run(checkpoint)
-            found.save(self.out, requested=self.requested)
-        return {"store": self.store, "out": str(self.out), **found.report()}
+            result = self.job.run(checkpoint)
+            result.save(self.out, requested=self.requested)
+        return {"store": self.store, "out": str(self.out), **result.report()}
 
     def cost(self) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""

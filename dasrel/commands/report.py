@@ -76,7 +76,7 @@ class Report(Operation):
 
     def lines(self, result: Result) -> Lines:
         """Return the lines that print what a page is about."""
-        lines = [(one["kind"].lower(), one["headline"]) for one in result["results"][:20]]
+        lines = [(part["kind"].lower(), part["headline"]) for part in result["results"][:20]]
         left = len(result["results"]) - len(lines)
         lines += [("", f"and {left} more")] if left > 0 else []
         return [*lines, ("page", f"{path_text(result['out'])}, {result['bytes']:,} bytes; open it in a browser")]
@@ -93,12 +93,12 @@ class PreparedReport(Prepared):
     def run(self, checkpoint: Checkpoint | None = None) -> Result:
         """Write the page, and return what it is about, in plain values."""
         with progress.watch() as counted:
-            parts = joined(grouped([_part(one) for one in self.sources]))
+            parts = joined(grouped([_part(source) for source in self.sources]))
         text = render(parts, self.out.stem)
         remedy = "choose another place"
         with disk_errors(self.out, full="the page is not written", denied=remedy), replacing(self.out) as temporary:
             temporary.write_bytes(text)
-        listed = [{"kind": one.kind, "result": one.where, "headline": one.headline} for one in parts]
+        listed = [{"kind": part.kind, "result": part.where, "headline": part.headline} for part in parts]
         return {"out": str(self.out), "bytes": len(text), "results": listed, "scans": counted.scans}
 
     def saved(self, clustering: Clustering) -> Source:
@@ -189,12 +189,11 @@ def _no_result(place: Path) -> str:
     if (place / "memberships.npy").is_file() and (above / "result.json").is_file():
         return f"{where} is one setting of a result; give the result itself, {path_text(above)}"
     inside = sorted(
-        {one.parent.name for name in ("result.json", "figures.csv", STATE) for one in place.glob(f"*/{name}")}
+        {marker.parent.name for name in ("result.json", "figures.csv", STATE) for marker in place.glob(f"*/{name}")}
     )
     if inside:
-        return (
-            f"{where} is no result, but has some in it; give them: {some([path_text(place / one) for one in inside])}"
-        )
+        results = some([path_text(place / folder) for folder in inside])
+        return f"{where} is no result, but has some in it; give them: {results}"
     return f"{where} is no result: it has no result.json, run.state.json or figures.csv, and is no store"
 
 
@@ -224,41 +223,43 @@ def _file_source(path: Path) -> Source:
 
 def _workflow_sources(folder: Path) -> list[Found]:
     state = read_json(folder / STATE)
-    found: list[Found] = [Source("workflow", folder, state)]
+    sources: list[Found] = [Source("workflow", folder, state)]
     for name, place in workflow_sources(folder, state):
-        found += [replace(one, title=name) if isinstance(one, Source) else one for one in find_results(place)]
-    return found
+        sources += [
+            replace(source, title=name) if isinstance(source, Source) else source for source in find_results(place)
+        ]
+    return sources
 
 
-def _saved(found: Clustering, folder: Path) -> Source:
+def _saved(clustering: Clustering, folder: Path) -> Source:
     """Write the result of this process into a temporary folder, and return it with its matrix."""
     from dasrel.commands.cluster import write_clustering
 
-    if found.relation is None:
+    if clustering.relation is None:
         raise InputError("this result has no matrix: give the folder that it was read from")
-    matrix = found.relation.matrix
-    if found.quality is None:
-        found = replace(found, quality=found.validity())
+    matrix = clustering.relation.matrix
+    if clustering.quality is None:
+        clustering = replace(clustering, quality=clustering.validity())
     out = folder / "result"
-    values = write_clustering(found, out, picture=True)
+    values = write_clustering(clustering, out, picture=True)
     digest = matrix.identity_digest() if isinstance(matrix, Matrix) else None
     return Source("cluster", out, {**values, "matrix": digest}, "of this process", matrix)
 
 
-def _part(found: Found) -> ResultPart:
-    if isinstance(found, Path):
-        return other_parts.figures_part(found)
-    if found.kind == "workflow":
-        return workflow_part(found)
+def _part(source: Found) -> ResultPart:
+    if isinstance(source, Path):
+        return other_parts.figures_part(source)
+    if source.kind == "workflow":
+        return workflow_part(source)
     try:
-        part = _operation_of(found.kind).part(_with_command(found))
+        part = _operation_of(source.kind).part(_with_command(source))
     except (DasrelError, OSError):
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else f"a value is not as it was written ({error})"
-        raise damaged(found.path, why) from error
-    if found.title:
-        part.where = f"{part.where} ({found.title})" if not found.matrix else found.title
+        raise damaged(source.path, why) from error
+    if source.title:
+        part.where = f"{part.where} ({source.title})" if not source.matrix else source.title
     return part
 
 

@@ -150,8 +150,10 @@ class PreparedValidity(Prepared):
 
     def run(self, checkpoint: Checkpoint | None = None) -> Result:
         """Compute the indices, write them as a CSV file if one is wanted, and return them as plain values."""
-        found = compute_indices(self.relation, self.partitions, indices=self.indices, samples=False, memory=self.memory)
-        rows, scans = found.table(), found.scans
+        validity = compute_indices(
+            self.relation, self.partitions, indices=self.indices, samples=False, memory=self.memory
+        )
+        rows, scans = validity.table(), validity.scans
         if self.permanova is not None:
             tests = self.permanova.run()
             rows = [{**row, **test.report()} for row, test in zip(rows, tests, strict=True)]
@@ -166,32 +168,38 @@ class PreparedValidity(Prepared):
             "scans": scans,
             "partitions": [
                 {**row, "cluster_silhouettes": means.tolist()}
-                for row, means in zip(rows, found.cluster_silhouettes, strict=True)
+                for row, means in zip(rows, validity.cluster_silhouettes, strict=True)
             ],
-            "best": self._best(found),
+            "best": self._best(validity),
         }
 
-    def _best(self, found: Validity) -> dict[str, str]:
+    def _best(self, validity: Validity) -> dict[str, str]:
         """Return the name of the partition that is best by each index, where there are several."""
         if len(self.partitions) < 2:
             return {}
-        defined = [name for name in self.indices if not np.isnan(found[name]).all()]
-        return {name: found.names[found.best(name)] for name in defined}
+        defined = [name for name in self.indices if not np.isnan(validity[name]).all()]
+        return {name: validity.names[validity.best(name)] for name in defined}
 
     def cost(self) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""
         batches, memory = division(self.relation, self.partitions, self.indices, False, self.memory)
         layout = self.relation.matrix.layout
-        memory += sum(one.labels.nbytes + (0 if one.U is None else one.U.nbytes) for one in self.partitions)
+        memory += sum(
+            partition.labels.nbytes + (0 if partition.U is None else partition.U.nbytes)
+            for partition in self.partitions
+        )
         scans = len(batches) if any(name not in OF_MEMBERSHIPS for name in self.indices) else 0
         if self.permanova is not None:
             memory, scans = max(memory, self.permanova.needed), scans + self.permanova.scans
-        names = sum(len(one.name) for one in self.partitions)
+        names = sum(len(partition.name) for partition in self.partitions)
         header = sum(len(name) + 1 for name in ("partition", "n_clusters", *self.indices))
         columns = len(self.indices) + 5 * (self.permanova is not None)
         size = header + names + len(self.partitions) * (4 + 19 * columns)
         outputs = () if self.out is None else (Output(str(self.out), size),)
-        facts = {"partitions": len(self.partitions), "n_clusters": sum(one.n_clusters for one in self.partitions)}
+        facts = {
+            "partitions": len(self.partitions),
+            "n_clusters": sum(partition.n_clusters for partition in self.partitions),
+        }
         return Cost(
             "validity", layout.n_objects, Range(scans, scans, scans), layout.total_bytes, memory, outputs, facts
         )
@@ -203,12 +211,12 @@ def _number(value: float | None) -> str:
 
 def read_partition(path: PathLike, ids: Names, fuzzifier: float) -> Grouping:
     """Read a partition of the objects with these names from a file or a result folder; see `partition_files`."""
-    found = read_partition_file(path)
-    values, where = found.of_objects(ids), found.where
-    if found.model is None:
+    file = read_partition_file(path)
+    values, where = file.of_objects(ids), file.where
+    if file.model is None:
         return given_groupings({where: values}, ids, fuzzifier)[0]
     memberships = np.ascontiguousarray(values.T, dtype=np.float64)
-    grouping = Grouping.of_memberships(where, memberships, float(found.model.fuzzifier or 1.0), found.model.modes)
+    grouping = Grouping.of_memberships(where, memberships, float(file.model.fuzzifier or 1.0), file.model.modes)
     if grouping.packed_labels()[1] < 2:
         raise InputError(f"{where} has one cluster only; an index compares at least two")
     return grouping

@@ -48,14 +48,16 @@ def figures_part(folder: Path) -> ResultPart:
     cells = [[sentence(row[name]) if name in ("what", "why") else number(row[name]) for name in header] for row in rows]
     text = "Figures that a paper reports, and the same ones computed here."
     listed = table("figures", header, cells, text, total=count, file=path_text(path), whole=whole_file(path))
-    found = sorted(one for one in folder.iterdir() if one.suffix.lower() in (".png", ".svg") and one.is_file())
-    drawn: list[Block] = [_figure(one) for one in found[:MOST_PICTURES]]
-    if len(found) > MOST_PICTURES:
-        drawn.append(Note(f"{len(found) - MOST_PICTURES} more pictures are in {path_text(folder)}."))
+    pictures = sorted(
+        picture for picture in folder.iterdir() if picture.suffix.lower() in (".png", ".svg") and picture.is_file()
+    )
+    drawn: list[Block] = [_figure(picture) for picture in pictures[:MOST_PICTURES]]
+    if len(pictures) > MOST_PICTURES:
+        drawn.append(Note(f"{len(pictures) - MOST_PICTURES} more pictures are in {path_text(folder)}."))
     sections = [Section("Figures", [listed]), *([Section("Pictures", drawn)] if drawn else [])]
     verdict = figures_verdict([row["verdict"] for row in rows])
     headline = f"{count_text(count, 'figure')} of a paper, computed again"
-    facts = [("figures", f"{count:,}"), ("pictures", f"{len(found):,}")]
+    facts = [("figures", f"{count:,}"), ("pictures", f"{len(pictures):,}")]
     return ResultPart("Experiment", path_text(folder), headline, verdict, facts, sections)
 
 

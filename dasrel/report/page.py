@@ -51,8 +51,8 @@ def render(parts: Sequence[ResultPart], title: str = "report") -> bytes:
     for k, part in enumerate(parts):
         part.anchor = f"result-{k + 1}"
     for most in ROWS:
-        for one in _tables(parts):
-            one.cut(most)
+        for table in _tables(parts):
+            table.cut(most)
         left = LIMIT - len(_html(parts, title, attached=False))
         if left > LIMIT // 2:
             break
@@ -71,33 +71,35 @@ def render(parts: Sequence[ResultPart], title: str = "report") -> bytes:
 
 
 def _tables(parts: Sequence[ResultPart]) -> list[Table]:
-    return [one for part in parts for section in part.sections for one in section.blocks if isinstance(one, Table)]
+    return [
+        block for part in parts for section in part.sections for block in section.blocks if isinstance(block, Table)
+    ]
 
 
 def _fit(parts: Sequence[ResultPart], left: int) -> None:
     """Make pictures smaller, and leave out what does not fit: small ones first get what they need."""
     places = [(section.blocks, k) for part in parts for section in part.sections for k in range(len(section.blocks))]
-    drawn = [(blocks, k, one) for blocks, k in places if isinstance(one := blocks[k], Picture)]
-    drawn.sort(key=lambda one: _picture_bytes(one[2]))
-    for count, (blocks, k, one) in enumerate(drawn):
+    drawn = [(blocks, k, picture) for blocks, k in places if isinstance(picture := blocks[k], Picture)]
+    drawn.sort(key=lambda place: _picture_bytes(place[2]))
+    for count, (blocks, k, picture) in enumerate(drawn):
         share = left // (len(drawn) - count)
         for _ in range(3):
-            if _picture_bytes(one) > share and one.form == "png":
-                one.data = smaller_png(one.data, scale=0.75)
-        if _picture_bytes(one) > share:
-            named = f": it is the file {one.file}" if one.file else ""
-            blocks[k] = Note(f"A picture is left out, because the page would be larger than 1 MB{named}. {one.alt}")
+            if _picture_bytes(picture) > share and picture.form == "png":
+                picture.data = smaller_png(picture.data, scale=0.75)
+        if _picture_bytes(picture) > share:
+            named = f": it is the file {picture.file}" if picture.file else ""
+            blocks[k] = Note(f"A picture is left out, because the page would be larger than 1 MB{named}. {picture.alt}")
         else:
-            left -= _picture_bytes(one)
-    for listed in sorted(_tables(parts), key=lambda one: len(one.whole or b"")):
+            left -= _picture_bytes(picture)
+    for listed in sorted(_tables(parts), key=lambda table: len(table.whole or b"")):
         if listed.whole is not None and (size := len(listed.whole) * 4 // 3 + 100) <= left:
             left -= size
         elif listed.whole is not None:
             listed.whole = None
 
 
-def _picture_bytes(one: Picture) -> int:
-    return len(one.data) if one.form == "inline" else len(one.data) * 4 // 3 + 100
+def _picture_bytes(picture: Picture) -> int:
+    return len(picture.data) if picture.form == "inline" else len(picture.data) * 4 // 3 + 100
 
 
 @cache
@@ -130,7 +132,7 @@ def _html(parts: Sequence[ResultPart], title: str, *, attached: bool = True) -> 
         card=lambda part: Markup(html.card(part.kind, part.facts)),
         data_url=lambda form, data: f"data:{form};base64,{base64.b64encode(data).decode()}" if attached else "",
         coded=lambda words: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words)))),
-        inline=lambda one: Markup(one.data.decode("utf-8")) if attached else "",
+        inline=lambda picture: Markup(picture.data.decode("utf-8")) if attached else "",
     )
     return text.encode("utf-8", errors="backslashreplace")
 
@@ -208,9 +210,9 @@ def _embedding(axes: Source, folder: Any, n: int) -> Picture:
     numbers: dict[str, Any] = {name: result[name] for name in kept}
     for name in ("eigenvalues", "residuals", "shares"):
         numbers[name] = np.array(result[name][:drawn])
-    found = Embedding(coordinates=coordinates, row_means=np.zeros(0), **numbers)
+    embedding = Embedding(coordinates=coordinates, row_means=np.zeros(0), **numbers)
     with tempfile.TemporaryDirectory() as temporary:
-        path = embedding_figure(found, Path(temporary) / "embedding.png", labels=read_labels(folder, n))
+        path = embedding_figure(embedding, Path(temporary) / "embedding.png", labels=read_labels(folder, n))
         data = smaller_png(path.read_bytes(), scale=0.8)
     return Picture(
         f"{count_text(n, 'object')} along the first principal coordinates, coloured by cluster.",

@@ -160,8 +160,8 @@ def matrix_picture(matrix: Any, order: Array, sizes: Sequence[tuple[str, int]], 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "matrix.png"
         write_image(
-            image, path, n_objects=matrix.n_objects, title=title, blocks=[Run(*one) for one in sizes if one[1]],
-            block_name="cluster",
+            image, path, n_objects=matrix.n_objects, title=title, block_name="cluster",
+            blocks=[Run(name, size) for name, size in sizes if size],
         )  # fmt: skip
         data = smaller_png(path.read_bytes())
     return Picture(
@@ -179,13 +179,15 @@ def validity_curves(settings: Sequence[dict[str, Any]], best: dict[str, Any], ch
     """Draw validity indices of all settings against their numbers of clusters. Cost: no scan."""
     from dasrel.report.figures.partition import PANELS, validity_figure
 
-    runs = [(one["rule"], one["n_clusters"]) for one in settings]
+    runs = [(setting["rule"], setting["n_clusters"]) for setting in settings]
     values = {
-        name: np.array([np.nan if (of := one["validity"].get(name)) is None else of for one in settings], dtype=float)
+        name: np.array(
+            [np.nan if (of := setting["validity"].get(name)) is None else of for setting in settings], dtype=float
+        )
         for name in PANELS
-        if any(one["validity"].get(name) is not None for one in settings)
+        if any(setting["validity"].get(name) is not None for setting in settings)
     }
-    at = next(k for k, one in enumerate(settings) if one is best)
+    at = next(k for k, setting in enumerate(settings) if setting is best)
     counts = sorted({count for _, count in runs})
     return inline_svg(
         validity_figure(runs, values, at, choose),

@@ -36,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise InputError(f"{path_text(path)} has {path.stat().st_size:,} bytes: it is no result of dasrel")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path_text(path)} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -44,9 +44,9 @@ def read_json(path: Path) -> dict[str, Any]:
             raise
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         raise damaged(path, f"it is not JSON ({why})") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise damaged(path, "it is JSON, but no object")
-    return found
+    return content
 
 
 def read_table(path: Path, most: int = 20_000, *, last: bool = False) -> tuple[list[str], list[dict[str, str]], int]:
@@ -135,19 +135,19 @@ def read_objects(path: Path, columns: Sequence[str], n_objects: int, key: Any, m
     at = 0
     try:
         for batch in _batches(arrow, pa, path, columns):
-            found = {
+            numbers = {
                 name: batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
                 for name in columns
                 if name in batch.schema.names
             }
-            if columns[0] not in found or "id" not in batch.schema.names:
-                raise damaged(path, f"it has no column {columns[0] if columns[0] not in found else 'id'}")
-            kept.append(found)
-            order = key(found)
+            if columns[0] not in numbers or "id" not in batch.schema.names:
+                raise damaged(path, f"it has no column {columns[0] if columns[0] not in numbers else 'id'}")
+            kept.append(numbers)
+            order = key(numbers)
             first = np.argsort(order, kind="stable")[:most]
             ids = batch.column("id")
             best += [(float(order[k]), at + int(k), ids[int(k)].as_py()) for k in first if not np.isnan(order[k])]
-            best = sorted(best, key=lambda one: one[:2])[:most]
+            best = sorted(best, key=lambda row: row[:2])[:most]
             at += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         raise damaged(path, str(error).partition("\n")[0]) from None
@@ -155,7 +155,7 @@ def read_objects(path: Path, columns: Sequence[str], n_objects: int, key: Any, m
         raise InputError(f"{path_text(path)} cannot be read: {error.strerror or error}") from None
     if at != n_objects:
         raise damaged(path, f"it has {count_text(at, 'line')} for {count_text(n_objects, 'object')}")
-    merged = {name: np.concatenate([one[name] for one in kept]) for name in (kept[0] if kept else ())}
+    merged = {name: np.concatenate([part[name] for part in kept]) for name in (kept[0] if kept else ())}
     return Objects(merged, np.array([k for _, k, _ in best], dtype=np.intp), [name for *_, name in best])
 
 
@@ -177,12 +177,12 @@ def read_memberships(path: Path, n_objects: int) -> Array | None:
     if not path.is_file():
         return None
     try:
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        memberships: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise damaged(path, error) from None
-    if found.ndim != 2 or len(found) != n_objects or found.dtype.kind != "f":
-        raise damaged(path, f"it has shape {found.shape} for {count_text(n_objects, 'object')}")
-    return found
+    if memberships.ndim != 2 or len(memberships) != n_objects or memberships.dtype.kind != "f":
+        raise damaged(path, f"it has shape {memberships.shape} for {count_text(n_objects, 'object')}")
+    return memberships
 
 
 @dataclass(frozen=True, eq=False)

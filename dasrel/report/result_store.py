@@ -58,9 +58,9 @@ def scan_note(matrix: Matrix, command: str) -> Note:
 def audit_blocks(audit: dict[str, Any]) -> list[Block]:
     """Return an audit as facts, with every repair that was allowed as a line of its own."""
     repairs = allowed_repairs(audit["input"])
-    for one in audit["provenance"].get("appends", []):
-        repairs += [f"{name}, of {count_text(one['objects'], 'appended object')}"
-                    for name in allowed_repairs(one.get("policy") or {})]  # fmt: skip
+    for append in audit["provenance"].get("appends", []):
+        repairs += [f"{name}, of {count_text(append['objects'], 'appended object')}"
+                    for name in allowed_repairs(append.get("policy") or {})]  # fmt: skip
     if repairs:
         first: Block = Note(f"Repairs that were allowed: {'; '.join(repairs)}.", "caution")
     else:

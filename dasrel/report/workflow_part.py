@@ -21,20 +21,20 @@ MOST = 40
 
 def _steps(folder: Path, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     steps = state.get("steps")
-    if not isinstance(steps, dict) or not all(isinstance(one, dict) for one in steps.values()):
+    if not isinstance(steps, dict) or not all(isinstance(step, dict) for step in steps.values()):
         raise damaged(folder / STATE, "it has no steps")
     return steps
 
 
 def workflow_sources(folder: Path, state: dict[str, Any]) -> list[tuple[str, Path]]:
     """Return the steps that are done and have a result that exists, with its folder or file."""
-    found = []
-    for name, one in _steps(folder, state).items():
-        done = one.get("done") or {}
+    sources = []
+    for name, step in _steps(folder, state).items():
+        done = step.get("done") or {}
         if done.get("kind") in (*RESULTS, *STORES):
             outputs = [folder / Path(str(output)).name for output in done.get("outputs") or {}]
-            found += [(name, place) for place in outputs[:1] if place.exists()]
-    return found[:MOST]
+            sources += [(name, place) for place in outputs[:1] if place.exists()]
+    return sources[:MOST]
 
 
 def workflow_part(source: Source) -> ResultPart:
@@ -42,8 +42,8 @@ def workflow_part(source: Source) -> ResultPart:
     steps = _steps(source.path, source.values)
     rows, drawn, versions = [], [], set()
     unfinished, failed, slow = [], [], 0.0
-    for name, one in steps.items():
-        done, now = one.get("done") or {}, one.get("now") or {}
+    for name, step in steps.items():
+        done, now = step.get("done") or {}, step.get("now") or {}
         status = now.get("status") or ("done" if done else "not done")
         seconds = done.get("seconds")
         slow += seconds or 0.0

@@ -30,60 +30,60 @@ MOST_WIDTHS = 60
 MARK = {"markersize": 15, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 2.2}
 
 
-def draw_alignment(found: Alignment, folder: Path, *, memory: int | str | None = None) -> None:
+def draw_alignment(alignment: Alignment, folder: Path, *, memory: int | str | None = None) -> None:
     """Draw alignment.png into a folder.
 
     Cost: one scan, for the kernel.
     """
-    labels, memberships = found.partition.labels, found.partition.memberships
-    image = kernel_image(found.relation, found.width, cluster_order(memberships, labels), PIXELS, memory=memory)
-    has_widths = len(found.widths) > 1
+    labels, memberships = alignment.partition.labels, alignment.partition.memberships
+    image = kernel_image(alignment.relation, alignment.width, cluster_order(memberships, labels), PIXELS, memory=memory)
+    has_widths = len(alignment.widths) > 1
     figure = Figure(figsize=(16.5 if has_widths else 11.5, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 3 if has_widths else 2, width_ratios=[1.15, 0.85, 1.1] if has_widths else [0.9, 1.1])
     if has_widths:
-        _draw_surface(figure, axes[0], found)
-    _draw_best(axes[-2], found)
-    _draw_kernel(figure, axes[-1], found, image, np.bincount(labels))
-    width = "the matrix as kernel" if found.width is None else f"kernel width {found.width:.4g}"
+        _draw_surface(figure, axes[0], alignment)
+    _draw_best(axes[-2], alignment)
+    _draw_kernel(figure, axes[-1], alignment, image, np.bincount(labels))
+    width = "the matrix as kernel" if alignment.width is None else f"kernel width {alignment.width:.4g}"
     figure.suptitle(
-        f"{count_text(found.n_clusters, 'cluster')} and {width} agree best:"
-        f" alignment {found.alignment:.4f} ({count_text(found.relation.n_objects, 'object')})", fontsize=13,
+        f"{count_text(alignment.n_clusters, 'cluster')} and {width} agree best:"
+        f" alignment {alignment.alignment:.4f} ({count_text(alignment.relation.n_objects, 'object')})", fontsize=13,
     )  # fmt: skip
     save_figure(figure, folder / "alignment.png", dpi=110)
 
 
-def _rows(found: Alignment) -> list[str]:
+def _rows(alignment: Alignment) -> list[str]:
     """Return the name of each partition: its number of clusters, and its rule where several have the same number."""
-    counts = [one.result.run.n_clusters for one in found.partitions]
-    rules = [one.result.run.rule for one in found.partitions]
+    counts = [partition.result.run.n_clusters for partition in alignment.partitions]
+    rules = [partition.result.run.rule for partition in alignment.partitions]
     several = len(set(counts)) < len(counts)
     return [f"{c} {rule}" if several else str(c) for c, rule in zip(counts, rules, strict=True)]
 
 
-def _draw_surface(figure: Any, axes: Any, found: Alignment) -> None:
-    i, j = found.best()
-    shown = _some_widths(np.array(found.widths, dtype=np.float64), j)
-    widths, values = np.array(found.widths, dtype=np.float64)[shown], found.values[:, shown]
+def _draw_surface(figure: Any, axes: Any, alignment: Alignment) -> None:
+    i, j = alignment.best()
+    shown = _some_widths(np.array(alignment.widths, dtype=np.float64), j)
+    widths, values = np.array(alignment.widths, dtype=np.float64)[shown], alignment.values[:, shown]
     middle = np.sqrt(widths[1:] * widths[:-1])
     edges = np.concatenate([[widths[0] ** 2 / middle[0]], middle, [widths[-1] ** 2 / middle[-1]]])
     rows = np.arange(len(values) + 1) - 0.5
     norm = PowerNorm(SHARPENED, vmin=max(0.0, float(values.min())), vmax=float(values.max()))
     mesh = axes.pcolormesh(edges, rows, values, cmap="viridis", norm=norm)
     axes.plot(widths[values.argmax(axis=1)], np.arange(len(values)), ".", color="white", markersize=7)
-    for k in np.flatnonzero(~found.sound):
+    for k in np.flatnonzero(~alignment.sound):
         axes.axhspan(k - 0.5, k + 0.5, facecolor="none", edgecolor="white", hatch="//", linewidth=0)
-    axes.plot(found.widths[j], i, "o", **MARK)
+    axes.plot(alignment.widths[j], i, "o", **MARK)
     axes.set_xscale("log")
     axes.set_xticks(
         np.geomspace(widths[0], widths[-1], 6), [f"{w:.2g}" for w in np.geomspace(widths[0], widths[-1], 6)]
     )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(edges[0], edges[-1])
-    axes.set_yticks(range(len(values)), _rows(found))
+    axes.set_yticks(range(len(values)), _rows(alignment))
     axes.set_xlabel("width of the kernel (logarithmic)")
     axes.set_ylabel("clusters")
-    hatched = "; hatched: clusters coincide or are empty" if not found.sound.all() else ""
+    hatched = "; hatched: clusters coincide or are empty" if not alignment.sound.all() else ""
     axes.set_title(
         f"Alignment of kernel and partition; circle: the largest\nwhite dots: best width of each row{hatched}",
         fontsize=10,
@@ -102,32 +102,32 @@ def _some_widths(widths: Float, best: int) -> Array:
     return np.unique([*nearest, best])
 
 
-def _draw_best(axes: Any, found: Alignment) -> None:
-    names = _rows(found)
+def _draw_best(axes: Any, alignment: Alignment) -> None:
+    names = _rows(alignment)
     at = np.arange(len(names))
-    plain, centred = found.values.max(axis=1), found.centred.max(axis=1)
+    plain, centred = alignment.values.max(axis=1), alignment.centred.max(axis=1)
     for values, label, colour, style in (
         (plain, "alignment", "tab:blue", "o-"), (centred, "centred alignment", "tab:orange", "s--"),
     ):  # fmt: skip
         axes.plot(at, values, style, color=colour, label=label, markersize=5)
-        best = found.best("alignment" if values is plain else "centred")[0]
+        best = alignment.best("alignment" if values is plain else "centred")[0]
         axes.plot(at[best], values[best], "o", **{**MARK, "markeredgecolor": colour})
-    for k in np.flatnonzero(~found.sound):
+    for k in np.flatnonzero(~alignment.sound):
         axes.plot(at[k], plain[k], "x", color="black", markersize=9)
-    if not found.sound.all():
+    if not alignment.sound.all():
         axes.plot([], [], "x", color="black", label="clusters coincide or are empty")
     axes.set_xticks(at, names)
     axes.set_xlabel("clusters")
-    axes.set_ylabel("largest over all widths" if len(found.widths) > 1 else "alignment with the kernel")
+    axes.set_ylabel("largest over all widths" if len(alignment.widths) > 1 else "alignment with the kernel")
     axes.set_title("Alignment of every number of clusters\ncircles: the largest", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3)
 
 
-def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: Array) -> None:
+def _draw_kernel(figure: Any, axes: Any, alignment: Alignment, image: Float, sizes: Array) -> None:
     n = int(sizes.sum())
-    name = "The matrix" if found.width is None else "Kernel at the best width"
-    low = 0.0 if found.width is not None else float(image.min())
+    name = "The matrix" if alignment.width is None else "Kernel at the best width"
+    low = 0.0 if alignment.width is not None else float(image.min())
     shown = axes.imshow(
         image, cmap="viridis", interpolation="nearest", extent=(0, n, n, 0), vmin=low, vmax=float(image.max())
     )
@@ -137,5 +137,5 @@ def _draw_kernel(figure: Any, axes: Any, found: Alignment, image: Float, sizes: 
         f"{name}, sorted by the best partition\nbright blocks on the diagonal only: distinct clusters",
         fontsize=10,
     )
-    figure.colorbar(shown, ax=axes, label="kernel: near 1 are similar objects" if found.width else "similarity",
+    figure.colorbar(shown, ax=axes, label="kernel: near 1 are similar objects" if alignment.width else "similarity",
                     shrink=0.9, pad=0.02)  # fmt: skip

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from dasrel.cmeans.result import Clustering
 
 
-def draw_clustering(found: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
+def draw_clustering(clustering: Clustering, folder: Path, choose: str = "fuzzy_silhouette") -> None:
     """Draw the best partition of a clustering, partition.png, and of several settings validity.png.
 
     Cost: no scan; that of `partition_figure`.
     """
-    best = found.partitions[found.recommended(choose)]
+    best = clustering.partitions[clustering.recommended(choose)]
     run = best.result.run
     title = f"{count_text(len(best.memberships), 'object')}, {run.rule}, {count_text(run.n_clusters, 'cluster')}"
     if not best.result.is_sound:
@@ -31,15 +31,17 @@ def draw_clustering(found: Clustering, folder: Path, choose: str = "fuzzy_silhou
         best.memberships[:, modes], folder / "partition.png", title=title, names=[str(k) for k in modes],
         histogram=True,
     )  # fmt: skip
-    if found.quality is not None and len(found.partitions) > 1:
-        draw_validity(found, folder / "validity.png", choose)
+    if clustering.quality is not None and len(clustering.partitions) > 1:
+        draw_validity(clustering, folder / "validity.png", choose)
 
 
-def draw_validity(found: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
+def draw_validity(clustering: Clustering, path: PathLike, choose: str = "fuzzy_silhouette") -> Path:
     """Draw validity indices against the number of clusters, one line for each rule, the recommended setting marked.
 
     Cost: no scan if the clustering was judged.
     """
-    quality = found.quality if found.quality is not None else found.validity(samples=False)
-    runs = [(one.result.run.rule, one.result.run.n_clusters) for one in found.partitions]
-    return save_figure(validity_figure(runs, quality.values, found.recommended(choose), choose), Path(path), dpi=110)
+    quality = clustering.quality if clustering.quality is not None else clustering.validity(samples=False)
+    runs = [(partition.result.run.rule, partition.result.run.n_clusters) for partition in clustering.partitions]
+    return save_figure(
+        validity_figure(runs, quality.values, clustering.recommended(choose), choose), Path(path), dpi=110
+    )

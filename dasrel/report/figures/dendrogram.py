@@ -48,13 +48,13 @@ class Top:
     """(leaves - 1,) of these merges."""
 
 
-def top_of(found: Dendrogram, leaves: int = MOST_LEAVES) -> Top:
+def top_of(dendrogram: Dendrogram, leaves: int = MOST_LEAVES) -> Top:
     """Return the last merges of a dendrogram, with at most so many leaves. Cost: no scan; O(n)."""
-    n = found.n_objects
+    n = dendrogram.n_objects
     k = min(leaves, n)
-    branches = found.cut(k)
+    branches = dendrogram.cut(k)
     kept = n - k
-    top = np.where(found.parents < n + kept, found.parents, np.arange(2 * n - 1))
+    top = np.where(dendrogram.parents < n + kept, dendrogram.parents, np.arange(2 * n - 1))
     while not np.array_equal(top[top], top):
         top = top[top]
     nodes = np.zeros(k, dtype=np.int64)
@@ -62,12 +62,12 @@ def top_of(found: Dendrogram, leaves: int = MOST_LEAVES) -> Top:
     number = np.full(2 * n - 1, -1)
     number[nodes] = np.arange(k)
     number[n + kept :] = k + np.arange(k - 1)
-    return Top(branches, nodes, number[found.children[kept:]], found.heights[kept:])
+    return Top(branches, nodes, number[dendrogram.children[kept:]], dendrogram.heights[kept:])
 
 
-def draw_dendrogram(found: Dendrogram, matrix: Any, labels: Index, folder: Path) -> None:
+def draw_dendrogram(dendrogram: Dendrogram, matrix: Any, labels: Index, folder: Path) -> None:
     """Draw a dendrogram and the clusters of a cut as dendrogram.png in a folder. Cost: that of `dendrogram_figure`."""
-    dendrogram_figure(found, folder / "dendrogram.png", matrix=matrix, labels=labels)
+    dendrogram_figure(dendrogram, folder / "dendrogram.png", matrix=matrix, labels=labels)
 
 
 def dendrogram_figure(
@@ -125,10 +125,10 @@ def dendrogram_figure(
     return target
 
 
-def _leaf_order(found: Dendrogram, top: Top, means: Float | None) -> Index:
+def _leaf_order(dendrogram: Dendrogram, top: Top, means: Float | None) -> Index:
     """Return the leaves from top to bottom: neighbours as near as possible where there is a matrix."""
     k = len(top.nodes)
-    steps = top.heights[0] - top.heights if found.is_similarity else top.heights
+    steps = top.heights[0] - top.heights if dendrogram.is_similarity else top.heights
     sizes = np.concatenate([np.ones(k), np.zeros(k - 1)])
     for row, (a, b) in enumerate(top.children.tolist()):
         sizes[k + row] = sizes[a] + sizes[b]
@@ -141,7 +141,7 @@ def _leaf_order(found: Dendrogram, top: Top, means: Float | None) -> Index:
     return order
 
 
-def _colours(top: Top, clusters: Array | None, found: Dendrogram) -> list[Any]:
+def _colours(top: Top, clusters: Array | None, dendrogram: Dendrogram) -> list[Any]:
     """Return the colour of every node of the top: that of its cluster, or grey where it has objects of several."""
     k = len(top.nodes)
     if clusters is None:
@@ -153,11 +153,11 @@ def _colours(top: Top, clusters: Array | None, found: Dendrogram) -> list[Any]:
     for a, b in top.children.tolist():
         own.append(own[a] if own[a] == own[b] else -1)
     table = matplotlib.colormaps["tab10" if clusters.max() < 10 else "tab20"]
-    return [GREY if one < 0 else table(one % table.N) for one in own]
+    return [GREY if cluster < 0 else table(cluster % table.N) for cluster in own]
 
 
 def _drawn(
-    found: Dendrogram, top: Top, order: Index, means: Float | None, names: Names | None, clusters: Array | None
+    dendrogram: Dendrogram, top: Top, order: Index, means: Float | None, names: Names | None, clusters: Array | None
 ) -> Figure:
     k = len(order)
     few = k <= MOST_NAMES
@@ -166,9 +166,9 @@ def _drawn(
     widths = [1.0, 0.04, 1.15] if means is not None else [1.0, 0.04]
     grid = figure.add_gridspec(1, len(widths), width_ratios=widths, wspace=0.02)
     tree, strip = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
-    colours = _colours(top, clusters, found)
+    colours = _colours(top, clusters, dendrogram)
     sizes = np.bincount(top.branches, minlength=k)
-    _draw_tree(tree, found, top, order, colours, sizes)
+    _draw_tree(tree, dendrogram, top, order, colours, sizes)
     _draw_strip(strip, [colours[leaf] for leaf in order], clusters is not None)
     texts = _leaf_texts(order, sizes, top, names) if few else None
     beside = strip
@@ -180,22 +180,24 @@ def _drawn(
         )  # fmt: skip
         beside.set_xticks([])
         beside.set_title(
-            "the matrix in the order of the tree" + ("" if k == found.n_objects else ", means of branches")
+            "the matrix in the order of the tree" + ("" if k == dendrogram.n_objects else ", means of branches")
         )
         figure.colorbar(shown_image, ax=beside, label="dissimilarity", shrink=0.7, pad=0.1 if few else 0.02)
     beside.yaxis.tick_right()
     beside.set_yticks(range(k) if few else [], texts or [], fontsize=8 if k > 30 else 9)
-    drawn = "" if k == found.n_objects else f"; {k:,} branches drawn, largest {int(sizes.max()):,} objects"
+    drawn = "" if k == dendrogram.n_objects else f"; {k:,} branches drawn, largest {int(sizes.max()):,} objects"
     cut = "" if clusters is None else f", {count_text(len(np.unique(clusters)), 'cluster')} coloured"
-    figure.suptitle(f"{found.method} linkage of {count_text(found.n_objects, 'object')}{cut}{drawn}", fontsize=12)
+    figure.suptitle(
+        f"{dendrogram.method} linkage of {count_text(dendrogram.n_objects, 'object')}{cut}{drawn}", fontsize=12
+    )
     return figure
 
 
-def _draw_tree(axes: Any, found: Dendrogram, top: Top, order: Index, colours: list[Any], sizes: Index) -> None:
-    k, n = len(order), found.n_objects
-    start = float(found.heights[0]) if found.is_similarity else 0.0  # where an object is drawn
-    reach = np.concatenate([[start], found.heights])
-    height = np.where(top.nodes < n, start, found.heights[np.maximum(top.nodes - n, 0)])
+def _draw_tree(axes: Any, dendrogram: Dendrogram, top: Top, order: Index, colours: list[Any], sizes: Index) -> None:
+    k, n = len(order), dendrogram.n_objects
+    start = float(dendrogram.heights[0]) if dendrogram.is_similarity else 0.0  # where an object is drawn
+    reach = np.concatenate([[start], dendrogram.heights])
+    height = np.where(top.nodes < n, start, dendrogram.heights[np.maximum(top.nodes - n, 0)])
     level = np.concatenate([height, top.heights])
     place = np.zeros(2 * k - 1)
     place[order] = np.arange(k)
@@ -224,10 +226,10 @@ def _draw_tree(axes: Any, found: Dendrogram, top: Top, order: Index, colours: li
         )  # fmt: skip
     room = 0.06 * (float(reach.max() - reach.min()) or 1.0)
     outer, inner = float(top.heights[-1]), start
-    axes.set_xlim(outer - room, inner) if found.is_similarity else axes.set_xlim(outer + room, inner)
+    axes.set_xlim(outer - room, inner) if dendrogram.is_similarity else axes.set_xlim(outer + room, inner)
     axes.set_ylim(k - 0.5, -0.5)
     axes.set_yticks([])
-    axes.set_xlabel(f"height: {found.units}")
+    axes.set_xlabel(f"height: {dendrogram.units}")
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
 

@@ -32,7 +32,7 @@ BARS = 20
 
 
 def embedding_figure(
-    found: Embedding,
+    embedding: Embedding,
     path: PathLike,
     *,
     labels: Array | None = None,
@@ -54,35 +54,35 @@ def embedding_figure(
 
     Cost: no scan. Of more than 20,000 objects a random sample is drawn.
     """
-    n = found.n_objects
+    n = embedding.n_objects
     groups, named, strength = _groups(n, labels, names, memberships)
     kept = np.arange(n)
     if n > DRAWN:
         kept = np.sort(np.random.default_rng(0).choice(n, DRAWN, replace=False))
-    panels = [(0, 1), (2, 1)][: max(1, found.n_components - 1)]
+    panels = [(0, 1), (2, 1)][: max(1, embedding.n_components - 1)]
     figure = Figure(figsize=(5.2 * len(panels) + 3.4, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots(1, len(panels) + 1, width_ratios=[1.6] * len(panels) + [1])
     colours = _colours(groups, strength)
     for panel, (x, y) in zip(axes, panels, strict=False):
-        if found.n_components > 1:
-            _draw_objects(panel, found, (x, y), kept, groups, colours, named)
+        if embedding.n_components > 1:
+            _draw_objects(panel, embedding, (x, y), kept, groups, colours, named)
         else:
-            _draw_line(panel, found, groups, named)
-    _draw_shares(axes[-1], found)
+            _draw_line(panel, embedding, groups, named)
+    _draw_shares(axes[-1], embedding)
     _legend(figure, groups, named, strength is not None)
     shown_of = f", {DRAWN:,} of them drawn" if n > DRAWN else ""
-    axis = "axis" if found.n_components == 1 else "two axes"
+    axis = "axis" if embedding.n_components == 1 else "two axes"
     of = f"principal coordinates of {count_text(n, 'object')}{shown_of}"
-    about = f"{of}: {found.shares[:2].sum():.0%} of the positive eigenvalues in the first {axis}"
+    about = f"{of}: {embedding.shares[:2].sum():.0%} of the positive eigenvalues in the first {axis}"
     figure.suptitle(f"{title}, {about}" if title else about[0].upper() + about[1:], fontsize=12)
     return save_figure(figure, Path(path), dpi=120)
 
 
-def draw_embedding(found: Embedding, colours: Colours | None, folder: Path) -> None:
+def draw_embedding(embedding: Embedding, colours: Colours | None, folder: Path) -> None:
     """Draw embedding.png into a result folder, coloured by labels or memberships if there are some. Cost: no scan."""
     coloured: dict[str, Any] = {} if colours is None else vars(colours)
-    embedding_figure(found, folder / "embedding.png", **coloured)
+    embedding_figure(embedding, folder / "embedding.png", **coloured)
 
 
 def _groups(
@@ -122,9 +122,15 @@ def _marker(group: int) -> str:
 
 
 def _draw_objects(
-    panel: Any, found: Embedding, which: tuple[int, int], kept: Array, groups: Array, colours: Float, names: list[str]
+    panel: Any,
+    embedding: Embedding,
+    which: tuple[int, int],
+    kept: Array,
+    groups: Array,
+    colours: Float,
+    names: list[str],
 ) -> None:
-    x, y = (found.coordinates[:, k] for k in which)
+    x, y = (embedding.coordinates[:, k] for k in which)
     size = float(np.clip(22_000 / len(kept), 3, 30))
     edge = 0.3 if len(kept) <= 5_000 else 0.0  # objects that overlap are told apart
     mixed = np.random.default_rng(1).permutation(kept)  # no group lies on top of all others
@@ -145,36 +151,36 @@ def _draw_objects(
     half = 0.54 * max(np.ptp(x), np.ptp(y), 1e-300)  # both axes have one scale, and no object is left out
     panel.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
     panel.set_aspect("equal", adjustable="box")
-    panel.set_xlabel(_axis_title(found, which[0]))
-    panel.set_ylabel(_axis_title(found, which[1]))
+    panel.set_xlabel(_axis_title(embedding, which[0]))
+    panel.set_ylabel(_axis_title(embedding, which[1]))
 
 
-def _draw_line(panel: Any, found: Embedding, groups: Array, names: list[str]) -> None:
+def _draw_line(panel: Any, embedding: Embedding, groups: Array, names: list[str]) -> None:
     """Draw a single axis as a histogram."""
-    x = found.coordinates[:, 0]
+    x = embedding.coordinates[:, 0]
     parts = [x[groups == k] for k in range(max(1, len(names)))]
     panel.hist(parts, bins=60, stacked=True, color=[CLUSTERS[k % len(CLUSTERS)] for k in range(len(parts))])
-    panel.set_xlabel(_axis_title(found, 0))
+    panel.set_xlabel(_axis_title(embedding, 0))
     panel.set_ylabel("objects")
 
 
-def _axis_title(found: Embedding, k: int) -> str:
-    return f"axis {k + 1} ({found.shares[k]:.1%})"
+def _axis_title(embedding: Embedding, k: int) -> str:
+    return f"axis {k + 1} ({embedding.shares[k]:.1%})"
 
 
-def _draw_shares(panel: Any, found: Embedding) -> None:
-    shares = 100 * found.shares[:BARS]
+def _draw_shares(panel: Any, embedding: Embedding) -> None:
+    shares = 100 * embedding.shares[:BARS]
     panel.bar(np.arange(1, len(shares) + 1), shares, color="0.45")
     panel.set_xlim(0.4, max(len(shares), 4) + 0.6)
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_xlabel("axis")
     panel.set_ylabel("share of the positive eigenvalues, %")
-    if found.spread:
-        note = f"a spread of {found.spread:.3g} was added:\nno eigenvalue is negative"
-    elif not found.n_negative:
+    if embedding.spread:
+        note = f"a spread of {embedding.spread:.3g} was added:\nno eigenvalue is negative"
+    elif not embedding.n_negative:
         note = "no negative eigenvalue was found"
     else:
-        note = f"negative: {found.negative_share:.1%} of all eigenvalues\nby size, which no axis can show"
+        note = f"negative: {embedding.negative_share:.1%} of all eigenvalues\nby size, which no axis can show"
     panel.set_title(note, fontsize=10)
 
 
@@ -191,5 +197,5 @@ def _legend(figure: Any, groups: Array, names: list[str], fuzzy: bool) -> None:
     if more > 0:
         handles = [*handles[:24], Line2D([], [], linestyle="", label=f"and {more} more")]
     heading = "cluster (objects); the paler, the smaller the largest membership" if fuzzy else "group (objects)"
-    columns = min(len(handles), 10 if max(len(str(one.get_label())) for one in handles) < 14 else 5)
+    columns = min(len(handles), 10 if max(len(str(handle.get_label())) for handle in handles) < 14 else 5)
     figure.legend(handles=handles, title=heading, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)

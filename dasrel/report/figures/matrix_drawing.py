@@ -113,7 +113,7 @@ def write_image(
 def colour_range(values: Float) -> tuple[float, float, str]:
     """Return the values of the first and the last colour, and at which ends there are values beyond them."""
     off = values[~np.eye(len(values), dtype=bool)] if len(values) > 1 else values.ravel()
-    low, high = (float(one) for one in np.percentile(off, [CUT, 100 - CUT], method="nearest"))
+    low, high = (float(percentile) for percentile in np.percentile(off, [CUT, 100 - CUT], method="nearest"))
     if not low < high:
         low, high = float(values.min()), float(values.max())
     below, above = bool(off.min() < low), bool(off.max() > high)
