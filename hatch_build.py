@@ -23,6 +23,7 @@ SOURCES = (
     "proximity.c",
     "row_linkage.c",
     "checks.c",
+    "nearest.c",
     "pair_list.c",
 )
 OUT = "dasrel/kernels/_native.so"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from dasrel.engine.label_products import Squares
 from dasrel.engine.reduce import Consumer, Kernel, Plan, Side, shares, strip_consumer
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import scan
-from dasrel.kernels.products import panel_rows
+from dasrel.kernels.nearest import Lists, Objects, merge_panel, merged
+from dasrel.kernels.products import View, panel_rows
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, Index
 
@@ -23,97 +25,131 @@ Mask = NDArray[np.bool_]
 class Neighbours:
     """The k nearest neighbours of each object, nearest first; of equally near ones, those of smaller position."""
 
-    squared: Float
-    """(n, k) squared dissimilarities D; infinite where an object has fewer neighbours, and for objects left out."""
+    values: Float
+    """(n, k) dissimilarities; infinite where an object has fewer neighbours, and for objects left out."""
     positions: Index
     """(n, k) positions of the neighbours; -1 where there is none."""
+    is_squared: bool
+    """Whether the values are squared dissimilarities D, or distances."""
+
+    @property
+    def squared(self) -> Float:
+        """(n, k) squared dissimilarities D."""
+        return self.values if self.is_squared else self.values**2
+
+    @property
+    def distances(self) -> Float:
+        """(n, k) distances: to the last bit those of a store of distances, else the square roots of max(D, 0)."""
+        return np.sqrt(np.maximum(self.values, 0)) if self.is_squared else self.values
 
 
 def nearest_neighbours(
-    relation: Relation, k: int = 1, *, kept: Mask | None = None, memory: int | str | None = None
+    seen: Relation | TileSource, k: int = 1, *, kept: Mask | None = None, memory: int | str | None = None
 ) -> Neighbours:
-    """Return the k nearest other objects of every object, by D.
+    """Return the k nearest other objects of every object.
 
     Parameters
     ----------
+    seen
+        A relation: neighbours by D. A matrix: by its values, which are not squared, so that no two that differ become
+        equal by rounding; similarities and kernels are seen as max(D, 0).
     kept
         The objects to consider, (n,); by default all.
 
     Cost: one scan; 24 k n bytes.
     """
-    neighbours: Neighbours = scan(relation.matrix, [neighbour_consumer(relation, k, kept)], memory=memory)[0]
+    source: TileSource = seen.matrix if isinstance(seen, Relation) else seen
+    neighbours: Neighbours = scan(source, [neighbour_consumer(seen, k, kept)], memory=memory)[0]
     return neighbours
 
 
-def neighbour_consumer(relation: Relation, k: int, kept: Mask | None = None) -> Consumer:
+def neighbour_consumer(seen: Relation | TileSource, k: int, kept: Mask | None = None) -> Consumer:
     """Make the consumer of `nearest_neighbours`, for a scan that is shared with others."""
-    source: TileSource = relation.matrix
+    values = _Values.of(seen)
+    source: TileSource = seen.matrix if isinstance(seen, Relation) else seen
     layout, plan = source.layout, Plan(source.layout)
-    view = relation.view.then("spread", relation.beta) if relation.beta else relation.view
     side, item = layout.tile, layout.dtype.itemsize
     panel = panel_rows((side, side), item) * side * item
-    everybody = np.ones(layout.n_objects, dtype=bool)
 
     def finish(parts: dict[int, Any]) -> Neighbours:
-        squared = np.full((layout.n_objects, k), np.inf)
-        positions = np.full((layout.n_objects, k), -1, dtype=np.int64)
-        for strip, (values, where) in parts.items():
-            squared[plan.span(strip)] = values
-            positions[plan.span(strip)] = where
-        return Neighbours(squared, positions)
+        lists = Lists.empty(layout.n_objects, k)
+        for strip, part in parts.items():
+            lists.values[plan.span(strip)], lists.positions[plan.span(strip)] = part
+        return Neighbours(*lists, values.are_squared)
 
     return strip_consumer(
-        source, _NeighbourKernel(Squares(view, relation.terms), k), finish,
-        shares(source, kept=everybody if kept is None else kept), sent=16 * k,
-        # The best so far, its merge with that of a panel; the panel's view, a copy of it, and its order.
-        held=4 * 16 * k, scratch=panel * (3 + view.panels + (0 if k == 1 else 4 * 8 // item)),
-        fixed=16 * k + 9, shared=9,
+        source, _NeighbourKernel(values, k), finish, shares(source, kept=kept), sent=16 * k,
+        # The best so far, and their merge with those of a panel; the panel's view, a copy of it, and its order.
+        held=4 * 16 * k, scratch=panel * (5 + values.panels + 4 * 8 // item), fixed=16 * k, shared=1,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Makes the dissimilarities of a tile, panel by panel."""
+
+    squares: Squares | None
+    """Makes D; None where stored distances are used as they are."""
+    not_negative: bool
+    """Whether a D below 0 counts as 0."""
+
+    @staticmethod
+    def of(seen: Relation | TileSource) -> _Values:
+        if isinstance(seen, Relation):
+            view = seen.view.then("spread", seen.beta) if seen.beta else seen.view
+            return _Values(Squares(view, seen.terms), not_negative=False)
+        return _Values(None if seen.kind == "distance" else Squares(View(seen.kind)), not_negative=True)
+
+    @property
+    def are_squared(self) -> bool:
+        return self.squares is not None
+
+    @property
+    def panels(self) -> int:
+        """Number of panels of scratch memory that they take."""
+        return 0 if self.squares is None else self.squares.view.panels
+
+    def bands(self, tile: Array, rows: Side, columns: Side) -> Iterator[tuple[slice, Array]]:
+        """Yield each band of rows of a tile with its dissimilarities."""
+        if self.squares is None:
+            height = panel_rows(tile.shape, tile.itemsize)
+            for start in range(0, len(tile), height):
+                yield slice(start, min(start + height, len(tile))), tile[start : start + height]
+            return
+        for band, D in self.squares.bands(tile, rows, columns):
+            yield band, np.maximum(D, 0, out=D if D.flags.writeable else None) if self.not_negative else D
 
 
 @dataclass(frozen=True)
 class _NeighbourKernel(Kernel):
     in_strips = True
-    squares: Squares
+    values: _Values
     k: int
 
-    def empty(self, objects: int) -> tuple[Array, Array]:
-        return np.full((objects, self.k), np.inf), np.full((objects, self.k), -1, dtype=np.int64)
+    def empty(self, objects: int) -> Lists:
+        return Lists.empty(objects, self.k)
 
     def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
-        of_rows, across = rows.get("kept"), np.flatnonzero(columns.get("kept"))
-        for band, D in self.squares.bands(tile, rows, columns):
-            down = np.flatnonzero(of_rows[band])
-            if not (down.size and across.size):
+        down, across = (_kept(side) for side in (rows, columns))
+        some = down.size < tile.shape[0] or across.size < tile.shape[1]
+        on_columns = Objects(
+            partial[0] if rows is columns else partial[1], columns.inside.start + across,
+            columns.span.start - columns.inside.start,
+        )  # fmt: skip
+        for band, values in self.values.bands(tile, rows, columns):
+            inside = down[np.searchsorted(down, band.start) : np.searchsorted(down, band.stop)]
+            if not (inside.size and across.size):
                 continue
-            if rows is columns:
-                D = D.copy()
-                D[np.arange(len(D)), band.start + np.arange(len(D))] = np.inf
-            if down.size < len(D) or across.size < D.shape[1]:
-                D = D[np.ix_(down, across)]
-            at = band.start + down
-            self._merge(partial[0], rows.inside.start + at, D, columns.span.start + across)
-            if rows is not columns:
-                self._merge(partial[1], columns.inside.start + across, D.T, rows.span.start + at)
+            panel = values[np.ix_(inside - band.start, across)] if some else values
+            on_rows = Objects(partial[0], rows.inside.start + inside, rows.span.start - rows.inside.start)
+            merge_panel(panel, on_rows, on_columns, on_diagonal=rows is columns)
         return partial
 
-    def _merge(self, best: tuple[Array, Array], at: Index, D: Array, names: Index) -> None:
-        """Merge the neighbours in the rows of D, whose columns have these positions, into the best of objects `at`."""
-        if self.k == 1:
-            nearest = D.argmin(axis=1)[:, None]
-        else:
-            few = min(self.k, D.shape[1])
-            nearest = np.argpartition(D, few - 1, axis=1)[:, :few]
-        candidates = np.take_along_axis(D, nearest, axis=1), names[nearest]
-        best[0][at], best[1][at] = _nearest((best[0][at], best[1][at]), candidates, self.k)
-
-    def combine(self, first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-        return _nearest(first, second, self.k)
+    def combine(self, first: Lists, second: Lists) -> Lists:
+        return merged(first, second)
 
 
-def _nearest(first: tuple[Array, Array], second: tuple[Array, Array], k: int) -> tuple[Array, Array]:
-    """Return the k smallest of both by row, by value and then by position; what is infinite has no position."""
-    values, names = (np.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
-    names = np.where(np.isinf(values), -1, names)
-    order = np.lexsort((names, values), axis=1)[:, :k]
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(names, order, axis=1)
+def _kept(side: Side) -> Index:
+    """Return the objects of a side that are considered, counted from its first."""
+    kept = side.get("kept")
+    return np.arange(side.span.stop - side.span.start) if kept is None else np.flatnonzero(kept)

@@ -6,8 +6,9 @@ import pytest
 import dasrel
 from dasrel.engine.neighbours import nearest_neighbours
 from dasrel.engine.relation import relation
+from dasrel.kernels import nearest
 from dasrel.util import progress
-from tests.helpers.matrices import distances, squared_of, uniform_points
+from tests.helpers.matrices import distances, gram, squared_of, uniform_points
 from tests.helpers.stores import stored
 
 
@@ -54,3 +55,32 @@ def test_similarities_and_spreads(tmp_path):
     values, positions = expected(D, 2)
     np.testing.assert_allclose(found.squared, values, rtol=1e-12)
     np.testing.assert_array_equal(found.positions, positions)
+
+
+def test_stored_values_are_not_squared(tmp_path):
+    d = distances(uniform_points(60, 3, 7)).astype(np.float32)
+    matrix = stored(tmp_path / "d.zarr", d, dtype="float32", tile=25)
+    found = nearest_neighbours(matrix, 5)
+    values, positions = expected(d.astype(float), 5)
+    np.testing.assert_array_equal(found.distances, values)
+    np.testing.assert_array_equal(found.positions, positions)
+    squares = nearest_neighbours(stored(tmp_path / "s.zarr", d**2, kind="squared-distance", dtype="float32"), 5)
+    np.testing.assert_array_equal(squares.distances, np.sqrt(expected((d**2).astype(float), 5)[0]))
+    S = gram(d.astype(float) ** 2)
+    seen = nearest_neighbours(stored(tmp_path / "k.zarr", S, kind="kernel", dtype="float64", tile=25), 5)
+    np.testing.assert_allclose(seen.distances, values, rtol=1e-6)
+    np.testing.assert_array_equal(seen.positions, positions)
+
+
+def test_equally_near_objects_come_by_position(tmp_path, monkeypatch):
+    d = np.random.default_rng(4).integers(1, 4, (90, 90)).astype(float)
+    d = np.triu(d, 1) + np.triu(d, 1).T
+    values, positions = expected(d, 7)
+    for compiled in (True, False):
+        if not compiled:
+            monkeypatch.setattr(nearest, "_native", lambda: None)
+        for tile in (7, 32, 90):
+            matrix = stored(tmp_path / f"{tile}{compiled}.zarr", d, dtype="float32", tile=tile)
+            found = nearest_neighbours(matrix, 7)
+            np.testing.assert_array_equal(found.values, values)
+            np.testing.assert_array_equal(found.positions, positions)

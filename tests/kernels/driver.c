@@ -84,6 +84,8 @@ static void *block(size_t size)
                                    double *, long);                                                                   \
     int dasrel_within_sums_##SUFFIX(const REAL *, long, long, long, const uint16_t *, long, const uint16_t *, long,   \
                                     long, long, double *, long);                                                      \
+    void dasrel_nearest_##SUFFIX(const REAL *, long, long, long, const int64_t *, const int64_t *, int64_t, int64_t,  \
+                                 int, long, double *, int64_t *, double *, int64_t *, REAL *);                        \
     int dasrel_copy_and_check_##SUFFIX(const REAL *, long, long, long, const REAL *, long, REAL *, long, double *,    \
                                        REAL *);                                                                       \
                                                                                                                       \
@@ -118,6 +120,42 @@ static void *block(size_t size)
                   #SUFFIX " %ld x %ld, transposed %d: %g, not %g",                                                    \
                   rows, columns, transposed, sums[i], plain[i]);                                                      \
         free(panel), free(labels), free(sums), free(plain);                                                           \
+    }                                                                                                                 \
+                                                                                                                      \
+    /* Every list is that of a loop over all values; few values are different, so that many are equal. */             \
+    static void nearest_##SUFFIX(long rows, long columns, long padding, long k, int levels)                           \
+    {                                                                                                                 \
+        const long stride = columns + padding, sides[] = {rows, columns};                                             \
+        const uint64_t before_this = state; /* other tests keep their numbers */                                      \
+        REAL *panel = numbers_##SUFFIX((rows - 1) * stride + columns);                                                \
+        for (long i = 0; i < (rows - 1) * stride + columns; i++) panel[i] = (REAL)(random_bits() % (uint64_t)levels); \
+        int64_t *at[2], *names[2];                                                                                    \
+        double *values[2];                                                                                            \
+        REAL *most = block((size_t)columns * sizeof(REAL));                                                           \
+        for (int s = 0; s < 2; s++) {                                                                                 \
+            at[s] = block((size_t)sides[s] * 8);                                                                      \
+            names[s] = block((size_t)(sides[s] * k) * 8), values[s] = block((size_t)(sides[s] * k) * 8);              \
+            for (long i = 0; i < sides[s]; i++) at[s][i] = i;                                                         \
+            for (long i = 0; i < sides[s] * k; i++) values[s][i] = INFINITY, names[s][i] = -1;                        \
+        }                                                                                                             \
+        dasrel_nearest_##SUFFIX(panel, stride, rows, columns, at[0], at[1], 0, rows, 0, k, values[0], names[0],       \
+                                values[1], names[1], most);                                                           \
+        for (int s = 0; s < 2; s++)                                                                                   \
+            for (long i = 0; i < sides[s]; i++)                                                                       \
+                for (long j = 0; j < sides[1 - s]; j++) {                                                             \
+                    const REAL x = s ? panel[j * stride + i] : panel[i * stride + j];                                 \
+                    long before = 0;                                                                                  \
+                    for (long m = 0; m < sides[1 - s]; m++) {                                                         \
+                        const REAL y = s ? panel[m * stride + i] : panel[i * stride + m];                             \
+                        before += y < x || (y == x && m < j);                                                         \
+                    }                                                                                                 \
+                    const int64_t name = s ? j : rows + j;                                                            \
+                    CHECK(before >= k || (values[s][i * k + before] == x && names[s][i * k + before] == name),        \
+                          #SUFFIX " %ld x %ld, k %ld: neighbour %ld of %ld", rows, columns, k, j, i);                 \
+                }                                                                                                     \
+        for (int s = 0; s < 2; s++) free(at[s]), free(names[s]), free(values[s]);                                     \
+        free(panel), free(most);                                                                                      \
+        state = before_this;                                                                                          \
     }                                                                                                                 \
                                                                                                                       \
     /* Three partitions into so many clusters. */                                                                     \
@@ -235,6 +273,8 @@ static void *block(size_t size)
         label_sums_##SUFFIX(513, 66, 3, 0), label_sums_##SUFFIX(66, 513, 3, 1);                                       \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int k = 1; k < 60; k += 29) within_sums_##SUFFIX(blocks[s][0], blocks[s][1], (long)(s % 3), k);      \
+        for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
+            for (int k = 1; k < 60; k += 17) nearest_##SUFFIX(blocks[s][0], blocks[s][1], s % 3, k, 9 + 999 * k);        \
         for (size_t s = 0; s < sizeof blocks / sizeof *blocks; s++)                                                   \
             for (int flaw = 0; flaw < 5; flaw++)                                                                      \
                 for (int often = 0; often < 4; often++) checks_##SUFFIX(blocks[s][0], blocks[s][1], often, flaw);     \
