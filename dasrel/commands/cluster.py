@@ -9,6 +9,8 @@ validity indices are about all of them, and each setting has a folder named afte
     validity.csv      validity indices, one line for every setting
     labels.csv        id, label, membership: the cluster of largest membership of each object; the second cluster; the
                       object's silhouette; whether it is on a border
+    medoids.csv       cluster, medoid, size, mean_dissimilarity: the member with the least mean dissimilarity to the
+                      other members
     memberships.npy   n x c
     model.npz         the centres, for `dasrel predict` and for warm starts
     history.csv       with `history`: objective and largest change of a membership, at each iteration of every run
@@ -38,6 +40,7 @@ from dasrel.cmeans.warm_start import Previous, keep_numbers, load_previous
 from dasrel.commands.base import NOT_CONVERGED, Lines, Operation, Prepared, Reads, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelWarning, InputError
+from dasrel.judging.medoids import Medoids
 from dasrel.judging.validity import DEFAULT
 from dasrel.names import INDICES, INITS, METHODS, TAKES, IndexName, RuleName
 from dasrel.partition.files import save_partition
@@ -248,7 +251,7 @@ def _one_setting(result: Result) -> Lines:
     return [
         *lines,
         ("sizes", _sizes(setting)),
-        ("medoids", " ".join(shown(name) for name in setting["medoids"])),
+        ("medoids", " ".join(shown(name) for name in setting["medoids"] if name is not None)),
         ("border", f"{count_text(setting['border'], 'object')} with a largest membership below {bound:g}"),
     ]
 
@@ -445,6 +448,7 @@ def write_clustering(
             (folder / name).mkdir(exist_ok=True)
             silhouettes = quality.silhouettes[k] if quality and quality.silhouettes else None
             save_partition(partition, folder / name, silhouettes, border)
+            write_csv(folder / name / "medoids.csv", *_medoids(clustering, k))
         if len(names) > 1:
             _link_files(folder / names[clustering.recommended(choose)], folder / "best")
         if quality is not None:
@@ -534,10 +538,21 @@ def _summary(clustering: Clustering, names: Sequence[str], choose: str, border: 
     }
 
 
+def _medoids(clustering: Clustering, k: int) -> tuple[list[str], list[list[Any]]]:
+    """Return the lines of medoids.csv; of a partition that was not judged, the members nearest to the centres."""
+    partition, quality = clustering.partitions[k], clustering.quality
+    if quality is not None and quality.medoids:
+        known = quality.medoids[k]
+    else:
+        nearest = np.where(partition.sizes > 0, partition.medoids, -1)
+        known = Medoids(nearest, np.full(len(nearest), np.nan))
+    return known.table(partition.labels, partition.model.ids)
+
+
 def _setting(clustering: Clustering, k: int, name: str, border: float) -> dict[str, Any]:
     """Return what result.json says of a setting."""
     partition = clustering.partitions[k]
-    best, ids = partition.result, partition.model.ids
+    best, medoids = partition.result, _medoids(clustering, k)[1]
     quality = None if clustering.quality is None else clustering.quality.take([k]).table()[0]
     return {
         "folder": name,
@@ -551,7 +566,8 @@ def _setting(clustering: Clustering, k: int, name: str, border: float) -> dict[s
         "beta": best.beta,
         "sizes": partition.sizes.tolist(),
         "membership_sums": list(best.membership_sums),
-        "medoids": [str(ids[medoid]) for medoid in partition.medoids],
+        "medoids": [medoid for _, medoid, _, _ in medoids],
+        "medoid_means": [mean for *_, mean in medoids],
         "flat": best.flat,
         "coincident_clusters": best.coincident_clusters,
         "n_modes": best.n_modes,

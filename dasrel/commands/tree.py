@@ -5,6 +5,8 @@ Of a dendrogram:
 linkage.npy       the merges in SciPy's format, (n - 1, 4)
 dendrogram.npz    for `Dendrogram.load`
 labels.csv        id, and the labels of each cut: `label`, or of several cuts `label_5`, `label_height_0.5`
+medoids.csv       cluster, medoid, size, mean_dissimilarity: the member with the least mean dissimilarity to the others;
+                  of several cuts, with their column first
 tree.nwk          the tree in Newick format
 dendrogram.png    the top of the tree with the matrix beside it
 result.json       the summary
@@ -39,6 +41,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.geometry.tree import Tree, TreeJob
 from dasrel.hierarchy.linkage import COMMAND, LinkageJob, prepare_linkage
+from dasrel.judging.medoids import Medoids, medoids as find_medoids
 from dasrel.judging.validity import Grouping, compute_indices
 from dasrel.report.page_parts import Note, ResultPart, Section, Statement, percent, table
 from dasrel.report.pieces import LISTED, downloads, drawing, scans_fact, store_sections
@@ -55,6 +58,8 @@ INDICES = ("silhouette", "calinski_harabasz", "davies_bouldin", "within_between"
 """The validity indices of the cuts."""
 MOST_JUDGED = 500
 """Clusters of a cut up to which it is judged: indices of more take too much memory and say little."""
+LISTED_CLUSTERS = 50
+"""Clusters of a cut that result.json lists, the largest ones."""
 OBJECT_BYTES = 130
 """Bytes per object in the files, approximately, ..."""
 PICTURE_BYTES = 150_000
@@ -174,7 +179,7 @@ class PreparedDendrogram(Prepared):
             before = dendrogram.scans - counted.scans  # of the process that was interrupted
             cuts = self.cuts(dendrogram)
             labels = {name: dendrogram.cut(k) for name, k, _ in cuts}
-            rows = self._rows(cuts, labels)
+            rows, medoids = self._rows(cuts, labels)
             judged = [row for row in rows if row["silhouette"] is not None]
             best = max(judged, key=lambda row: row["silhouette"])["column"] if judged else None
             result = {
@@ -187,7 +192,7 @@ class PreparedDendrogram(Prepared):
                 "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
             with result_folder(self.out, result, force=self.force) as folder:
-                self._write(computed, dendrogram, labels, folder)
+                self._write(computed, dendrogram, labels, medoids, folder)
                 if self.options.picture:
                     draw_or_warn(draw_dendrogram, dendrogram, self.matrix, labels[best or cuts[0][0]], folder)
                 result["scans"] = before + counted.scans
@@ -241,25 +246,47 @@ class PreparedDendrogram(Prepared):
             wanted = [(f"label_{k}", k, None) for k in dict.fromkeys(options.n_clusters or [gap])]
         return [("label", *wanted[0][1:])] if len(wanted) == 1 else wanted
 
-    def _rows(self, cuts: list[Any], labels: dict[str, Index]) -> list[dict[str, Any]]:
-        """Return a row for each cut, with the indices of those that have some: one scan for all."""
+    def _rows(self, cuts: list[Any], labels: dict[str, Index]) -> tuple[list[dict[str, Any]], dict[str, Medoids]]:
+        """Return a row for each cut, with the indices of those that have some, and the medoids.
+
+        Cost: one scan for all cuts that have indices, and one for all others.
+        """
         few = {k for _, k, _ in cuts if 2 <= k <= min(MOST_JUDGED, self.matrix.n_objects - 1)}
         of = {k: labels[name] for name, k, _ in cuts if k in few}
         values: dict[int, dict[str, Any]] = {}
+        known: dict[int, Medoids] = {}
         if of:
             groupings = [Grouping(str(k), groups.astype(np.int32), k) for k, groups in of.items()]
             quality = compute_indices(
                 relation(self.matrix), groupings, indices=INDICES, samples=False, memory=self.options.memory
             )
             values = dict(zip(of, quality.table(), strict=True))
+            known = dict(zip(of, quality.medoids, strict=True))
+        n = self.matrix.n_objects
+        many = {k: labels[name] for name, k, _ in cuts if k not in few and k < n}
+        if many:
+            rest = find_medoids(relation(self.matrix), [(of, k) for k, of in many.items()], memory=self.options.memory)
+            known |= dict(zip(many, rest, strict=True))
         rows = []
         for name, k, height in cuts:
+            if k == n:
+                known[k] = Medoids.of_sums(labels[name], k, np.zeros(n))
             sizes = np.bincount(labels[name], minlength=k)
-            row = {"column": name, "n_clusters": k, "height": height, "sizes": np.sort(sizes)[::-1][:50].tolist()}
+            largest = np.argsort(-sizes, kind="stable")[:LISTED_CLUSTERS]
+            medoids = [str(self.matrix.ids[position]) for position in known[k].positions[largest]]
+            row = {"column": name, "n_clusters": k, "height": height, "sizes": sizes[largest].tolist(),
+                   "medoids": medoids}  # fmt: skip
             rows.append(row | {index: values.get(k, {}).get(index) for index in INDICES})
-        return rows
+        return rows, {name: known[k] for name, k, _ in cuts}
 
-    def _write(self, computed: Dendrogram, dendrogram: Dendrogram, labels: dict[str, Index], folder: Path) -> None:
+    def _write(
+        self,
+        computed: Dendrogram,
+        dendrogram: Dendrogram,
+        labels: dict[str, Index],
+        medoids: dict[str, Medoids],
+        folder: Path,
+    ) -> None:
         """Write the files; those for other programs, which know no similarities, have dissimilarities."""
         ids = [str(name) for name in self.matrix.ids]
         np.save(folder / "linkage.npy", computed.to_scipy(), allow_pickle=False)
@@ -268,6 +295,13 @@ class PreparedDendrogram(Prepared):
         write_csv(
             folder / "labels.csv", ["id", *labels], ([name, *of] for name, *of in zip(ids, *columns, strict=True))
         )
+        tables = {name: of.table(labels[name], self.matrix.ids) for name, of in medoids.items()}
+        header = next(iter(tables.values()))[0]
+        if len(tables) == 1:
+            lines = [row for _, rows in tables.values() for row in rows]
+        else:
+            header, lines = ["cut", *header], [[name, *row] for name, (_, rows) in tables.items() for row in rows]
+        write_csv(folder / "medoids.csv", header, lines)
         (folder / "tree.nwk").write_text(computed.to_newick(ids) + "\n", encoding="utf-8", errors="backslashreplace")
 
     def cost(self) -> Cost:
@@ -278,7 +312,8 @@ class PreparedDendrogram(Prepared):
         names = sum(len(str(name)) for name in self.matrix.ids[:1000]) * n // min(n, 1000)
         size = n * (OBJECT_BYTES - 40 + 3 * cuts) + 2 * names + 2000 + PICTURE_BYTES * options.picture
         more = 1 + options.picture
-        scans = cost.scans + Range(options.picture, more, more)
+        # One for cuts into many clusters, one for the others.
+        scans = cost.scans + Range(options.picture, more, more + (cuts > 1))
         return replace(cost, scans=scans, outputs=(Output(str(self.out), size),))
 
 
@@ -316,9 +351,17 @@ def _dendrogram_part(source: Source) -> ResultPart:
     ]  # fmt: skip
     better = [name.replace("_", " ") for name in judged if names.INDICES[name]]
     text = f"Of {', '.join(better) or 'no index'} larger is better, of the others smaller."
-    sizes = [[k + 1, size, percent(size / n)] for k, size in enumerate(best["sizes"])]
-    sized = table("sizes", ["by size", "objects", "share"], sizes, f"Clusters of the cut into {best['n_clusters']}.",
-                  total=best["n_clusters"])  # fmt: skip
+    medoids = best.get("medoids") or [None] * len(best["sizes"])
+    sizes = [
+        [k + 1, size, percent(size / n), medoid]
+        for k, (size, medoid) in enumerate(zip(best["sizes"], medoids, strict=True))
+    ]
+    text_of_sizes = (
+        f"Clusters of the cut into {best['n_clusters']}. The medoid is the member with the least mean dissimilarity"
+        " to the others: look at it first. All are in medoids.csv."
+    )
+    header_of_sizes = ["by size", "objects", "share", "medoid"]
+    sized = table("sizes", header_of_sizes, sizes, text_of_sizes, total=best["n_clusters"])
     alt = f"The top of the dendrogram of {count_text(n, 'object')}, {result['linkage']} linkage, beside the matrix."
     caption = (
         "Merges from the leaves to the root: a long line between two merges is a clear cluster. Dark squares"

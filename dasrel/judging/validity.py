@@ -43,6 +43,7 @@ from dasrel.engine.reduce import Consumer, Plan
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
 from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
+from dasrel.judging.medoids import Medoids
 from dasrel.kernels.forest import Forest
 from dasrel.kernels.products import View
 from dasrel.names import INDICES
@@ -108,6 +109,8 @@ class Validity:
     """(c,) mean silhouette of each cluster, NaN for one without objects."""
     silhouettes: tuple[Float, ...]
     """(n,) silhouette of each object; empty without `samples`."""
+    medoids: tuple[Medoids, ...]
+    """Of each partition; empty where no index was computed that needs dissimilarities."""
     scans: int
 
     def __repr__(self) -> str:
@@ -133,6 +136,7 @@ class Validity:
             {index: of[list(which)] for index, of in self.values.items()},
             tuple(self.cluster_silhouettes[k] for k in which),
             tuple(self.silhouettes[k] for k in which) if self.silhouettes else (),
+            tuple(self.medoids[k] for k in which) if self.medoids else (),
             self.scans,
         )
 
@@ -156,6 +160,7 @@ def joined(parts: Sequence[Validity]) -> Validity:
         {index: np.concatenate([part.values[index] for part in parts]) for index in parts[0].values},
         tuple(of for part in parts for of in part.cluster_silhouettes),
         tuple(of for part in parts for of in part.silhouettes),
+        tuple(of for part in parts for of in part.medoids),
         max(part.scans for part in parts),
     )
 
@@ -318,6 +323,7 @@ def compute_indices(
         values,
         tuple(judged.cluster_silhouettes for judged in results),
         tuple(judged.silhouettes for judged in results if judged.silhouettes is not None),
+        tuple(judged.medoids for judged in results if judged.medoids is not None),
         scans,
     )
 
@@ -338,6 +344,7 @@ class _Judged:
     values: dict[str, float]
     cluster_silhouettes: Float
     silhouettes: Float | None
+    medoids: Medoids | None
 
 
 def _needs_squares(wanted: Sequence[str]) -> bool:
@@ -442,9 +449,11 @@ def _judge_batch(
     judged, at = [], 0
     for k, (grouping, W) in enumerate(zip(batch, weights, strict=True)):
         values = _of_memberships(grouping)
-        of_objects = np.full(grouping.labels.size, np.nan)
-        if sums is not None and packed[k][1] > 1:
+        of_objects, medoids = np.full(grouping.labels.size, np.nan), None
+        if sums is not None:
             mine = _LabelProducts.of(*packed[k], sums, slice(first[k], first[k + 1]))
+            medoids = Medoids.of_sums(grouping.labels, grouping.n_clusters, mine.own(mine.plain))
+        if sums is not None and packed[k][1] > 1:
             values |= _of_pairs(mine)
             if "dunn" in wanted:
                 largest = float(results[1][first[k] : first[k + 1]].max())
@@ -458,7 +467,8 @@ def _judge_batch(
             values |= _of_silhouettes(grouping, of_objects)
         at += grouping.n_clusters if W is not None else 0
         values = {name: values.get(name, math.nan) for name in wanted}
-        judged.append(_Judged(values, _cluster_means(grouping, of_objects), of_objects if samples else None))
+        judged.append(_Judged(values, _cluster_means(grouping, of_objects), of_objects if samples else None,
+                              medoids))  # fmt: skip
     return judged, scans
 
 

@@ -115,6 +115,12 @@ def _clusters(best: dict[str, Any], n: int, objects: Objects | None) -> Table:
             if name in objects.columns:
                 means[name] = mean_by_cluster(labels, objects.columns[name], c)
     medoids = best.get("medoids") or [None] * c
+    to_medoids = best.get("medoid_means") or []
+    if any(mean is not None for mean in to_medoids):
+        means["distance to medoid"] = to_medoids
+        which = "the member with the least mean dissimilarity to the others"
+    else:
+        which = "the member nearest to the centre"
     header = ["cluster", "objects", "share", "medoid", "membership sum"]
     header += [f"mean {name}" for name in means] + (["coincides with"] if len(set(modes)) < c else [])
     rows = []
@@ -123,8 +129,8 @@ def _clusters(best: dict[str, Any], n: int, objects: Objects | None) -> Table:
         row += [of[k] for of in means.values()]
         rows.append(row + ([None if modes[k] == k else modes[k]] if len(set(modes)) < c else []))
     text = (
-        "The medoid is the member nearest to the centre of its cluster: look at it first. The sum of memberships"
-        " differs from the number of objects where clusters overlap."
+        f"The medoid is {which}: look at it first. The sum of memberships differs from the number of objects where"
+        " clusters overlap."
     )
     return table("clusters", header, rows, text)
 

@@ -109,6 +109,7 @@ FILES = [
     ("runs.csv", "one/runs.csv"),
     ("history.csv", "out/history.csv"),
     ("labels.csv", "one/labels.csv"),
+    ("medoids.csv", "one/medoids.csv"),
     ("moved.csv", "warm/moved.csv"),
     ("predicted.csv", "predicted.csv"),
     ("compare.csv", "compared.csv"),
@@ -130,6 +131,8 @@ FILES = [
     ("linkage", "linked/result.json"),
     ("linkage-labels.csv", "linked/labels.csv"),
     ("linkage-labels.csv", "cut/labels.csv"),
+    ("linkage-medoids.csv", "linked/medoids.csv"),
+    ("linkage-medoids.csv", "cut/medoids.csv"),
     ("spectrum", "w/spectrum.json"),
     ("log", "run.log"),
 ]

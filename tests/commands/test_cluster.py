@@ -69,6 +69,7 @@ def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     assert json.loads((folder / "out" / "result.json").read_text()) == result
     assert sorted(os.listdir(folder / "out")) == [
         "labels.csv",
+        "medoids.csv",
         "memberships.npy",
         "model.npz",
         "partition.png",
@@ -87,7 +88,16 @@ def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     assert U.flags.c_contiguous
     np.testing.assert_allclose(U, expected["U"].T, atol=1e-4)
     assert setting["objective"] == pytest.approx(expected["J_history"][-1], rel=1e-5)
-    assert setting["medoids"] == [NAMES[k] for k in expected["d"].argmin(axis=1)]
+    own = expected["U"].argmax(axis=0)
+    sums = np.where(own[:, None] == own, np.sqrt(D), 0).sum(axis=1)
+    medoids = [min(np.flatnonzero(own == k), key=lambda j: sums[j]) for k in range(3)]
+    assert setting["medoids"] == [NAMES[k] for k in medoids]
+    rows = read_csv(folder / "out" / "medoids.csv")
+    assert [(row["medoid"], int(row["size"])) for row in rows] == list(
+        zip(setting["medoids"], setting["sizes"], strict=True)
+    )
+    means = [sums[j] / (size - 1) for j, size in zip(medoids, setting["sizes"], strict=True)]
+    np.testing.assert_allclose([float(row["mean_dissimilarity"]) for row in rows], means, rtol=1e-5)
     assert setting["sizes"] == np.bincount(expected["U"].argmax(axis=0)).tolist()
 
     rows = read_csv(folder / "out" / "labels.csv")
@@ -138,7 +148,7 @@ def test_the_same_seed_gives_the_same_files(folder: Path) -> None:
             == 0
         )
     names = sorted(str(path.relative_to(folder / "a")) for path in (folder / "a").rglob("*") if path.is_file())
-    assert len(names) == 5 + 7 * 3  # three tables, two pictures, and three files of each setting and of the best one
+    assert len(names) == 5 + 7 * 4  # three tables, two pictures, and four files of each setting and of the best one
     for name in names:
         if not name.endswith((".json", ".npz")):  # times and zip dates differ
             assert (folder / "a" / name).read_bytes() == (folder / "b" / name).read_bytes(), name
@@ -172,7 +182,7 @@ def test_a_grid_is_one_bundle(folder: Path, here: Callable[..., Any]) -> None:
     assert result["scans"] == max(int(row["n_iter"]) for row in runs) + 1  # and one for the validity indices
     for one in result["settings"]:
         where = folder / "out" / one["folder"]
-        assert sorted(os.listdir(where)) == ["labels.csv", "memberships.npy", "model.npz"]
+        assert sorted(os.listdir(where)) == ["labels.csv", "medoids.csv", "memberships.npy", "model.npz"]
         U = np.load(where / "memberships.npy")
         assert U.shape == (N, one["n_clusters"])
         assert np.bincount(U.argmax(axis=1)).tolist() == one["sizes"]
