@@ -43,7 +43,8 @@ from dasrel.cmeans.starts import checked_runs, starting_spread, stored_run
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning
-from dasrel.judging.validity import Grouping, Validity, compute_indices, joined
+from dasrel.judging.groupings import Grouping
+from dasrel.judging.validity import Validity, compute_indices, joined
 from dasrel.partition.model import Model
 from dasrel.partition.result import Ladder, Partition, RunResult, Start
 from dasrel.partition.run import Run

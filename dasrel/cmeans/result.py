@@ -12,7 +12,8 @@ import numpy as np
 
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
-from dasrel.judging.validity import Grouping, Validity, compute_indices
+from dasrel.judging.groupings import Grouping
+from dasrel.judging.validity import Validity, compute_indices
 from dasrel.partition.result import Ladder, Partition, RunResult
 from dasrel.partition.run import Run
 from dasrel.util import PathLike, html

@@ -23,7 +23,7 @@ from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.embedding import Colours, Embedding, EmbedJob, prepare_embed
 from dasrel.geometry.options import EmbedParameters
-from dasrel.judging.validity import of_labels
+from dasrel.judging.groupings import of_labels
 from dasrel.partition.files import read_partition_file
 from dasrel.partition.model import mode_labels
 from dasrel.report.page_parts import ResultPart, Section, percent, table

@@ -41,8 +41,9 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.geometry.tree import Tree, TreeJob
 from dasrel.hierarchy.linkage import COMMAND, LinkageJob, prepare_linkage
+from dasrel.judging.groupings import Grouping
 from dasrel.judging.medoids import Medoids, medoids as find_medoids
-from dasrel.judging.validity import Grouping, compute_indices
+from dasrel.judging.validity import compute_indices
 from dasrel.report.page_parts import Note, ResultPart, Section, Statement, percent, table
 from dasrel.report.pieces import LISTED, downloads, drawing, scans_fact, store_sections
 from dasrel.report.result_reading import Source, damaged, read_table

@@ -14,14 +14,13 @@ from dasrel.commands.base import Lines, Operation, Output as Written, Prepared, 
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import InputError
+from dasrel.judging.groupings import Grouping, given_groupings
 from dasrel.judging.permanova import PermanovaJob, prepare_permanova
 from dasrel.judging.validity import (
     OF_MEMBERSHIPS,
-    Grouping,
     Validity,
     compute_indices,
     division,
-    given_groupings,
     wanted_indices,
 )
 from dasrel.names import INDICES, IndexName

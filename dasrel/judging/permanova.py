@@ -27,7 +27,7 @@ from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.judging.validity import Grouping, given_groupings
+from dasrel.judging.groupings import Grouping, given_groupings
 from dasrel.kernels.within_sums import MOST_CLUSTERS
 from dasrel.util import Float, html, limits, parallel
 from dasrel.util.numbers import check_number

@@ -11,8 +11,8 @@ import pytest
 import dasrel
 from dasrel import permanova, watch
 from dasrel.engine.relation import relation
+from dasrel.judging.groupings import given_groupings
 from dasrel.judging.permanova import prepare_permanova
-from dasrel.judging.validity import given_groupings
 from dasrel.kernels import within_sums
 from tests.helpers.matrices import distances, grouped_points, simpson, squared_of, uniform_points
 from tests.helpers.stores import stored
