@@ -105,8 +105,8 @@ class Previous:
         for name, requested, there in pairs:
             if requested != there:
                 raise InputError(
-                    f"the warm start {shown(self.path, limit=200)} has {name} {there}, and {requested} was requested:"
-                    " request the same, or leave the warm start out"
+                    f"the warm start {shown(self.path, limit=200)} has {name} {there}, and {requested} was requested",
+                    remedy="request the same, or leave the warm start out",
                 )
         return replace(run, init=model)
 

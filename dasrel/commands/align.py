@@ -347,25 +347,29 @@ def prepare_alignment(
     relation = as_dissimilarity(matrix, kind)
     n, source = relation.n_objects, relation.matrix
     if isinstance(search, str) and search not in SEARCHES:
-        raise InputError(f"no search {shown(search)!r}; {did_you_mean(search, SEARCHES)}")
+        raise InputError(f"no search {shown(search)!r}", remedy=did_you_mean(search, SEARCHES))
     if not isinstance(search, (str, Evolution)):
-        raise InputError(f"search is {shown(search)}: give {' or '.join(SEARCHES)}, or a dasrel.Evolution")
+        raise InputError(f"search is {shown(search)}", remedy=f"give {' or '.join(SEARCHES)}, or a dasrel.Evolution")
     widths = _checked_widths(width, relation)
     evolution = Evolution() if search == "evolution" else search if isinstance(search, Evolution) else None
     if evolution is not None and widths is not None:
-        raise InputError("an evolution searches the width: leave width out", remedy="or say {search=grid}")
+        raise InputError(
+            "an evolution searches the width, and it is given", remedy="leave {width} out, or say {search=grid}"
+        )
     rule = default_rule(source.kind) if rule is None else rule
     if isinstance(rule, str):
         if rule not in RULES:
-            raise InputError(f"no rule {shown(rule)!r}; {did_you_mean(rule, RULES)}")
+            raise InputError(f"no rule {shown(rule)!r}", remedy=did_you_mean(rule, RULES))
         runs = grid(rule, numbers_of_clusters(n_clusters, n), n_init=N_INIT, on_negative="heal")
     else:
         if n_clusters is not None:
-            raise InputError("runs have their numbers of clusters: leave n_clusters out")
+            raise InputError("runs have their numbers of clusters", remedy="leave {n_clusters} out")
         runs = list(rule)
     runs = checked_runs(runs, n, source.ids, source.diagonal)
     if any(run.n_clusters < 2 for run in runs):
-        raise InputError("a partition into one cluster is aligned with any wide kernel: give at least 2 clusters")
+        raise InputError(
+            "a partition into one cluster is aligned with any wide kernel", remedy="give at least 2 clusters"
+        )
     if relation.largest() == 0:
         raise InputError("all objects are equal: there is no structure to align with")
     return AlignJob(relation, runs, widths, evolution, memory)
@@ -386,15 +390,15 @@ def numbers_of_clusters(n_clusters: Any, n: int) -> list[int]:
         return list(range(2, min(MOST_CLUSTERS, max(2, n // 2)) + 1))
     several = [n_clusters] if np.ndim(n_clusters) == 0 else list(n_clusters)
     if not several:
-        raise InputError("n_clusters is empty: give numbers of clusters, such as range(2, 11)")
+        raise InputError("n_clusters is empty", remedy="give numbers of clusters, such as range(2, 11)")
     wrong = [count for count in several if not (as_number(count) >= 2 and as_number(count) % 1 == 0)]
     if wrong:
         raise InputError(
-            f"n_clusters is {some(map(shown, wrong))}: give whole numbers of at least 2; one cluster is aligned with"
-            " any wide kernel"
+            f"n_clusters is {some(map(shown, wrong))}",
+            remedy="give whole numbers of at least 2; one cluster is aligned with any wide kernel",
         )
     if max(several) > n:
-        raise InputError(f"n_clusters is {max(several)} for {count_text(n, 'object')}: give 2 to {n}")
+        raise InputError(f"n_clusters is {max(several)} for {count_text(n, 'object')}", remedy=f"give 2 to {n}")
     return sorted({int(count) for count in several})
 
 
@@ -412,14 +416,14 @@ def _checked_widths(width: Any, relation: Relation) -> tuple[Width, ...] | None:
                 f"kind {relation.matrix.kind} is no kernel and needs a width", remedy="say {width=auto} or a number"
             )
         if relation.view.steps or relation.beta or relation.terms:
-            raise InputError("a view of a kernel is no kernel: give the matrix itself, or a width")
+            raise InputError("a view of a kernel is no kernel", remedy="give the matrix itself, or a width")
         return (None,)
     several = [width] if np.ndim(width) == 0 else list(width)
     if not several:
-        raise InputError("width is empty: give numbers above 0, or auto")
+        raise InputError("width is empty", remedy="give numbers above 0, or auto")
     wrong = [number for number in several if not 0 < as_number(number) < float("inf")]
     if wrong:
-        raise InputError(f"width is {some(map(shown, wrong))}: give numbers above 0, or auto")
+        raise InputError(f"width is {some(map(shown, wrong))}", remedy="give numbers above 0, or auto")
     relation.gaussian(1.0)
     return tuple(sorted({float(number) for number in several}))
 

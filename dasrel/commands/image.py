@@ -257,8 +257,8 @@ def _read_result(folder: PathLike, matrix: Matrix) -> tuple[Index, NDArray[Any]]
         raise
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(
-            f"{shown(path, limit=400)} is no result of one setting ({shown(error)}); give the folder that contains"
-            " labels.csv and memberships.npy"
+            f"{shown(path, limit=400)} is no result of one setting ({shown(error)})",
+            remedy="give the folder that contains labels.csv and memberships.npy",
         ) from error
     if [name for name, _ in rows] != [str(name) for name in matrix.ids] or len(memberships) != matrix.n_objects:
         raise InputError(f"{shown(path, limit=400)} is a result for other objects than those of this store")

@@ -162,11 +162,11 @@ def find_results(path: PathLike) -> list[Found]:
     """Return the results in a folder or a file; raise if there is none. Cost: reads JSON files, and no tile."""
     place, where = Path(path), path_text(path)
     if is_url(path):
-        raise InputError(f"{where}: results are read from this machine; copy them to it")
+        raise InputError(f"{where}: results are read from this machine", remedy="copy them to it")
     if place.is_file():
         return [_file_source(place)]
     if not place.is_dir():
-        raise InputError(f"there is no result {where}; give a folder that a command has written")
+        raise InputError(f"there is no result {where}", remedy="give a folder that a command has written")
     if (place / STATE).is_file():
         return _workflow_sources(place)
     if (place / "result.json").is_file():
@@ -206,8 +206,8 @@ def _file_source(path: Path) -> Source:
         return Source("euclideanize", path, {**about, "matrix": None})
     if path.suffix.lower() != ".json":
         raise InputError(
-            f"{path_text(path)} is no result; give a folder of results, a store, a .json file or an .npz file of"
-            " `dasrel euclideanize`"
+            f"{path_text(path)} is no result",
+            remedy="give a folder of results, a store, a .json file or an .npz file of `dasrel euclideanize`",
         )
     values = read_json(path)
     kind = kind_of(values)
@@ -216,7 +216,9 @@ def _file_source(path: Path) -> Source:
     if kind in ("cluster", "outliers", "align", "embed", "linkage", "tree"):
         folder = path.parent if path.name == "result.json" else Path(str(values.get("out")))
         if not (folder / "result.json").is_file():
-            raise InputError(f"{path_text(path)} is what a command has printed; give the folder of its result instead")
+            raise InputError(
+                f"{path_text(path)} is what a command has printed", remedy="give the folder of its result instead"
+            )
         return Source(kind, folder, values)
     return Source(kind, path, values)
 
@@ -236,7 +238,7 @@ def _saved(clustering: Clustering, folder: Path) -> Source:
     from dasrel.commands.cluster import write_clustering
 
     if clustering.relation is None:
-        raise InputError("this result has no matrix: give the folder that it was read from")
+        raise InputError("this result has no matrix", remedy="give the folder that it was read from")
     matrix = clustering.relation.matrix
     if clustering.quality is None:
         clustering = replace(clustering, quality=clustering.validity())

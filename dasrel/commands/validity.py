@@ -217,7 +217,7 @@ def read_partition(path: PathLike, ids: Names, fuzzifier: float) -> Grouping:
     memberships = np.ascontiguousarray(values.T, dtype=np.float64)
     grouping = Grouping.of_memberships(where, memberships, float(file.model.fuzzifier or 1.0), file.model.modes)
     if grouping.packed_labels()[1] < 2:
-        raise InputError(f"{where} has one cluster only; an index compares at least two")
+        raise InputError(f"{where} has one cluster only", remedy="give at least two, which an index compares")
     return grouping
 
 

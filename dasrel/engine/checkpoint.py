@@ -64,7 +64,7 @@ class Checkpoint:
     def __post_init__(self) -> None:
         every: Any = self.every
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise InputError(f"every is {shown(self.every)}: give a whole number of scans, at least 1")
+            raise InputError(f"every is {shown(self.every)}", remedy="give a whole number of scans, at least 1")
         if is_url(self.path):
             where = shown(redacted(str(self.path)))
             raise InputError(f"checkpoints are written to a folder of this machine, not to {where!r}")

@@ -400,8 +400,7 @@ def as_dissimilarity(matrix: Any, kind: str | None = None) -> Relation:
     dissimilarity = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
     if dissimilarity.diagonal().any():
         raise InputError(
-            "objects have a value other than 0 to themselves in this relation, as in a Gaussian kernel, and"
-            " dissimilarities are needed",
+            "objects have a value other than 0 to themselves in this relation, as in a Gaussian kernel",
             remedy="give the matrix itself; a kernel is given as an array or a store of kind kernel",
         )
     return dissimilarity

@@ -151,11 +151,11 @@ class Dendrogram:
 
     def _wanted(self, n_clusters: Any) -> int:
         if isinstance(n_clusters, bool) or not isinstance(n_clusters, (int, np.integer)):
-            raise InputError(f"n_clusters is {shown(n_clusters)}: give a whole number")
+            raise InputError(f"n_clusters is {shown(n_clusters)}", remedy="give a whole number")
         if not 1 <= n_clusters <= self.n_objects:
             raise InputError(
-                f"{count_text(int(n_clusters), 'cluster')} cannot be made of {count_text(self.n_objects, 'object')}:"
-                f" give 1 to {self.n_objects}"
+                f"{count_text(int(n_clusters), 'cluster')} cannot be made of {count_text(self.n_objects, 'object')}",
+                remedy=f"give 1 to {self.n_objects}",
             )
         return int(n_clusters)
 
@@ -187,7 +187,9 @@ class Dendrogram:
         """
         steps = np.abs(np.diff(self.heights[-max(2, most) :]))
         if len(steps) == 0:
-            raise InputError(f"{count_text(self.n_objects, 'object')} have no gap between heights: give at least 3")
+            raise InputError(
+                f"{count_text(self.n_objects, 'object')} have no gap between heights", remedy="give at least 3"
+            )
         return int(len(steps) + 1 - (len(steps) - 1 - int(np.argmax(steps[::-1]))))
 
     # --------------------------------------------------------------------------------------------- cophenetic distances

@@ -125,8 +125,8 @@ class Embedding:
         D = np.require(squared, np.float64, ["C", "A"])
         if D.ndim != 2 or D.shape[1] != self.n_objects or not np.isfinite(D).all():
             raise InputError(
-                f"squared dissimilarities have shape {D.shape}: give finite numbers, one for each of the"
-                f" {count_text(self.n_objects, 'object')}, in rows"
+                f"squared dissimilarities have shape {D.shape}",
+                remedy=f"give finite numbers, one for each of the {count_text(self.n_objects, 'object')}, in rows",
             )
         coordinates: Float = (self.row_means - D) @ (self.coordinates / (2 * self.eigenvalues))
         return coordinates

@@ -488,7 +488,9 @@ def prepare_euclideanize(matrix: Any, options: EuclideanizeParameters, *, kind: 
     """Check the matrix of `euclideanize`; the options are checked. Cost: no scan."""
     given = as_relation(matrix, kind)
     if given.terms or given.diagonal().any():
-        raise InputError("a relation with an added term, or a kernel view, cannot be Euclideanised: give the matrix")
+        raise InputError(
+            "a relation with an added term, or a kernel view, cannot be Euclideanised", remedy="give the matrix"
+        )
     return EuclideanizeJob(
         given, options.method, options.alpha, options.tol, options.floor_zeros, options.max_scans,
         memory_limit(options.memory) // 2,
@@ -590,8 +592,8 @@ def as_euclidean(
     if isinstance(named, os.PathLike) or (isinstance(named, str) and named.endswith(".npz")):
         return Euclideanized.load(named, matrix, kind=kind)
     raise InputError(
-        f"euclideanize is {shown(named)!r}: use one of {', '.join(METHODS)}, or a file (.npz) that"
-        " `dasrel euclideanize` wrote"
+        f"euclideanize is {shown(named)!r}",
+        remedy=f"use one of {', '.join(METHODS)}, or a file (.npz) that `dasrel euclideanize` wrote",
     )
 
 

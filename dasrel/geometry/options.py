@@ -45,7 +45,7 @@ class EmbedParameters:
         if self.n_components < 1:
             raise InputError(f"n_components is at least 1, not {self.n_components}")
         if self.correction not in (None, "spread"):
-            raise InputError(f"correction is {shown(self.correction)!r}: use spread, or none")
+            raise InputError(f"correction is {shown(self.correction)!r}", remedy="use spread, or none")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class EuclideanizeParameters:
     def __post_init__(self) -> None:
         method, alpha, floor_zeros = self.method, self.alpha, self.floor_zeros
         if method not in METHODS:
-            raise InputError(f"method is {shown(method)!r}: use one of {', '.join(METHODS)}")
+            raise InputError(f"method is {shown(method)!r}", remedy=f"use one of {', '.join(METHODS)}")
         if alpha is not None:
             if method not in FITS:
                 raise InputError(f"alpha is for {', '.join(FITS)}; the method {method} has no parameter")

@@ -73,7 +73,9 @@ def spectral_order(
     """
     n = relation.n_objects
     if n_vectors is not None and not 1 <= n_vectors <= n:
-        raise InputError(f"{count_text(n_vectors, 'eigenvector')} of {count_text(n, 'object')}: give 1 to {n}")
+        raise InputError(
+            f"{count_text(n_vectors, 'eigenvector')} of {count_text(n, 'object')}", remedy=f"give 1 to {n}"
+        )
     width = automatic_width(relation, memory=memory) if width is None else width
     if n < 3 or n_vectors == 1 or not width:  # nothing to tell apart
         return SpectralOrder(np.arange(n), np.zeros(n, np.intp), np.ones(1), width)

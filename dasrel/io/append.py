@@ -203,7 +203,7 @@ class AppendJob:
         with append_transaction(self.store, names, self.about, resume=resume, force=force) as (transaction, resumed):
             if transaction.old.n_objects != old.n_objects:
                 raise InputError(
-                    f"{location(self.store)} has grown meanwhile: look at its objects again, and append anew"
+                    f"{location(self.store)} has grown meanwhile", remedy="look at its objects again, and append anew"
                 )
             missing = transaction.missing()
             parallel.run(
@@ -397,7 +397,9 @@ def _open_rows(source: Any, old: Matrix, given: list[str] | None) -> tuple[TileP
     where = path_text(rows.provenance["source"])
     array: Any = rows.array()
     if len(array.shape) != 2 or np.dtype(array.dtype).kind not in "fiub":
-        raise InputError(f"{where} has shape {tuple(array.shape)} and type {array.dtype}; rows of numbers are needed")
+        raise InputError(
+            f"{where} has shape {tuple(array.shape)} and type {array.dtype}", remedy="give rows of numbers"
+        )
     m, width = (int(k) for k in array.shape)
     n = old.n_objects
     if m == 0 or width != n + m:
@@ -457,7 +459,8 @@ def _open_features(
     wide = parts[0].shape[1]
     if p != wide:
         raise InputError(
-            f"{where} has {count_text(p, 'column')} of numbers; the features that the store was made from have {wide}"
+            f"{where} has {count_text(p, 'column')} of numbers",
+            remedy=f"give {wide}, as in the features that the store was made from",
         )
     known = [part.provenance["checksum"] for part in parts]
     if given is None and new.ids is None and new.provenance["checksum"] in known:

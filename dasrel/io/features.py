@@ -244,11 +244,11 @@ def _from_array(features: Any, checksum: bool) -> Features:
 
 def _check_numbers(array: Any, where: str) -> None:
     if array.ndim != 2:
-        raise InputError(f"{where} has {array.ndim} dimensions; features are a table of objects by columns")
+        raise InputError(f"{where} has {array.ndim} dimensions", remedy="give a table of objects by columns")
     if array.dtype.kind not in "fiub":
         raise InputError(
-            f"{where} holds values of type {array.dtype}; features are numbers"
-            " (names go into ids, or into a file's column of names)"
+            f"{where} holds values of type {array.dtype}",
+            remedy="give numbers; names go into {ids}, or into a file's column of names",
         )
 
 
@@ -280,7 +280,8 @@ def _read_npz(path: Path) -> tuple[Any, Names | None, Names | None]:
     if len(tables) != 1 or len(texts) > 1:
         held = ", ".join(f"{shown(name)} {array.shape}" for name, array in arrays.items())
         raise InputError(
-            f"{where} holds {held or 'nothing'}; one two-dimensional array is needed, and at most one list of names"
+            f"{where} holds {held or 'nothing'}",
+            remedy="give one two-dimensional array, and at most one list of names",
         )
     return arrays[tables[0]], arrays[texts[0]] if texts else None, None
 
@@ -378,8 +379,8 @@ def _table_values(table: Any, where: str) -> tuple[Array]:
         kind = column.type
         if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)):
             raise InputError(
-                f"{where}: column {shown(table.column_names[k])!r} is of type {kind}; features are numbers, and one"
-                " column of text holds the names"
+                f"{where}: column {shown(table.column_names[k])!r} is of type {kind}",
+                remedy="give numbers, and names in one column of text",
             )
         values[:, k] = np.nan if kinds.is_null(kind) else column.cast(pyarrow.float64(), safe=False).to_numpy()
     return (values,)
@@ -448,7 +449,7 @@ def read_rows(source: Any, *, checksum: bool = True) -> Rows:
         return Rows(ZarrValues(source, "the Zarr array") if name == "zarr" else source, rows, columns, about)
     table = read_features(source, checksum=checksum)
     if is_sparse(table.data):
-        raise InputError(f"{table.named()} is sparse; rows of new objects need a value for every object")
+        raise InputError(f"{table.named()} is sparse", remedy="give a value for every object")
     if table.ids is not None:
         rows = [str(name) for name in table.ids]
     if table.columns is not None:
@@ -479,11 +480,11 @@ def sliced_rows(rows: Any, ids: Names) -> tuple[Any, Array | None]:
     values = rows if hasattr(rows, "shape") and hasattr(rows, "dtype") else np.asarray(rows)
     if len(values.shape) != 2 or values.shape[1] != len(ids):
         raise InputError(
-            f"new rows have shape {tuple(values.shape)}; the model needs (k, {len(ids)}): one column for"
-            " each training object, in their order"
+            f"new rows have shape {tuple(values.shape)}",
+            remedy=f"give (k, {len(ids)}): one column for each training object, in their order",
         )
     if np.dtype(values.dtype).kind not in "fiub":
-        raise InputError(f"new rows are of type {values.dtype}; numbers are needed")
+        raise InputError(f"new rows are of type {values.dtype}", remedy="give numbers")
     return values, order
 
 
@@ -508,7 +509,7 @@ def squared_blocks(
         bad = ~np.isfinite(raw)
         if bad.any():
             r, k = (int(x) for x in np.argwhere(bad)[0])
-            raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}; finite numbers are needed")
+            raise InputError(f"row {at + r}, column {k} of the new rows is {raw[r, k]}", remedy="give finite numbers")
         if order is not None:
             raw = np.take(raw, order, axis=1)  # in rows, as an index of columns is not
         own = None if row_self is None else row_self[span]

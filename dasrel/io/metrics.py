@@ -91,14 +91,20 @@ def made_ready(metric: Metric, features: Features, dtype: np.dtype[Any]) -> Metr
     """
     n, p = features.shape
     if metric.name == "haversine" and p != 2:
-        raise InputError(f"metric haversine needs 2 columns, latitude and longitude in radians; the features have {p}")
+        raise InputError(
+            f"metric haversine for features of {count_text(p, 'column')}",
+            remedy="give latitude and longitude in radians",
+        )
     options = dict(metric.options)
     centre = None
     if metric.by_products and not is_sparse(features.data):
         centre = _mean(features)
     elif metric.name == "seuclidean" and "V" not in options:
         if n < 2:
-            raise InputError("metric seuclidean takes variances from the features: 2 rows or more, or the option V")
+            raise InputError(
+                "metric seuclidean takes variances from the features, and they have one row",
+                remedy="give 2 rows or more, or the option V",
+            )
         mean = _mean(features)
         options["V"] = sum(((dense(rows) - mean) ** 2).sum(axis=0) for _, rows in features.chunks()) / (n - 1)
         if flat := [features.column(int(k)) for k in np.flatnonzero(options["V"] == 0)]:

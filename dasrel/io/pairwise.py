@@ -317,8 +317,8 @@ class _FunctionTile:
             raise _BlockFailed(where, _picklable(error)) from error
         if values.shape != layout.shape(i, j):
             raise InputError(
-                f"the function returned an array of shape {values.shape} for {where};"
-                f" it must be {layout.shape(i, j)}: one value per row and column object"
+                f"the function returned an array of shape {values.shape} for {where}",
+                remedy=f"return {layout.shape(i, j)}: one value per row and column object",
             )
         try:
             tile, record = check_tile(

@@ -66,7 +66,9 @@ def render(parts: Sequence[ResultPart], title: str = "report") -> bytes:
     _fit(parts, left - 2_000)
     page = _html(parts, title)
     if len(page) > LIMIT:
-        raise InputError(f"the page would have {len(page):,} bytes, and at most {LIMIT:,}: make pages of fewer results")
+        raise InputError(
+            f"the page would have {len(page):,} bytes, and at most {LIMIT:,}", remedy="make pages of fewer results"
+        )
     return page
 
 

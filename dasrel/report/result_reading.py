@@ -27,7 +27,7 @@ WHOLE = 150_000
 def damaged(path: PathLike, why: object) -> InputError:
     """Return the error for a file that is not as it was written."""
     return InputError(
-        f"{path_text(path)} is damaged: {shown(why, limit=200)}; make the result again, or give another one"
+        f"{path_text(path)} is damaged: {shown(why, limit=200)}", remedy="make the result again, or give another one"
     )
 
 

@@ -67,9 +67,9 @@ class ArrayMatrix:
             check_condensed(kind, "this")
             array = CondensedSquare(np.asarray(array), n)
         if len(array.shape) != 2 or array.shape[0] != array.shape[1]:
-            raise InputError(f"a pairwise matrix is square; this array has shape {tuple(array.shape)}")
+            raise InputError(f"the array has shape {tuple(array.shape)}", remedy="give a square one, of all pairs")
         if array.dtype.kind not in "fiub":
-            raise InputError(f"values are of type {array.dtype}; numbers are needed")
+            raise InputError(f"values are of type {array.dtype}", remedy="give numbers")
         self.kind = kind
         self.n_objects = int(array.shape[0])
         self.dtype = np.dtype("float32" if array.dtype in (np.float32, np.float16) else "float64")
@@ -155,9 +155,9 @@ def as_matrix(matrix: Any, *, kind: str | None = None, ids: Names | None = None)
     """
     if isinstance(matrix, (Matrix, ArrayMatrix)):
         if kind is not None and kind != matrix.kind:
-            raise InputError(f"the matrix is of kind {matrix.kind}; kind={kind!r} cannot change that")
+            raise InputError(f"the matrix is of kind {matrix.kind}, not {kind}", remedy="leave {kind} out")
         if ids is not None:
-            raise InputError("an open matrix knows the ids of its objects", remedy="leave ids out")
+            raise InputError("an open matrix knows the ids of its objects", remedy="leave {ids} out")
         return matrix
     if isinstance(matrix, (str, os.PathLike)):
         return as_matrix(open_matrix(matrix), kind=kind, ids=ids)

@@ -54,8 +54,8 @@ class Labelled:
                 remedy="put the rows into the order of the columns, as in df.loc[df.columns]",
             )
         raise InputError(
-            f"rows and columns of {self.what} have different names: {first}; both are the same objects in the same"
-            " order, so give them the same names"
+            f"rows and columns of {self.what} have different names: {first}",
+            remedy="give the same names: both are the same objects in the same order",
         )
 
 
@@ -156,8 +156,8 @@ def _frame_values(frame: Any) -> Any:
     for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
         if getattr(dtype, "kind", "f") not in "fiubc":
             raise InputError(
-                f"column {shown(name)!r} of the data frame holds values of type {shown(dtype)}, and numbers are needed",
-                remedy="a column of names is made the index by df.set_index(NAME)",
+                f"column {shown(name)!r} of the data frame holds values of type {shown(dtype)}",
+                remedy="give numbers; df.set_index(NAME) makes a column of names the index",
             )
     values = frame.to_numpy()
     if values.dtype == object:  # numbers of pandas' own types, with missing ones

@@ -114,7 +114,7 @@ def run_workflow(
             return _Run(workflow, log, tell, connected, trust).all()
         except limits.Terminated:
             log("run-stopped", message="SIGTERM")
-            raise Stopped("stopped by SIGTERM; run the same again to continue") from None
+            raise Stopped("stopped by SIGTERM", remedy="run the same again to continue") from None
         except BaseException as error:
             event = "run-stopped" if isinstance(error, (Stopped, KeyboardInterrupt)) else "run-failed"
             log(event, message=str(error) or type(error).__name__)
@@ -176,7 +176,9 @@ class _Run:
 
             try:
                 if os.path.lexists(target) and not is_page(target):
-                    raise InputError(f"{shown(target, limit=200)} exists and is no page of dasrel; move it away")
+                    raise InputError(
+                        f"{shown(target, limit=200)} exists and is no page of dasrel", remedy="move it away"
+                    )
                 write_report(self.workflow.out, target, force=True)
             except (DasrelError, OSError, MemoryError) as error:
                 text = f"the page about the results could not be written: {_plain(error)}"
@@ -200,7 +202,7 @@ class _Run:
         step, record = plan.step, self.state.steps.setdefault(plan.step.name, {})
         reason = limits.current().reason()
         if reason:
-            raise Stopped(f"stopped by {reason} before the step {step.name}; run the same again to continue")
+            raise Stopped(f"stopped by {reason} before the step {step.name}", remedy="run the same again to continue")
         began = time.perf_counter()
         started = {"status": "running", "key": plan.key, "began": now(), "why": plan.why}
         self.tell(f"{step.name} begins: {redacted(plan.why)}")
@@ -217,10 +219,11 @@ class _Run:
                 self._put(plan, record, work, made)
             except (Stopped, limits.Terminated) as error:
                 problem = error.problem if isinstance(error, Stopped) else f"stopped by SIGTERM in the step {step.name}"
-                text = f"{problem}; run the same again to continue"
+                stopped = Stopped(problem, remedy="run the same again to continue")
+                text = str(stopped)
                 self._try(record, {**started, "status": "stopped", "ended": now(), "message": text})
                 self.log("step-stopped", step=step.name, key=plan.key, scans=counted.scans, message=text)
-                raise Stopped(text) from None
+                raise stopped from None
             except Exception as error:
                 failed = self._failed(plan, record, started, error, time.perf_counter() - began)
                 if not isinstance(error, (DasrelError, OSError, MemoryError)):
@@ -281,8 +284,8 @@ class _Run:
             target = self.workflow.out / name
             if name not in record.get("ours", ()) and os.path.lexists(target):
                 raise InputError(
-                    f"{shown(target, limit=200)} exists and was not written by this workflow; move it away, or choose"
-                    " another name for the step"
+                    f"{shown(target, limit=200)} exists and was not written by this workflow",
+                    remedy="move it away, or choose another name for the step",
                 )
 
     def _work_folder(self, plan: StepStatus) -> Path:

@@ -115,7 +115,7 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
     where = shown(path, limit=200)
     try:
         if path.stat().st_size > LARGEST:
-            raise InputError(f"{where} has {path.stat().st_size:,} bytes; a workflow file has at most {LARGEST:,}")
+            raise InputError(f"{where} has {path.stat().st_size:,} bytes", remedy=f"give at most {LARGEST:,}")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the workflow {where}: {error.strerror}") from None
@@ -345,12 +345,12 @@ def _located(text: str, folder: Path) -> str:
     if "://" in text:
         return text
     if "\0" in text:
-        raise InputError(f"{shown(text, limit=200)} is no path: it has a NUL character; give another name")
+        raise InputError(f"{shown(text, limit=200)} is no path: it has a NUL character", remedy="give another name")
     try:
         return str(folder / Path(text).expanduser())
     except RuntimeError:
         raise InputError(
-            f"{shown(text, limit=200)}: there is no user of this name; write the path of the folder in full"
+            f"{shown(text, limit=200)}: there is no user of this name", remedy="write the path of the folder in full"
         ) from None
 
 

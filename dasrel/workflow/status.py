@@ -300,7 +300,9 @@ class ContentHashes:
             return kept["content"]
         content = read(path)
         if signature(path) != now:
-            raise InputError(f"{shown(path, limit=200)} changes while it is being read; wait until it is complete")
+            raise InputError(
+                f"{shown(path, limit=200)} changes while it is being read", remedy="wait until it is complete"
+            )
         self.known[name] = {"signature": now, "content": content}
         self._seen.add(name)
         return content
@@ -318,7 +320,7 @@ def signature(path: Path) -> str:
             return _signed([("", path)])
         return _signed(_files(path))
     except FileNotFoundError:
-        raise InputError(f"{shown(path, limit=200)} does not exist; check the name") from None
+        raise InputError(f"{shown(path, limit=200)} does not exist", remedy="check the name") from None
     except OSError as error:
         raise InputError(f"{shown(path, limit=200)} cannot be read: {error.strerror}") from None
 
@@ -346,7 +348,9 @@ def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> s
                 digest.update(f"{name}\0{_file(file)}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
     except FileNotFoundError as error:
-        raise InputError(f"{shown(error.filename or path, limit=200)} does not exist; check the name") from None
+        raise InputError(
+            f"{shown(error.filename or path, limit=200)} does not exist", remedy="check the name"
+        ) from None
 
 
 def _file(path: Path) -> str:
@@ -440,14 +444,14 @@ class StateFile:
             raise self._unreadable(error) from None
         if version != VERSION:
             raise StoreError(
-                f"the state {shown(path, limit=200)} has version {shown(version)}, this dasrel writes {VERSION}: use"
-                " the dasrel that wrote it, or another folder (out)"
+                f"the state {shown(path, limit=200)} has version {shown(version)}, this dasrel writes {VERSION}",
+                remedy="use the dasrel that wrote it, or another folder (out)",
             )
 
     def _unreadable(self, fault: Any) -> StoreError:
         return StoreError(
-            f"the state {shown(self.path, limit=200)} cannot be read ({shown(fault, limit=200)}): move it and the"
-            " outputs of the steps away, and run again"
+            f"the state {shown(self.path, limit=200)} cannot be read ({shown(fault, limit=200)})",
+            remedy="move it and the outputs of the steps away, and run again",
         )
 
     def save(self) -> None:

@@ -159,7 +159,7 @@ def test_wrong_rows_are_refused(tmp_path):
         (distances(grouped_points(60))[:, :59], r"\(60, 59\).*\(k, 60\)"),
         (distances(grouped_points(60))[0], r"\(60,\)"),
         (bad, "row 3, column 4"),
-        (np.full((2, 60), "a"), "numbers are needed"),
+        (np.full((2, 60), "a"), "give numbers"),
         (tmp_path / "text.npy", "is no whole .npy file"),
         (tmp_path / "pickled.npy", r"holds Python objects \(pickle\), which dasrel never loads"),
         (tmp_path / "missing.npy", "no rows at"),
@@ -329,7 +329,7 @@ def test_a_store_s_path_an_array_and_a_relation_are_taken():
 
 def test_a_kernel_seen_as_a_relation_is_refused():
     D = distances(grouped_points(20))
-    with pytest.raises(InputError, match="as in a Gaussian kernel, and dissimilarities are needed; give the matrix"):
+    with pytest.raises(InputError, match="as in a Gaussian kernel; give the matrix"):
         cluster(relation(D, kind="distance").gaussian(1.0), Run("hard", 2))
 
 

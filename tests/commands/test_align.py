@@ -135,8 +135,8 @@ def test_memory_that_is_too_small_is_said_before_any_scan(groups: str, tmp_path:
         (["--width", "none"], "kind distance is no kernel and needs a width"),
         (["--width", "1e-9"], "cannot be used: 1e-09 (no object sees another); say --width from"),
         (["--clusters", "1"], "n_clusters is 1; give a whole number of at least 2"),
-        (["--clusters", "2-60"], "n_clusters is 60 for 48 objects: give 2 to 48"),
-        (["--search", "evolution", "--width", "2"], "leave width out; or say --search grid"),
+        (["--clusters", "2-60"], "n_clusters is 60 for 48 objects; give 2 to 48"),
+        (["--search", "evolution", "--width", "2"], "leave --width out, or say --search grid"),
         (["--population", "2"], "greater than or equal to 5"),
     ],
 )

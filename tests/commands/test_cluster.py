@@ -474,7 +474,7 @@ def test_predict_of_a_kernel_needs_the_self_similarity(tmp_path: Path, points: A
 @pytest.mark.parametrize(
     ("rows", "more", "report"),
     [
-        (np.ones((2, 7)), [], "the model needs (k, 45)"),
+        (np.ones((2, 7)), [], "give (k, 45)"),
         (np.full((2, 45), np.nan), [], "row 0, column 0 of the new rows is nan"),
         (np.ones((2, 45)), ["--ids", "three"], "3 ids for 2 new objects"),
         (np.ones((2, 45)), ["--self-similarity", "1"], "self_similarity is for similarities and kernels"),

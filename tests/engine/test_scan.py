@@ -324,7 +324,7 @@ def test_directly_given_arrays_are_checked_like_an_import():
         relation(values[:, :10], kind="distance")
     with pytest.raises(InputError, match=r"squared-distance.*similarity.*kernel"):
         relation(values)
-    with pytest.raises(InputError, match="numbers are needed"):
+    with pytest.raises(InputError, match="give numbers"):
         relation(values.astype(str), kind="distance")
 
 

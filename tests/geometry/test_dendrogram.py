@@ -56,7 +56,7 @@ def test_cuts_are_those_of_scipy(found: Dendrogram, merges: Any) -> None:
 
 
 def test_bad_cuts_get_one_line(found: Dendrogram) -> None:
-    with pytest.raises(dasrel.InputError, match="81 clusters cannot be made of 80 objects: give 1 to 80"):
+    with pytest.raises(dasrel.InputError, match="81 clusters cannot be made of 80 objects; give 1 to 80"):
         found.cut(81)
     for wrong in (0, -1):
         with pytest.raises(dasrel.InputError, match="cannot be made of 80 objects"):
@@ -66,7 +66,7 @@ def test_bad_cuts_get_one_line(found: Dendrogram) -> None:
             found.cut(**given)  # type: ignore[arg-type]
     with pytest.raises(dasrel.InputError, match="not NaN"):
         found.cut(height=float("nan"))
-    with pytest.raises(dasrel.InputError, match=r"n_clusters is 2\.5: give a whole number"):
+    with pytest.raises(dasrel.InputError, match=r"n_clusters is 2\.5; give a whole number"):
         found.cut(2.5)  # type: ignore[arg-type]
     with pytest.warns(dasrel.DasrelWarning, match="all objects are one cluster: the last merge is at .*, distance"):
         assert (found.cut(height=1e9) == 0).all()

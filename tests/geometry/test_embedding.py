@@ -184,7 +184,7 @@ def test_refusals() -> None:
     D = distances(uniform_points(20))
     for given, message in [
         ({"n_components": 0}, "n_components is at least 1, not 0"),
-        ({"correction": "cailliez"}, "correction is 'cailliez': use spread, or none"),
+        ({"correction": "cailliez"}, "correction is 'cailliez'; use spread, or none"),
         ({"tol": 2}, "tol lies between 0 and 1"),
         ({"max_scans": 0}, "max_scans are at least 1"),
     ]:

@@ -470,7 +470,7 @@ def test_estimators_take_it_in_every_form(form: str, tmp_path: Path) -> None:
 def test_estimators_refuse_what_is_no_euclideanisation(tmp_path: Path) -> None:
     S, kind, _, _ = data("iris")
     for wrong in ("magic", 3):
-        with pytest.raises(InputError, match=r"euclideanize is .*: use one of spread"):
+        with pytest.raises(InputError, match=r"euclideanize is .*; use one of spread"):
             FuzzyCMeans(2, euclideanize=wrong, kind=kind).fit(S)
     other = euclideanize(K14, kind="squared-distance", method="spread")
     with pytest.raises(InputError, match="made from another matrix"):

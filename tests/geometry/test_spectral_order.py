@@ -93,5 +93,5 @@ def test_small_and_equal_objects() -> None:
     assert (two.order.tolist(), two.n_groups) == ([0, 1], 1)
     far = spectral_order(relation_of(np.abs(np.subtract.outer([0.0, 5.0, 9.0], [0.0, 5.0, 9.0]))))
     assert sorted(far.order) == [0, 1, 2]
-    with pytest.raises(InputError, match="5 eigenvectors of 4 objects: give 1 to 4"):
+    with pytest.raises(InputError, match="5 eigenvectors of 4 objects; give 1 to 4"):
         spectral_order(relation_of(np.zeros((4, 4))), n_vectors=5)

@@ -191,7 +191,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("diagonal", lambda r: at(r, 2, 16, 0.5), {}, r"diagonal is not zero: 1 object .*c \(object 16\): 0.5"),
     ("infinite", lambda r: at(r, 2, 3, np.inf), {}, r"infinite values"),
     ("maximum", lambda r: r, {"policy": Policy(missing="max")}, r"in imports only: .*; say Policy\(missing=VALUE\)"),
-    ("text", lambda r: np.full(r.shape, "a"), {}, "features are numbers|rows of numbers are needed"),
+    ("text", lambda r: np.full(r.shape, "a"), {}, "give numbers|give rows of numbers"),
 ]
 
 
@@ -300,7 +300,9 @@ def test_features_that_cannot_be_appended(tmp_path: Path) -> None:
         InputError, match=r"was made from the features in .*; 2 are given, not 1; give them in this order"
     ):
         append(made, new, features=[old, new])
-    with pytest.raises(InputError, match="39 columns of numbers; the features that the store was made from have 40"):
+    with pytest.raises(
+        InputError, match="39 columns of numbers; give 40, as in the features that the store was made from"
+    ):
         append(made, new[:, 1:], features=old)
     with pytest.raises(InputError, match=r"is in .* already; give ids"):
         append(made, old, features=old)

@@ -104,5 +104,5 @@ def test_no_file_truncated_file_and_pickles(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="npy"):
         pairwise(tmp_path / "objects.npy", tmp_path / "s", metric="euclidean")
     np.savez(tmp_path / "two.npz", a=normal_points(N, 6), b=normal_points(N, 6))
-    with pytest.raises(InputError, match=r"holds a \(45, 6\), b \(45, 6\); one two-dimensional"):
+    with pytest.raises(InputError, match=r"holds a \(45, 6\), b \(45, 6\); give one two-dimensional"):
         pairwise(tmp_path / "two.npz", tmp_path / "s", metric="euclidean")

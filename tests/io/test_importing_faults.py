@@ -47,8 +47,8 @@ BAD = {
     "no triangle": (np.zeros(11), r"11 values, which is no n\(n-1\)/2"),
     "n = 0": (np.zeros((0, 0)), r"no objects \(n = 0\)"),
     "n = 1": (np.zeros((1, 1)), r"a single object \(n = 1\), which has no pairs"),
-    "complex": (np.zeros((3, 3), dtype=complex), r"complex128; real numbers are needed"),
-    "text": (np.full((3, 3), "x"), r"real numbers are needed"),
+    "complex": (np.zeros((3, 3), dtype=complex), r"complex128; save its real part"),
+    "text": (np.full((3, 3), "x"), "save it as real numbers"),
 }
 
 

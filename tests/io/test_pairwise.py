@@ -93,7 +93,7 @@ def test_only_bytes_are_packed_bits(tmp_path: Path, rows: Any) -> None:
     ({"metric": "euclidean", "kind": "squared"}, "kind must be one of distance, .*, not 'squared'"),
     ({"metric": "euclidean", "metric_options": {"q": 3}}, "no option q; it takes w"),
     ({"metric": "simpson", "metric_options": {"w": 3}}, "no option w; it takes none"),
-    ({"metric": "haversine"}, "needs 2 columns"),
+    ({"metric": "haversine"}, "haversine for features of"),
     ({"metric": "minkowski", "metric_options": {"p": -1}}, "metric minkowski: p must be above 0, not -1"),
     ({"metric": "cityblock", "metric_options": {"w": [1, 2]}}, "metric cityblock: "),
     ({"metric": "jaccard"}, "true or false .*: 0 .object 0., 1 .object 1., 2 .object 2. and 42 more"),
@@ -171,8 +171,8 @@ def test_statistics_that_do_not_exist(tmp_path: Path) -> None:
     (np.zeros(4), "1 dimensions"),
     (np.zeros((0, 4)), "0 rows and 4 columns"),
     (np.zeros((4, 0)), "4 rows and 0 columns"),
-    (np.array([["a", "b"]]), "features are numbers"),
-    (np.zeros((3, 2), complex), "features are numbers"),
+    (np.array([["a", "b"]]), "give numbers"),
+    (np.zeros((3, 2), complex), "give numbers"),
     (np.zeros((1, 2)), "single object"),
 ])  # fmt: skip
 def test_arrays_that_are_no_features(tmp_path: Path, features: Any, message: str) -> None:
@@ -288,7 +288,7 @@ def with_flaw(flaw: Any, rows: range, columns: range) -> Any:
 
 
 @pytest.mark.parametrize(("flaw", "message"), [
-    (lambda d, r, c: d[: 15 if (r, c) == MIDDLE else 16], rf"shape \(15, 16\) for {SPANS}; it must be \(16, 16\)"),
+    (lambda d, r, c: d[: 15 if (r, c) == MIDDLE else 16], rf"shape \(15, 16\) for {SPANS}; return \(16, 16\)"),
     (lambda d, r, c: np.where((r, c) == MIDDLE, np.nan, d), f"{SPANS}: missing values"),
     (lambda d, r, c: np.where((r, c) == MIDDLE, np.inf, d), f"{SPANS}: infinite values"),
     (lambda d, r, c: d - ((r, c) == MIDDLE) * 9, f"{SPANS}: negative values.*m0 .object 0. and m16 "),

@@ -295,7 +295,7 @@ def test_bad_options_get_one_clear_line():
         dasrel.validity(d, GROUPS, kind="distance", indices=["dun"])
     with pytest.raises(InputError, match=r"fuzzifier is 0\.5; give a finite number of at least 1"):
         dasrel.validity(d, GROUPS, kind="distance", fuzzifier=0.5)
-    with pytest.raises(InputError, match="as in a Gaussian kernel, and dissimilarities are needed"):
+    with pytest.raises(InputError, match="as in a Gaussian kernel; give the matrix itself"):
         dasrel.validity(relation(d, kind="distance").gaussian(1.0), GROUPS)
     with pytest.raises(InputError, match="these are 2 partitions; give one"):
         dasrel.silhouette_samples(d, [GROUPS, GROUPS], kind="distance")

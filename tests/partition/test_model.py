@@ -70,7 +70,7 @@ def test_columns_without_names_are_in_order(model: Model) -> None:
         ),
         (pd.DataFrame(ROWS, columns=[*NAMES[:-1], "o0"]), "the data frame: names of columns are not unique: o0"),
         (pd.DataFrame(ROWS, columns=list(range(1, N + 1))), r"42 objects have no column: o0, o1, o2 and 39 more"),
-        (pd.DataFrame(ROWS[:, :5]), r"new rows have shape \(7, 5\); the model needs \(k, 42\)"),
+        (pd.DataFrame(ROWS[:, :5]), r"new rows have shape \(7, 5\); give \(k, 42\)"),
         (pd.DataFrame(ROWS, columns=NAMES).assign(o3="x"), "column 'o3' of the data frame holds values of type"),
     ],
 )
@@ -83,7 +83,7 @@ def test_other_columns_are_refused(model: Model, frame: Any, message: str) -> No
 def test_a_bad_value_is_named_where_it_was_given(model: Model) -> None:
     frame = pd.DataFrame(ROWS[:, SHUFFLE], columns=MIXED)
     frame.iloc[2, 5] = np.nan
-    with pytest.raises(InputError, match="row 2, column 5 of the new rows is nan; finite numbers are needed"):
+    with pytest.raises(InputError, match="row 2, column 5 of the new rows is nan; give finite numbers"):
         model.predict(frame)
 
 

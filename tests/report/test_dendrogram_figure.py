@@ -103,9 +103,9 @@ def test_every_kind_and_shape_is_drawn(tmp_path: Path) -> None:
 def test_refusals(found: Dendrogram, tmp_path: Path) -> None:
     with pytest.raises(dasrel.InputError, match=r"ends with \.png or \.svg"):
         dasrel.dendrogram_figure(found, tmp_path / "d.gif")
-    with pytest.raises(dasrel.InputError, match="leaves is 501: give 2 to 500"):
+    with pytest.raises(dasrel.InputError, match="leaves is 501; give 2 to 500"):
         dasrel.dendrogram_figure(found, tmp_path / "d.png", leaves=501)
-    with pytest.raises(dasrel.InputError, match=r"labels have shape \(3,\): give 120 whole numbers"):
+    with pytest.raises(dasrel.InputError, match=r"labels have shape \(3,\); give 120 whole numbers"):
         dasrel.dendrogram_figure(found, tmp_path / "d.png", labels=np.zeros(3, dtype=int))
     with pytest.raises(dasrel.InputError, match="the dendrogram has 120 objects and the matrix 5"):
         dasrel.dendrogram_figure(found, tmp_path / "d.png", matrix=np.zeros((5, 5)), kind="distance")

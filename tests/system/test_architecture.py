@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dasrel
+from dasrel import errors
 
 pytestmark = pytest.mark.guarantee
 HERE = Path(dasrel.__file__).parent
@@ -119,6 +120,33 @@ def test_data_is_never_run() -> None:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             assert isinstance(node.value, ast.Constant), where
             assert node.value.value is False, where
+
+
+# What is advised after a sign of punctuation in the text of an error would be shown as it stands: only a remedy names
+# options as Python, the command line or a workflow writes them.
+ADVICE = re.compile(
+    r"[;:,] (?:or |so )?(?:give|say|use|make|choose|raise|leave|try|add|run|install|set|look|remove|convert|check|wait"
+    r"|write|export|copy|repair|request|move|read|did you mean) |(?:is|are) needed\b"
+)
+ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and hasattr(value, "text")}
+
+
+def test_what_to_do_about_an_error_is_its_remedy() -> None:
+    texts = {"InputError('x; give y')", "StoreError(f'{a} is bad: use {b}')", "InputError(f'{a} {did_you_mean(b)}')"}
+    assert all(advice_in(ast.parse(text)) for text in texts)
+    assert not advice_in(ast.parse("InputError(f'{a}: bad', remedy='give b; use c')"))
+    faults = [f"{module}: {text}" for module in MODULES for text in advice_in(tree(module))]
+    assert not faults, "\n".join(faults)
+
+
+def advice_in(tree: ast.AST) -> list[str]:
+    """Return the texts of errors, raised or returned, that hold an advice."""
+    texts = [
+        ast.unparse(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.args and getattr(node.func, "id", None) in ERRORS
+    ]
+    return [text for text in texts if ADVICE.search(text) or "did_you_mean(" in text]
 
 
 def test_imports_are_declared() -> None:

@@ -88,8 +88,8 @@ def test_other_things_have_no_names(source: Any) -> None:
         (pd.DataFrame(D, columns=pd.to_datetime(["2024-01-01", None, "2024-01-03"])), "column 1 of .* has no name"),
         (
             pd.DataFrame({"id": NAMES, "a": D[0]}),
-            r"column 'id' of the data frame holds values of type \w+, and numbers are needed; a column of names is made"
-            r" the index by df.set_index\(NAME\)",
+            r"column 'id' of the data frame holds values of type \w+; give numbers; df.set_index\(NAME\) makes a"
+            r" column of names the index",
         ),
         (
             pd.DataFrame(D, NAMES, NAMES).stack(),

@@ -78,8 +78,8 @@ def check_numbers(dtype: np.dtype[Any], what: str) -> None:
             f"{what} holds Python objects (pickle), which dasrel never loads", remedy="save it as float32 numbers"
         )
     if dtype.kind not in "fiub":
-        remedy = "save its real part" if dtype.kind == "c" else "save it as float32 numbers"
-        raise InputError(f"{what} holds values of type {shown(dtype)}; real numbers are needed", remedy=remedy)
+        remedy = "save its real part" if dtype.kind == "c" else "save it as real numbers, float32"
+        raise InputError(f"{what} holds values of type {shown(dtype)}", remedy=remedy)
 
 
 def npy_header(file: BinaryIO, what: str, *, numbers: bool = True) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

@@ -87,11 +87,13 @@ def _mtx_header(file: BinaryIO, path: Path) -> _MtxHeader:
     form, field_name, symmetry = words[2:]
     if form not in ("coordinate", "array") or field_name not in ("real", "double", "integer", "pattern"):
         raise InputError(
-            f"{path_text(path)}, line 1: {shown(form)} {shown(field_name)} cannot be used; real numbers are needed"
+            f"{path_text(path)}, line 1: {shown(form)} {shown(field_name)} cannot be used",
+            remedy="give real numbers",
         )
     if symmetry not in ("general", "symmetric"):
         raise InputError(
-            f"{path_text(path)}, line 1: a {shown(symmetry)} matrix cannot be used; general or symmetric can"
+            f"{path_text(path)}, line 1: a {shown(symmetry)} matrix cannot be used",
+            remedy="give a general or a symmetric one",
         )
     line = 1
     while True:
@@ -120,7 +122,9 @@ def _entries(lines: Array, path: Path) -> tuple[Array, Array, Array]:
     wrong = (places != lines[:, :2]).any(axis=1)
     if wrong.any():
         row, column = lines[np.argmax(wrong), :2]
-        raise InputError(f"{path_text(path)}: an entry has the place ({row:g}, {column:g}); whole numbers are needed")
+        raise InputError(
+            f"{path_text(path)}: an entry has the place ({row:g}, {column:g})", remedy="give whole numbers"
+        )
     return places[:, 0] - 1, places[:, 1] - 1, values
 
 

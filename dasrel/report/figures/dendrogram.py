@@ -101,10 +101,10 @@ def dendrogram_figure(
     if target.suffix.lower() not in (".png", ".svg"):
         raise InputError(f"{shown(target, limit=200)}: the figure of a dendrogram ends with .png or .svg")
     if not 2 <= leaves <= MOST_LEAVES:
-        raise InputError(f"leaves is {leaves}: give 2 to {MOST_LEAVES}")
+        raise InputError(f"leaves is {leaves}", remedy=f"give 2 to {MOST_LEAVES}")
     clusters = None if labels is None else np.asarray(labels)
     if clusters is not None and (clusters.shape != (dendrogram.n_objects,) or clusters.dtype.kind not in "iu"):
-        raise InputError(f"labels have shape {clusters.shape}: give {dendrogram.n_objects} whole numbers")
+        raise InputError(f"labels have shape {clusters.shape}", remedy=f"give {dendrogram.n_objects} whole numbers")
     top = top_of(dendrogram, leaves)
     names: Names | None = None
     means = None
@@ -112,7 +112,8 @@ def dendrogram_figure(
         source = as_matrix(matrix, kind=kind)
         if source.n_objects != dendrogram.n_objects:
             raise InputError(
-                f"the dendrogram has {dendrogram.n_objects} objects and the matrix {source.n_objects}: give its own"
+                f"the dendrogram has {dendrogram.n_objects} objects and the matrix {source.n_objects}",
+                remedy="give its own",
             )
         names = source.ids
         means = scan(source, [means_consumer(source, top.branches)], memory=memory)[0]

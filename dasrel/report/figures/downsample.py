@@ -67,9 +67,9 @@ def induced_image(memberships: ArrayLike, order: ArrayLike | None = None, pixels
     """
     U = np.asarray(memberships, dtype=np.float64)
     if U.ndim != 2 or 0 in U.shape:
-        raise InputError(f"memberships have shape {U.shape}; give (clusters, objects)")
+        raise InputError(f"memberships have shape {U.shape}", remedy="give (clusters, objects)")
     if not np.isfinite(U).all() or U.min() < 0:
-        raise InputError("memberships are finite numbers >= 0; these are not")
+        raise InputError("memberships are negative or not finite", remedy="give finite numbers >= 0")
     largest = float((U * U).sum(axis=0).max())
     if largest == 0:
         raise InputError("all memberships are 0: D(U) is not defined")

@@ -93,7 +93,9 @@ def _groups(
     if memberships is not None:
         U = np.asarray(memberships, dtype=np.float64)
         if U.ndim != 2 or len(U) != n or not np.isfinite(U).all():
-            raise InputError(f"memberships of shape {U.shape}: give finite numbers, {n:,} objects by clusters")
+            raise InputError(
+                f"memberships of shape {U.shape}", remedy=f"give finite numbers, {n:,} objects by clusters"
+            )
         flat = 1 / U.shape[1]
         strength = np.clip((U.max(axis=1) - flat) / max(1 - flat, 1e-9), 0, 1)
         labels = U.argmax(axis=1) if labels is None else labels
@@ -102,7 +104,9 @@ def _groups(
         return np.zeros(n, dtype=np.intp), [], None
     given = np.asarray(labels)
     if given.shape != (n,):
-        raise InputError(f"labels have shape {given.shape}: give one for each of the {count_text(n, 'object')}")
+        raise InputError(
+            f"labels have shape {given.shape}", remedy=f"give one for each of the {count_text(n, 'object')}"
+        )
     if names is not None:
         return given.astype(np.intp), [str(name) for name in names], strength
     known, inverse = np.unique(given, return_inverse=True)

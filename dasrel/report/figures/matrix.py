@@ -109,7 +109,7 @@ def proximity_image(memberships: ArrayLike, order: ArrayLike | None = None, pixe
     """
     U = np.asarray(memberships, dtype=np.float64)
     if U.ndim != 2 or 0 in U.shape:
-        raise InputError(f"memberships have shape {U.shape}; give (clusters, objects)")
+        raise InputError(f"memberships have shape {U.shape}", remedy="give (clusters, objects)")
     n = U.shape[1]
     chosen = checked_order(order, n)
     if n <= pixels:

@@ -70,7 +70,7 @@ def write_image(
     """
     values = np.asarray(image, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size or not np.isfinite(values).all():
-        raise InputError(f"an image is a square array of finite numbers; this one has shape {values.shape}")
+        raise InputError(f"the image has shape {values.shape}", remedy="give a square array of finite numbers")
     if colours not in COLOURS:
         raise InputError(f"colours are one of {', '.join(COLOURS)}, not {shown(colours)!r}")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -105,7 +105,7 @@ def write_image(
     target = Path(path)
     form = target.suffix.lstrip(".").lower() or "png"
     if form not in figure.canvas.get_supported_filetypes():
-        raise InputError(f"images cannot be written as .{shown(form)}; use .png, .pdf or .svg")
+        raise InputError(f"images cannot be written as .{shown(form)}", remedy="use .png, .pdf or .svg")
     with replacing(target) as temporary:
         figure.savefig(temporary, format=form)
 

@@ -88,7 +88,8 @@ def density_figure(
     X = np.asarray(points, dtype=np.float64)
     if X.ndim != 2 or X.shape != (len(found.weights), 2):
         raise InputError(
-            f"points have shape {X.shape}: give two coordinates for each of {count_text(len(found.weights), 'object')}"
+            f"points have shape {X.shape}",
+            remedy=f"give two coordinates for each of {count_text(len(found.weights), 'object')}",
         )
     if found.run.width is None:
         raise InputError("a figure of the plane needs a width")

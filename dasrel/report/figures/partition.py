@@ -53,13 +53,13 @@ def partition_figure(
     """
     U = np.asarray(memberships, dtype=np.float64)
     if U.ndim != 2 or not np.isfinite(U).all():
-        raise InputError(f"memberships of shape {U.shape}: give finite numbers, objects by clusters")
+        raise InputError(f"memberships of shape {U.shape}", remedy="give finite numbers, objects by clusters")
     known = None if truth is None else np.asarray(truth)
     classes = None if known is None else np.unique(known)
     if known is not None and classes is not None and (known.shape != U.shape[:1] or len(classes) > 20):
         raise InputError(
-            f"truth has shape {known.shape} and {len(classes)} classes: give one class for each of the {len(U)}"
-            " objects, and at most 20 different ones"
+            f"truth has shape {known.shape} and {len(classes)} classes",
+            remedy=f"give one class for each of the {len(U)} objects, and at most 20 different ones",
         )
 
     order = cluster_order(U)
@@ -70,7 +70,7 @@ def partition_figure(
     ends = np.cumsum(sizes)
     if len(labelled) != clusters:
         raise InputError(
-            f"{count_text(len(labelled), 'name')} for {count_text(clusters, 'cluster')}: give one for each"
+            f"{count_text(len(labelled), 'name')} for {count_text(clusters, 'cluster')}", remedy="give one for each"
         )
     middles = [(labelled[k], float(ends[k] - sizes[k] / 2)) for k in range(clusters) if sizes[k]]
 
