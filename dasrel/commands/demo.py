@@ -199,8 +199,8 @@ class PreparedDemo(Prepared):
 def _name_folder(page: Path, temporary: str) -> None:
     """Let a page name a temporary folder, which is removed, as the one that `dasrel demo FOLDER` would keep."""
     text = page.read_text(encoding="utf-8")
-    with replacing(page) as new:
-        new.write_text(text.replace(temporary, "FOLDER"), encoding="utf-8")
+    with replacing(page) as new, new.open("x", encoding="utf-8") as file:
+        file.write(text.replace(temporary, "FOLDER"))
 
 
 def _result(name: str, store: Path, out: Path, force: bool, **options: Any) -> dict[str, Any]:

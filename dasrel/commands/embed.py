@@ -232,7 +232,7 @@ def _write_ordination(embedding: Embedding, names: list[str], path: Path) -> Non
         return "\t".join(map(repr, values)) + "\n"
 
     k = embedding.n_components
-    with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as part, part.open("x", encoding="utf-8", newline="") as file:
         file.write(f"Eigvals\t{k}\n{line(embedding.eigenvalues.tolist())}\n")
         file.write(f"Proportion explained\t{k}\n{line(embedding.shares.tolist())}\n")
         file.write(f"Species\t0\t0\n\nSite\t{len(names)}\t{k}\n")

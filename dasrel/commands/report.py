@@ -96,8 +96,9 @@ class PreparedReport(Prepared):
             parts = joined(grouped([_part(source) for source in self.sources]))
         text = render(parts, self.out.stem)
         remedy = "choose another place"
-        with disk_errors(self.out, full="the page is not written", denied=remedy), replacing(self.out) as temporary:
-            temporary.write_bytes(text)
+        told = disk_errors(self.out, full="the page is not written", denied=remedy)
+        with told, replacing(self.out) as temporary, open(temporary, "xb") as file:
+            file.write(text)
         listed = [{"kind": part.kind, "result": part.where, "headline": part.headline} for part in parts]
         return {"out": str(self.out), "bytes": len(text), "results": listed, "scans": counted.scans}
 

@@ -85,7 +85,7 @@ class Checkpoint:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe = temporary_path(folder / "probe")
-            probe.write_bytes(b"")
+            probe.touch(exist_ok=False)
             probe.unlink()
         except OSError as error:
             raise StoreError(f"checkpoints cannot be written to {where}: {error.strerror}") from None

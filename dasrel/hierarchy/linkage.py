@@ -39,11 +39,14 @@ from dasrel.kernels.transpose import Transpose
 from dasrel.names import linkage_fault
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, PathLike, limits, parallel, progress
-from dasrel.util.files import digest, disk_errors
+from dasrel.util.files import boot_id, disk_errors
 from dasrel.util.limits import Cost, Range, memory_limit
+from dasrel.util.scratch import create_scratch, remove_recorded, reopen_scratch
 from dasrel.util.text import count_text, shown, size_text
 
 COMMAND = "tree"
+RECORD = f".{COMMAND}.scratch"
+"""The file of a checkpoint that names the scratch file."""
 """The name of the checkpoints."""
 KEPT_IN_MEMORY = 2**30
 """Bytes of rows in memory at most where a checkpoint is written: what is done with them, a few seconds, is repeated
@@ -180,6 +183,8 @@ class LinkageJob:
             made = keeper.result("merges")
             if made is None:
                 made = self._by_tree(keeper) if self.by_tree else _agglomerate(self, keeper, checkpoint)
+            if checkpoint is not None:
+                remove_recorded(Path(checkpoint.path) / RECORD)
             scans = max(counted.scans, keeper.scans)
         more = {name: int(made[name]) for name in ("rounds", "bytes_read", "bytes_written")}
         return Dendrogram(made["children"], self._seen(made["heights"]), self.method, units, scans=scans, **more)
@@ -296,15 +301,7 @@ class _Saver:
         synced = bool(limits.current().reason(0.0))
         if synced:  # another machine may resume it
             os.fsync(self.rows.descriptor)
-        return {**self.rounds.state(), "boot": "" if synced else _boot()}
-
-
-def _boot() -> str:
-    """Return what changes when this machine is started again, or on another one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return os.uname().nodename
+        return {**self.rounds.state(), "rows": self.rows.path.name, "boot": "" if synced else _boot()}
 
 
 # ----------------------------------------------------------------------------------------------------- the scratch file
@@ -320,31 +317,27 @@ def _row_file(
     """
     n = job.n_objects
     folder = job.scratch or Path(checkpoint.path if checkpoint is not None else tempfile.gettempdir())
+    record = None if checkpoint is None else Path(checkpoint.path) / RECORD
     where = shown(folder, limit=200)
-    state = keeper.state("rounds")
-    path = folder / f"dasrel-{job.method}-{os.getpid()}.rows"
-    if checkpoint is not None:
-        path = folder / f"{COMMAND}-{job.method}-{_token(checkpoint)}.rows"
-    if state is not None and (not path.is_file() or state["boot"] not in ("", _boot())):
-        reason = "is gone" if not path.is_file() else "was not written completely before the machine stopped"
-        warnings.warn(f"the scratch file {shown(path, limit=200)} {reason}: from the beginning", DasrelWarning, 2)
-        keeper.forget("rounds")
-        state = None
     full = "what is done so far is kept" if checkpoint is not None else "nothing was written"
     retry = "free some space and run again" + (" with {resume=True}" if checkpoint is not None else "")
     with disk_errors(folder, full=f"the scratch folder {where}: {full}", retry=retry):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if state is not None else os.O_TRUNC)
-            descriptor = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise StoreError(
-                f"the scratch folder {where} cannot be written: {error.strerror}", remedy="name another with {scratch}"
-            ) from None
+        resumed = None if record is None else _resumed(keeper, record, folder)
+        if resumed is not None:
+            path, descriptor = resumed
+        else:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                path, descriptor = create_scratch(folder, COMMAND, ".rows", record)
+            except OSError as error:
+                raise StoreError(
+                    f"the scratch folder {where} cannot be written: {error.strerror}",
+                    remedy="name another with {scratch}",
+                ) from None
         try:
             if hidden:
                 path.unlink()
-            if state is None:
+            if resumed is None:
                 _reserve(job, folder, descriptor, kept=checkpoint is not None)
             in_place = checkpoint is None
             yield RowFile(path, descriptor, n, job.dtype, np.arange(n, dtype=np.int64), n, in_place=in_place)
@@ -355,9 +348,23 @@ def _row_file(
                 path.unlink(missing_ok=True)
 
 
-def _token(checkpoint: Checkpoint) -> str:
-    """Return a name for the scratch file that the same checkpoint finds again."""
-    return digest([os.path.abspath(checkpoint.path).encode()])
+def _resumed(keeper: CheckpointWriter, record: Path, folder: Path) -> tuple[Path, int] | None:
+    """Open the scratch file of the state to be resumed; forget the state if that file is of no use."""
+    state = keeper.state("rounds")
+    if state is None:
+        return None
+    name = str(state.get("rows"))
+    resumed, reason = None, "was not written completely before the machine stopped"
+    if state["boot"] in ("", _boot()):
+        resumed, reason = reopen_scratch(record, name, folder), "is gone"
+    if resumed is None:
+        warnings.warn(f"the scratch file {shown(name, limit=200)} {reason}: from the beginning", DasrelWarning, 2)
+        keeper.forget("rounds")
+    return resumed
+
+
+def _boot() -> str:
+    return boot_id() or os.uname().nodename
 
 
 def _reserve(job: LinkageJob, folder: Path, descriptor: int, *, kept: bool) -> None:
@@ -441,7 +448,7 @@ class _RowKernel(Kernel):
             self.target[rows, columns] = block
             return
         named = isinstance(self.target, Path)
-        descriptor = os.open(self.target, os.O_WRONLY | os.O_CLOEXEC) if named else self.target
+        descriptor = os.open(self.target, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW) if named else self.target
         try:
             for k, row in enumerate(block, rows.start):
                 rest = row.data.cast("B")

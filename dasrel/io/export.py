@@ -309,7 +309,7 @@ class _ToZarr:
 
 def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Create a .npy file and map it for writing behind its header; its disk space is allocated."""
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, described)
     return allocated(path, dtype, shape, keep=True)
@@ -317,7 +317,7 @@ def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 
 def _lsmat(given: Numbers, temporary: Path, memory: int | str) -> None:
     names = _plain_names(given.matrix, "\t\r\n", "tabs or line ends")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with open(temporary, "x", encoding="utf-8", newline="\n") as file:
         file.write("\t" + "\t".join(names) + "\n")
         for k, line in enumerate(_lines(given, "\t", memory)):
             file.write(f"{names[k]}\t{line}\n")
@@ -325,7 +325,7 @@ def _lsmat(given: Numbers, temporary: Path, memory: int | str) -> None:
 
 def _phylip(given: Numbers, temporary: Path, memory: int | str) -> None:
     names = _plain_names(given.matrix, " \t\r\n\v\f", "blanks")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with open(temporary, "x", encoding="utf-8", newline="\n") as file:
         file.write(f"{given.matrix.n_objects}\n")
         for k, line in enumerate(_lines(given, " ", memory)):
             file.write(f"{names[k]} {line}\n")

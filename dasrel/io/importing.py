@@ -316,12 +316,15 @@ def _scratch(
         stamp |= {"source": str(source), "size": status.st_size, "modified": status.st_mtime_ns}
     marker = folder_path / "source.json"
     try:
-        same = writing.resume and stamp["source"] is not None and json.loads(marker.read_text()) == stamp
+        same = writing.resume and stamp["source"] is not None and not folder_path.is_symlink()
+        same = same and json.loads(marker.read_text()) == stamp
     except (OSError, ValueError):
         same = False
     if not same:
+        if folder_path.is_symlink():
+            folder_path.unlink()  # what it leads to is not ours
         shutil.rmtree(folder_path, ignore_errors=True)
-        folder_path.mkdir(parents=True)  # errors of the disk are translated by `claimed`
+        folder_path.mkdir(mode=0o700, parents=True)  # errors of the disk are translated by `claimed`
         marker.write_text(json.dumps(stamp))
     remove_temporary_files(folder_path)
     try:

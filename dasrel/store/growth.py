@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,7 +35,7 @@ from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
 from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, absolute_location, local_path, location
 from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_records
 from dasrel.util import Array, Names, progress
-from dasrel.util.files import crc32c, disk_errors, process_is_alive, remove_leftovers, temporary_path
+from dasrel.util.files import crc32c, disk_errors, process_lives, remove_leftovers, temporary_path, this_process
 from dasrel.util.text import count_text, redacted, shown, some
 
 Tile = tuple[int, int]
@@ -54,7 +52,7 @@ class AppendTransaction:
         self.layout = Layout(old.n_objects + len(names), old.tile, old.dtype)
         self.files = TileFiles(old.files.store, self.layout, old.files.mapped)
         self._group = group
-        self._owner = {"host": socket.gethostname(), "process": os.getpid(), "token": uuid.uuid4().hex}
+        self._owner = {**this_process(), "token": uuid.uuid4().hex}
         self._before, self._checksums = old.records(), old.checksums()
 
     def tiles(self) -> list[Tile]:
@@ -190,11 +188,11 @@ class AppendTransaction:
         """Where folders cannot be locked, raise while the process that began the append may still be running."""
         if not isinstance(owner, dict) or take_over:
             return
-        host, process = str(owner.get("host")), owner.get("process")
-        if host == socket.gethostname() and isinstance(process, int) and not process_is_alive(process):
+        if process_lives(owner) is False:
             return
         raise StoreError(
-            f"another append to {self._where()} is in progress, by process {shown(process)} on {shown(host)}",
+            f"another append to {self._where()} is in progress, by process {shown(owner.get('pid'))}"
+            f" on {shown(owner.get('host'))}",
             remedy="wait for it, or say {resume=True} if it is known to be dead",
         )
 
@@ -361,7 +359,7 @@ def _writable(store: StoreLike) -> Iterator[bool]:
             locked = held.enter_context(store_lock(place))
             if not locked:  # its parent may be read-only; the store must not be
                 probe = temporary_path(place / "append")
-                probe.touch()
+                probe.touch(exist_ok=False)
                 probe.unlink()
         try:
             yield locked

@@ -181,7 +181,7 @@ class TileFiles:
             folder = f"{folder}/{name}"
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-        with replacing(f"{self.store}/{key}") as temporary, open(temporary, "wb", buffering=0) as file:
+        with replacing(f"{self.store}/{key}") as temporary, open(temporary, "xb", buffering=0) as file:
             rest = data.data.cast("B")
             while len(rest):
                 rest = rest[file.write(rest) :]

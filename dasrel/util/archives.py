@@ -141,7 +141,7 @@ def _described(error: Exception) -> str:
 
 def _write_members(path: PathLike, members: Mapping[str, Array], *, sync: bool = False) -> int:
     """Write arrays as an .npz file, atomically. Return its size in bytes."""
-    with replacing(path, sync=sync) as temporary, open(temporary, "wb") as file:
+    with replacing(path, sync=sync) as temporary, open(temporary, "xb") as file:
         np.savez(file, **dict(members), allow_pickle=False)
         return file.tell()
 

@@ -9,6 +9,8 @@ system releases when the process ends, however it ends. The policy, the same for
 workflows: who finds the flock held is refused. Who finds it free, or a file system without flock, asks the owner that
 the file names: a process of this host counts while it lives (only where there is no flock: a free one is proof enough),
 a process of another host counts unless the caller says `take_over`, because a file system may keep flocks to one host.
+A process of another container on this machine has a number that means nothing here: its flock counts, and where there
+is none it is as far as another host.
 The file appears with its content, by a link, and a stale one is replaced by a rename while its flock is held: of two
 processes that come at once one wins.
 """
@@ -28,6 +30,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +176,8 @@ def temporary_path(path: PathLike, suffix: str = PARTIAL) -> Path:
 def replacing(path: PathLike, *, sync: bool = False) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces the file `path` when the block ends without an error.
 
+    The block makes it, by `open` with "x": exclusively, and never through a link.
+
     Parameters
     ----------
     sync
@@ -243,9 +248,9 @@ def remove_leftovers(path: PathLike) -> None:
     _remove_beside(Path(path), rf"{_TOKEN}(\.old|{re.escape(PARTIAL)})|new|old|abandoned")
     for file in _beside(Path(path), rf"lock\.{_TOKEN}{re.escape(PARTIAL)}"):
         with suppress(OSError):
-            descriptor = os.open(file, os.O_RDWR)
+            descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
             try:
-                if _flock(descriptor) is not False:
+                if try_flock(descriptor) is not False:
                     file.unlink()
             finally:
                 os.close(descriptor)
@@ -340,8 +345,9 @@ def exclusive_lock(
         return
     try:
         try:
-            enforced = _flock(descriptor) is True
-            os.write(descriptor, json.dumps(_me()).encode())
+            enforced = try_flock(descriptor) is True
+            since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            os.write(descriptor, json.dumps({**this_process(), "since": since}).encode())
             until = time.monotonic() + PATIENCE
             while (state := _try_lock(path, temporary, take_over, until))[0] == "wait":
                 limits.check()
@@ -379,7 +385,7 @@ def lock_owner(path: Path) -> dict[str, Any] | None:
         return None
     try:
         owner = _read_owner(descriptor)
-        return owner if owner and (_is_far(owner) or _is_alive(owner)) else None
+        return owner if owner and process_lives(owner) is not False else None
     finally:
         os.close(descriptor)
 
@@ -413,17 +419,19 @@ def _try_lock(path: Path, temporary: Path, take_over: bool, until: float) -> tup
     except FileNotFoundError:
         return "wait", {}  # it was released just now
     try:
-        free = _flock(old)
+        free = try_flock(old)
         if not _same_file(old, path):
             return "wait", {}
         owner = _read_owner(old)
-        far, alive = _is_far(owner), _is_alive(owner)
-        unsure = os.fstat(old).st_size == 0 or (free is False and not far and not alive)
+        alive = process_lives(owner) if owner else False
+        if free and _same_boot(owner):
+            alive = False  # this machine knows all its flocks, those of other containers too
+        unsure = os.fstat(old).st_size == 0 or (free is False and alive is False)
         if unsure and time.monotonic() < until:
             return "wait", owner
         if free is False or (free is None and alive):
             return "held", owner
-        if far and not take_over:
+        if alive is None and not take_over:
             return "far", owner
         os.replace(temporary, path)
         return "stale", owner
@@ -449,37 +457,61 @@ def _link(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
-def _me() -> dict[str, Any]:
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started": _started(os.getpid()), "since": since}
+def this_process() -> dict[str, Any]:
+    """Return what tells this process from all others: host, boot, container (namespace), number and start."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id(), "namespace": _namespace(),
+            "started": _started(os.getpid())}  # fmt: skip
 
 
-def _is_far(owner: dict[str, Any]) -> bool:
-    return bool(owner) and owner.get("host") != socket.gethostname()
-
-
-def _is_alive(owner: dict[str, Any]) -> bool:
-    """Return whether the process is on this host and still there, and not another with its number."""
-    pid = owner.get("pid")
-    if _is_far(owner) or not isinstance(pid, int) or not process_is_alive(pid):
+def process_lives(process: dict[str, Any]) -> bool | None:
+    """Return whether the process of `this_process` lives; None if it is on another host or in another container."""
+    boot = process.get("boot")
+    if process.get("host") != socket.gethostname() and not _same_boot(process):
+        return None
+    if boot is not None and boot != boot_id():
+        return False  # this machine was started again since
+    if process.get("namespace", _namespace()) != _namespace():
+        return None
+    pid = process.get("pid")
+    if not isinstance(pid, int) or not process_is_alive(pid):
         return False
-    started = _started(pid)
-    return owner.get("started") == started and (started is not None or pid != os.getpid())
+    started = _started(pid)  # another process may have its number by now
+    return process.get("started") == started and (started is not None or pid != os.getpid())
+
+
+def _same_boot(process: dict[str, Any]) -> bool:
+    return process.get("boot") is not None and process.get("boot") == boot_id()
+
+
+@cache
+def boot_id() -> str | None:
+    """Return what changes when this machine is started again, or on another one; None where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _namespace() -> str | None:
+    """Return the number of the namespace of processes, another one in each container."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def _started(pid: int) -> str | None:
     """Return when a process began, in ticks of this boot; None where the system does not say."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         # The second field is the name in brackets, which may hold blanks; the beginning is field 22.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return f"{boot} {fields[19]}"
+        return fields[19]
     except (OSError, IndexError):
         return None
 
 
-def _flock(descriptor: int) -> bool | None:
-    """Take the flock of a file. False: another process holds it. None: the file system has none."""
+def try_flock(descriptor: int) -> bool | None:
+    """Take the flock of a file without waiting. False: another process holds it. None: the file system has none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -138,7 +138,7 @@ def check_file(path: PathLike, *, force: bool) -> None:
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write a CSV file, atomically. Names are quoted where they need it, line breaks in them included."""
-    with replacing(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    with replacing(path) as part, part.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
         file.write(",".join(map(_quoted, header)) + "\n")
         file.writelines(",".join(map(_quoted, line)) + "\n" for line in lines)
 

@@ -462,7 +462,7 @@ class StateFile:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file, atomically, and on the disk when this returns."""
-    with replacing(path, sync=True) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with replacing(path, sync=True) as temporary, temporary.open("x", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         file.write("\n")
 

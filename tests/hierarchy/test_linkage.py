@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from fractions import Fraction
 from pathlib import Path
@@ -470,3 +471,88 @@ def test_memory_and_bytes_of_a_plan(tmp_path: Path) -> None:
     assert outside.facts["scratch_bytes"] == 300 * 200 * 4
     assert outside.memory <= fixed + 50 * 50 * 4
     assert outside.facts["written_bytes"] == (200 + 150) * 200 * 4
+
+
+# ---------------------------------------------------------------------------------------------- names of scratch files
+
+
+def test_a_scratch_file_follows_no_link_and_has_a_name_that_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    D, scratch, victim = line_distances(40), tmp_path / "shared", tmp_path / "victim"
+    on_file(monkeypatch, 8)
+    scratch.mkdir()
+    victim.write_text("precious")
+    (scratch / f"dasrel-average-{os.getpid()}.rows").symlink_to(victim)
+    made, real = [], os.open
+
+    def opened(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT and Path(path).parent == scratch:
+            made.append((Path(path).name, flags & (os.O_EXCL | os.O_NOFOLLOW), mode))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", opened)
+    for _ in range(2):
+        dasrel.linkage(D, kind="distance", scratch=scratch)
+    assert victim.read_text() == "precious"
+    assert {(flags, mode) for _, flags, mode in made} == {(os.O_EXCL | os.O_NOFOLLOW, 0o600)}
+    assert len({name for name, _, _ in made}) == 2
+    assert len(list(scratch.iterdir())) == 1  # the link of somebody else
+
+
+def test_what_is_in_the_place_of_a_scratch_file_is_not_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A link, a second name of a file, a pipe: from the beginning, and they stay as they are."""
+    D = distances(uniform_points(120, 4, 2))
+    whole = dasrel.linkage(D, kind="distance")
+    on_file(monkeypatch, 10)
+    for k, put in enumerate((Path.symlink_to, Path.hardlink_to, lambda path, victim: os.mkfifo(path))):
+        kept = tmp_path / str(k)
+        with pytest.raises(dasrel.Stopped):
+            dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(kept, time_limit=0.0))
+        (rows,) = kept.glob("*.rows")
+        victim = tmp_path / "victim"
+        content = rows.read_bytes()
+        victim.write_bytes(content)
+        rows.unlink()
+        put(rows, victim)  # type: ignore[operator]
+        with pytest.warns(dasrel.DasrelWarning, match="is gone: from the beginning"):
+            found = dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(kept, resume=True))
+        np.testing.assert_array_equal(found.heights, whole.heights)
+        assert victim.read_bytes() == content
+        assert rows.exists() or rows.is_symlink()
+        victim.unlink()
+        rows.unlink()
+
+
+def test_a_state_of_an_earlier_job_does_not_meet_a_newer_scratch_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Begun anew and killed before its first state: the states there are those of the first job."""
+    D = distances(uniform_points(150, 4, 2))
+    whole = dasrel.linkage(D, kind="distance")
+    on_file(monkeypatch, 10)
+    for attempt in range(4):
+        with pytest.raises(dasrel.Stopped):
+            dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(tmp_path, resume=attempt > 0, time_limit=0))
+    with monkeypatch.context() as patch:
+        patch.setattr("dasrel.hierarchy.linkage._filled", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(tmp_path, force=True))
+    assert len(list(tmp_path.glob("*.rows"))) == 1  # that of the first job went with it
+    with pytest.warns(dasrel.DasrelWarning, match="is gone: from the beginning"):
+        found = dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(tmp_path, resume=True))
+    np.testing.assert_array_equal(found.heights, whole.heights)
+    np.testing.assert_array_equal(found.children, whole.children)
+    assert not [one.name for one in tmp_path.iterdir() if "rows" in one.name or "scratch" in one.name]
+
+
+def test_a_scratch_file_in_use_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    D = line_distances(60)
+    on_file(monkeypatch, 10)
+    with pytest.raises(dasrel.Stopped):
+        dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(tmp_path, time_limit=0.0))
+    (rows,) = tmp_path.glob("*.rows")
+    with open(rows) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(dasrel.StoreError, match="is in use by another process; wait for its end"):
+            dasrel.linkage(D, kind="distance", checkpoint=dasrel.Checkpoint(tmp_path, resume=True))

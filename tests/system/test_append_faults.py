@@ -225,7 +225,7 @@ def test_where_folders_cannot_be_locked(tmp_path: Path) -> None:
     source = square[20:]
     about = {"as": "rows", "source": "array of float32", "size": source.nbytes, "checksum": checksum(source)}
     about |= {"policy": Policy().record()}
-    begun_by({"host": "elsewhere", "process": 1, "token": "x"})
+    begun_by({"host": "elsewhere", "pid": 1, "token": "x"})
     with pytest.raises(StoreError, match="is in progress, by process 1 on elsewhere; wait for it, or say resume=True"):
         append(store, source)
     done = append(store, source, resume=True)
@@ -237,7 +237,7 @@ def test_where_folders_cannot_be_locked(tmp_path: Path) -> None:
     about |= {"size": source.nbytes, "checksum": checksum(source)}
     with pytest.raises(RuntimeError, match="stop"), append_transaction(store, list(map(str, range(30, 33))), about):
         raise RuntimeError("stop")
-    owner = {"host": os.uname().nodename, "process": ended.pid, "token": "x"}
+    owner = {"host": os.uname().nodename, "pid": ended.pid, "token": "x"}
     zarr.open_group(store)["progress"].attrs["owner"] = owner  # one who is known to be dead
     assert append(store, source).resumed
 
@@ -254,7 +254,7 @@ def test_one_who_was_taken_over_adds_nothing(tmp_path: Path) -> None:
     with append_transaction(store, ["a"], {}) as (under_way, _):
         for tile in under_way.tiles():
             under_way.files.write(*tile, np.zeros(under_way.layout.shape(*tile), "float32"), TileStatistics())
-        zarr.open_group(store)["progress"].attrs["owner"] = {"host": "elsewhere", "process": 1, "token": "x"}
+        zarr.open_group(store)["progress"].attrs["owner"] = {"host": "elsewhere", "pid": 1, "token": "x"}
         with pytest.raises(StoreError, match=r"another append to .* has taken over"):
             under_way.commit(None)
     assert open_matrix(store).n_objects == 20

@@ -149,6 +149,38 @@ def advice_in(tree: ast.AST) -> list[str]:
     return [text for text in texts if ADVICE.search(text) or "did_you_mean(" in text]
 
 
+WRITES_PLAINLY = {
+    ("cli/help", "write_text"),  # no file: the lines of a help
+    ("__main__", "open"),  # the null device, for a process without stdout
+    ("engine/readahead", "open"),  # the null device
+    ("workflow/status", "open"),  # a log, which is appended to
+    # In folders that this process has just made, under names that nobody knew, or (import) for this user only:
+    ("util/results", "write_text"),
+    ("commands/tree", "write_text"),
+    ("commands/spectrum", "write_text"),
+    ("io/importing", "write_text"),
+    ("io/readers/source", "open"),  # appends to a file that was made exclusively
+}
+
+
+def test_files_are_made_exclusively() -> None:
+    """A file that is written over may be a link that somebody else has put there."""
+    plain = set()
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            text = ast.unparse(node)
+            writes = name == "open" and re.search(r"'[wa]b?\+?'", text)
+            if name in ("write_text", "write_bytes") or writes:
+                plain.add((module, name))
+            if name == "open" and "O_CREAT" in text:
+                assert "O_EXCL" in text, f"{module}: {text}"
+            assert name not in ("mktemp", "getpid") or module in ("engine/scan", "util/parallel", "util/files"), module
+    assert plain == WRITES_PLAINLY
+
+
 def test_imports_are_declared() -> None:
     """What dasrel imports is Python's own or a dependency in pyproject.toml; IPython is there where a notebook runs."""
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]

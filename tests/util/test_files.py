@@ -1,5 +1,7 @@
 """Locks: one at a time, and those of the dead are taken over."""
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dasrel.util.files import LockedError, exclusive_lock, lock_owner
+from dasrel.util.files import LockedError, exclusive_lock, lock_owner, process_lives, this_process
 
 
 def lock(path: Path, **more: Any) -> Any:
@@ -98,3 +100,50 @@ def test_of_many_at_once_one_wins(tmp_path: Path, stale: bool) -> None:
     assert sum(text.startswith("won") for text in output) == 1, output
     assert sum("is at work" in text for text in output) == 5, output
     assert (tmp_path / "log").read_text() == "in\n"
+
+
+# ----------------------------------------------------------------------------------------------------- containers
+
+
+@pytest.mark.parametrize("flock", [True, False])
+def test_the_lock_of_another_container(tmp_path: Path, flock: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each container has a process with our number. Only the flock tells whether it lives."""
+    path = tmp_path / "lock"
+    owner = {**this_process(), "namespace": "pid:[1]", "started": "1", "since": "2020-01-01T00:00:00Z"}
+    assert process_lives(owner) is None
+    for host in (owner["host"], "container-2"):
+        path.write_text(json.dumps({**owner, "host": host}))
+        assert lock_owner(path) is not None
+        if flock:
+            with open(path) as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                with pytest.raises(LockedError, match=rf"process {os.getpid()} on {host} .* is at work"), lock(path):
+                    pass
+            notes: list[str] = []
+            with lock(path, note=notes.append):  # nobody of this machine holds it: it is of a dead one
+                assert len(notes) == 1
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(fcntl, "flock", refuse_flock)
+                with (
+                    pytest.raises(LockedError, match=rf"on {host} .* is dead, remove .*lock and run again"),
+                    lock(path),
+                ):
+                    pass
+            assert path.exists()
+
+
+def refuse_flock(descriptor: int, operation: int) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_which_processes_live() -> None:
+    here = this_process()
+    assert process_lives(here) is True
+    assert process_lives({**here, "started": "1"}) is False  # another one had this number
+    assert process_lives({**here, "pid": 2**22 + 1}) is False
+    assert process_lives({**here, "pid": "1"}) is False
+    assert process_lives({**here, "boot": "other"}) is False  # this machine was started again
+    assert process_lives({**here, "boot": "other", "host": "far.away"}) is None
+    assert process_lives({**here, "host": "far.away"}) is True  # this machine has two names
+    assert process_lives({}) is None

@@ -129,7 +129,7 @@ def _values(path: Path, name: str, folder: Path) -> FlatFile:
         return FlatFile(str(path), dtype, offset, count)
     unpacked = folder / f"member{place}"
     if not unpacked.exists():
-        with replacing(unpacked) as temporary, open(temporary, "wb") as out:
+        with replacing(unpacked) as temporary, open(temporary, "xb") as out:
             for piece in _unpacked(path, name):
                 limits.check()
                 out.write(piece)

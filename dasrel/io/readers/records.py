@@ -51,8 +51,10 @@ class RecordWriter:
         self._folder = folder
         self._keep_missing = keep_missing  # whether a NaN is a record, or as good as none
         self._buffer = np.empty(0, np.uint8)  # for sorted records, reused for each run
-        self._records = (folder / RECORDS).open("wb", buffering=0)
-        self._index = (folder / INDEX).open("wb")
+        for name in (RECORDS, INDEX):
+            (folder / name).unlink(missing_ok=True)  # of a process that was killed
+        self._records = (folder / RECORDS).open("xb", buffering=0)
+        self._index = (folder / INDEX).open("xb")
         self._pool = ThreadPoolExecutor(1)
         self._waiting: deque[Future[None]] = deque()
         self._written = 0

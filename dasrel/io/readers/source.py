@@ -226,7 +226,7 @@ def allocated(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep:
     Its space is taken now: a full disk is an error here, and later it would be a signal that ends the process. Where
     the system has no `posix_fallocate` (macOS), the file only gets its length, and the space is taken page by page.
     """
-    with open(path, "ab" if keep else "wb") as file:
+    with open(path, "ab" if keep else "xb") as file:
         offset, size = file.tell(), math.prod(shape) * dtype.itemsize
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, offset + size)
@@ -297,7 +297,7 @@ def copied_source(
     def spool(folder: Path) -> Source:
         path = folder / "values"
         if not path.exists():
-            with replacing(path) as temporary, open(temporary, "wb") as out:
+            with replacing(path) as temporary, open(temporary, "xb") as out:
                 for piece in pieces():
                     limits.check()
                     out.write(piece)

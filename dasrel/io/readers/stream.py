@@ -352,6 +352,6 @@ def spool_once(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).unlink(missing_ok=True)
     facts = read()
-    with replacing(folder / MARKER) as temporary:
-        temporary.write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
+    with replacing(folder / MARKER) as temporary, temporary.open("x", encoding="utf-8") as file:
+        json.dump({"key": key, "facts": facts}, file)
     return facts

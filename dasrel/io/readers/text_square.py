@@ -362,7 +362,8 @@ def fill(table: Table, rows: Iterable[Line], target: Path) -> dict[str, Any]:
     ids: list[str] = []
     numbers: list[int] = []
     count, skip = 0, 0
-    descriptor = os.open(target, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
+    target.unlink(missing_ok=True)  # of a process that was killed
+    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
 
         def work(batch: tuple[int, list[Line]]) -> list[tuple[int, bytes]]:

@@ -120,9 +120,9 @@ def dendrogram_figure(
     order = _leaf_order(dendrogram, top, means)
     figure = _drawn(dendrogram, top, order, means, names, clusters)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary:
+    with replacing(target) as temporary, open(temporary, "xb") as file:
         options: dict[str, Any] = {"metadata": {"Date": None}} if target.suffix.lower() == ".svg" else {}
-        figure.savefig(temporary, format=target.suffix.lower()[1:], dpi=110, **options)
+        figure.savefig(file, format=target.suffix.lower()[1:], dpi=110, **options)
     return target
 
 

@@ -106,8 +106,8 @@ def write_image(
     form = target.suffix.lstrip(".").lower() or "png"
     if form not in figure.canvas.get_supported_filetypes():
         raise InputError(f"images cannot be written as .{shown(form)}", remedy="use .png, .pdf or .svg")
-    with replacing(target) as temporary:
-        figure.savefig(temporary, format=form)
+    with replacing(target) as temporary, open(temporary, "xb") as file:
+        figure.savefig(file, format=form)
 
 
 def colour_range(values: Float) -> tuple[float, float, str]:

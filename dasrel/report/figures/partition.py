@@ -221,6 +221,6 @@ def _colours(count: int) -> list[Any]:
 def save_figure(figure: Figure, path: Path, *, dpi: int) -> Path:
     """Write a figure as PNG, atomically, and create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=dpi)
+    with replacing(path) as temporary, open(temporary, "xb") as file:
+        figure.savefig(file, format="png", dpi=dpi)
     return path
