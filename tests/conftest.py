@@ -65,6 +65,15 @@ def workers() -> Iterator[Any]:
         yield started
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_graphs() -> Iterator[None]:
+    """Let Dask warn of every graph above 1 MB that is sent to a scheduler; warnings are errors in tests."""
+    import dask
+
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1MB"}):
+        yield
+
+
 @pytest.fixture
 def client(workers: Any) -> Iterator[Any]:
     """A client of the two workers: what dasrel does in this test, it does there."""

@@ -126,6 +126,10 @@ class Console:
         if self.meter.complete:
             values = {**values, "nothing_to_do": True}
             lines = [*lines, ("nothing to do", f"{shown(self.meter.complete, limit=400)} was complete already")]
+        if self.meter.network:
+            values = {**values, "network_bytes": self.meter.network}
+            a_scan = size_text(self.meter.network // max(1, self.meter.scans))
+            lines = [*lines, ("network", f"{size_text(self.meter.network)} sent in scans, {a_scan} in each")]
         try:
             if self.json:
                 print(json.dumps(json_ready(redacted(values)), allow_nan=False))

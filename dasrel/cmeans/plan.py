@@ -39,7 +39,7 @@ from dasrel.cmeans.starts import checked_runs
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.reduce import PartialResult, Plan
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
-from dasrel.engine.scan import needed_memory, needed_on_worker
+from dasrel.engine.scan import needed_memory, needed_on_worker, network_bytes
 from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.names import FITS, METHODS
@@ -421,18 +421,16 @@ def _on_workers(
         return replace(result, trouble=str(error))
 
     tasks = batches(list(groups), homes, workers, most=None)
-    columns_out = min(count, plan.strips) * consumer.share_bytes
-    sums = plan.traffic_fraction(columns) * total if count > 1 else 0.0
-    back = 8 * columns * relation.n_objects
+    travel = network_bytes(source, [consumer], count)
     core = speed.product * speed.columns / columns / speed.cores
     compute = total / (core * count * threads)
-    sending = (columns_out + back) / network + sums / (network * count)
+    sending = travel.caller / network + travel.workers / (network * count)
     overhead = sending + TASK_SECONDS * (len(tasks) + 2 * plan.strips) + speed.update
     first = max(compute, total / speed.read) + overhead
     later = max(compute, (total - held) / speed.read) + overhead
     scans = _iterations(bundles) + before
     return replace(
-        result, fits=True, travel_bytes=int(columns_out + sums + back), first_scan_seconds=first, scan_seconds=later,
+        result, fits=True, travel_bytes=travel.caller + travel.workers, first_scan_seconds=first, scan_seconds=later,
         total_seconds=_seconds(scans, 0, first, later),
     )  # fmt: skip
 

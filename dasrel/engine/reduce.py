@@ -61,12 +61,6 @@ class Plan:
         whole, start = self.layout.span(i), self.span(i // self.group_side).start
         return slice(whole.start - start, whole.stop - start)
 
-    def traffic_fraction(self, columns: int) -> float:
-        """Return the most bytes of partial results sent between workers per byte of tiles, for so many columns."""
-        width = [self.span(a).stop - self.span(a).start for a in range(self.strips)]
-        sums = sum(width[a] if a == b else 2 * (width[a] + width[b]) for a, b in self.groups())
-        return float(sums * columns * self.layout.dtype.itemsize / self.layout.total_bytes)
-
 
 @dataclass(eq=False)
 class Share:
@@ -84,7 +78,8 @@ class Share:
 
     def __sizeof__(self) -> int:
         arrays = self.arrays.values() if isinstance(self.arrays, dict) else self.arrays or ()
-        return sum(array.nbytes for array in arrays)
+        own = 0 if self.itself is None else self.itself.nbytes
+        return int(own + sum(array.nbytes for array in arrays))
 
 
 def shares(source: TileSource, **arrays: Array | None) -> Callable[[slice], Share]:

@@ -7,10 +7,11 @@ store alone, and so does the order in which partial results are combined: the bi
 threads or workers, in whatever order they finish. The graph runs on local threads or on a cluster whose workers pin as
 many tiles as fit (`worker_cache`), within a memory limit that is checked before the first tile is read.
 
-Network traffic. A group of g x g tiles of side t and item size s yields, for k columns, sums for its g t rows and g t
-columns in the tiles' precision: 2 g t k s bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one
-that adds up the rows' strip and the one that adds up the columns': a fraction of at most 4 k / (g t). At n = 10^6,
-t = 4,096, k = 150 the plan has g = 4: 3.7 %.
+Network traffic (`network_bytes`). The columns leave the caller once, as data that workers pass on to each other. A
+group of g x g tiles of side t and item size s yields, for k columns, sums for its g t rows and g t columns in the
+tiles' precision: 2 g t k s bytes from g^2 t^2 s bytes of tiles. They go to at most two workers, the one that adds up
+the rows' strip and the one that adds up the columns': a fraction of at most 4 k / (g t). At n = 10^6, t = 4,096, k =
+150 the plan has g = 4: 3.7 %.
 
 Graphs are plain dictionaries, built here only, because delayed objects cost as much as a scan of a small matrix.
 """
@@ -20,11 +21,12 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Any, cast
 
 import dask.order
@@ -33,8 +35,9 @@ from dask.sizeof import sizeof
 from dask.system import CPU_COUNT
 
 from dasrel.engine import alike, worker_cache
+from dasrel.engine.exchange import Exchange
 from dasrel.engine.readahead import ReadAhead, TileCache, tile_cache, worker_buffer_bytes
-from dasrel.engine.reduce import Consumer, Kernel, PartialResult, Plan
+from dasrel.engine.reduce import Consumer, Kernel, PartialResult, Plan, Share
 from dasrel.engine.worker_cache import Group, PinnedTiles
 from dasrel.errors import MemoryLimitError
 from dasrel.store.layout import Reader, TileSource, unchanged
@@ -47,6 +50,16 @@ SHARES, GROUPS, FOLDS = "dasrel-share", "dasrel-tiles", "dasrel-sum"
 
 
 TileReader = Reader | TileCache | ReadAhead | PinnedTiles
+
+
+@dataclass(frozen=True, eq=False)
+class StripShares:
+    """What all kernels are given of the objects of one strip."""
+
+    shares: tuple[Share, ...]
+
+    def __sizeof__(self) -> int:
+        return sum(map(sizeof, self.shares))
 
 
 @dataclass(frozen=True)
@@ -70,15 +83,17 @@ class _GroupTask:
         return self.token
 
     def __call__(
-        self, groups: tuple[Group, ...], pinned: list[PinnedTiles | None], strips: tuple[int, ...], *shares: Any
+        self,
+        groups: tuple[Group, ...],
+        pinned: list[PinnedTiles | None],
+        strips: tuple[int, ...],
+        *shares: StripShares,
     ) -> list[list[dict[int, Any]]]:
-        """Return the partial results of each group; `shares` are those of every strip, consumer by consumer."""
+        """Return the partial results of each group; `shares` are those of every strip."""
         if os.getpid() != self.home:
             alike.check_this_worker(self.bits)
             parallel.prepare_worker()
-        by_strip = [
-            dict(zip(strips, shares[k : k + len(strips)], strict=True)) for k in range(0, len(shares), len(strips))
-        ]
+        by_strip = dict(zip(strips, shares, strict=True))
         reader, reading = self.reader, cast(AbstractContextManager[None], nullcontext())
         if self.ahead:
             ahead = ReadAhead(TileCache(cast(Reader, reader), keep_maps=False), 1)
@@ -91,13 +106,14 @@ class _GroupTask:
             reader, reading = ahead, ahead.reading(read)
         with reading:
             return [
-                self._group(held or cast(TileReader, reader), group, [(of[group[0]], of[group[1]]) for of in by_strip])
+                self._group(held or cast(TileReader, reader), group, [by_strip[strip].shares for strip in group])
                 for group, held in zip(groups, pinned, strict=True)
             ]
 
-    def _group(self, reader: TileReader, group: Group, shares: list[tuple[Any, Any]]) -> list[dict[int, Any]]:
+    def _group(self, reader: TileReader, group: Group, shares: list[tuple[Share, ...]]) -> list[dict[int, Any]]:
         partials = [
-            PartialResult(kernel, self.plan, group, pair) for kernel, pair in zip(self.kernels, shares, strict=True)
+            PartialResult(kernel, self.plan, group, pair)
+            for kernel, pair in zip(self.kernels, zip(*shares, strict=True), strict=True)
         ]
         for i, j in self.plan.tiles(group):
             tile = reader.read_checked(i, j)
@@ -108,6 +124,11 @@ class _GroupTask:
                 reader.done(i, j)
             self.count(1, self.plan.layout.tile_bytes)
         return [partial.parts() for partial in partials]
+
+
+def _run_group_task(task: _GroupTask, *arguments: Any) -> Any:
+    """Run a task that was sent to the workers."""
+    return task(*arguments)
 
 
 @dataclass(frozen=True)
@@ -167,32 +188,38 @@ def build_graph(
     batches: Sequence[Sequence[Group]] | None = None,
     inline: bool = False,
     ahead: bool = False,
+    send: Callable[[Iterable[Any]], list[Any]] | None = None,
 ) -> tuple[dict[Any, Any], list[list[Any]]]:
     """Return the scan as a Dask graph, and the keys of each consumer's results. Reads nothing.
 
     `held` has the groups that are pinned, or futures of them; the others are read by their tasks. `batches` has the
     groups that share a task, by default one group each; it does not change the order of combining. `inline` puts the
     shares into the tasks that need them, instead of tasks of their own. `ahead`: each task reads its tiles ahead.
+    `send` sends data to the workers of a cluster and returns futures of them, which are all that the graph then has.
     """
     token = uuid.uuid4().hex
     graph: dict[Any, Any] = {}
-    share: dict[tuple[int, int], Any] = {}
-    for q, consumer in enumerate(consumers):
-        for strip in range(plan.strips):
-            share[q, strip] = consumer.share(plan.span(strip))
-            if not inline:
-                graph[f"{SHARES}-{token}", q, strip] = share[q, strip]
-                share[q, strip] = (f"{SHARES}-{token}", q, strip)
     kernels = tuple(consumer.kernel for consumer in consumers)
-    bits = tuple(alike.bits_of_process().items()) if batches is not None else ()
+    bits = tuple(alike.bits_of_process().items()) if send else ()
     work = _GroupTask(plan, reader, kernels, count, token, os.getpid(), bits, ahead)
+    of_strips = (
+        StripShares(tuple(consumer.share(plan.span(strip)) for consumer in consumers)) for strip in range(plan.strips)
+    )
+    call: tuple[Any, ...] = (work,)
+    if send:
+        sent, *share = send(chain([work], of_strips))
+        call = (_run_group_task, sent)
+    elif inline:
+        share = list(of_strips)
+    else:
+        share = [(f"{SHARES}-{token}", strip) for strip in range(plan.strips)]
+        graph.update(zip(share, of_strips, strict=True))
     groups = plan.groups()
     made: dict[Group, tuple[Any, int]] = {}  # the task of each group, and its position in the result
     for batch in [[group] for group in groups] if batches is None else batches:
         key = (f"{GROUPS}-{token}", *batch[0])
         strips = tuple(sorted({strip for group in batch for strip in group}))
-        shares = [share[q, strip] for q in range(len(consumers)) for strip in strips]
-        graph[key] = (work, tuple(batch), [held.get(group) for group in batch], strips, *shares)
+        graph[key] = (*call, tuple(batch), [held.get(g) for g in batch], strips, *(share[strip] for strip in strips))
         made.update({group: (key, k) for k, group in enumerate(batch)})
     ends: list[dict[int, list[tuple[Any, int]]]] = [{} for _ in consumers]
     for group in groups:
@@ -436,24 +463,29 @@ def _scan_on_cluster(
     batches = worker_cache.batches(
         list(groups), pins.homes, memory, most=max(1, 2 * FOLD_BYTES // max(1, part_bytes)) if not here else None
     )
-    inline = bool(here) and len(batches) * sum(consumer.share_bytes for consumer in consumers) <= HERE_BYTES
     reader = source.files if source.files.local_array is None else None
     ahead = ahead and plan.group_side > 1  # the tiles of a task are read ahead, those of the next one are not
+    exchange = Exchange(client, memory)
     with (
         pins.watched(),
         worker_cache.progress_from_workers(client, step, n_tiles, size, watched=counted.is_watched) as report,
     ):
-        graph, wanted = build_graph(plan, reader, held, consumers, report, batches=batches, inline=inline, ahead=ahead)
+        limits.waited(exchange.begin)
+        graph, wanted = build_graph(
+            plan, reader, held, consumers, report, batches=batches, ahead=ahead,
+            send=lambda values: limits.waited(exchange.send, values),
+        )  # fmt: skip
         if here:
             folds = {key: graph.pop(key) for key in list(graph) if key[0].startswith(FOLDS)}
             parts = [key for key in graph if key[0].startswith(GROUPS)]
-            brought = zip(parts, limits.waited(worker_cache.get, client, memory, graph, parts), strict=True)
+            brought = zip(parts, limits.waited(exchange.get, graph, parts), strict=True)
             folds.update({key: (_Known(part),) for key, part in brought})
             results = list((dask.get if here <= SMALL else dask.threaded.get)(folds, wanted))
         else:
-            results = limits.waited(worker_cache.get, client, memory, graph, wanted)
+            results = limits.waited(exchange.get, graph, wanted)
+        network = limits.waited(exchange.network_bytes)
     tiles_read = sum(len(groups[group]) for group in read)
-    counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes)
+    counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes, network=network)
     return results
 
 
@@ -471,6 +503,41 @@ def brought_here(plan: Plan, consumers: Sequence[Consumer]) -> int:
     """Return the bytes of all partial results if the caller combines those of a cluster, else 0."""
     size = len(plan.groups()) * sum(consumer.part_bytes for consumer in consumers)
     return max(1, size) if size <= HERE_BYTES else 0
+
+
+OVERHEAD = 1024
+"""Bytes that are sent besides the numbers with each group's partial results and each strip's share."""
+
+
+@dataclass(frozen=True)
+class NetworkBytes:
+    """The most bytes that a scan sends between machines."""
+
+    caller: int
+    """From the caller and to it."""
+    workers: int
+    """Between the workers."""
+
+
+def network_bytes(source: TileSource, consumers: Sequence[Consumer], workers: int) -> NetworkBytes:
+    """Return the most bytes that a scan on so many workers sends, if the caller can reach them.
+
+    Each strip's share leaves the caller once, and may be wanted by every worker. Partial results go to the caller or,
+    if they are many, to the two workers that add up their strips, whose sums go to the caller in float64.
+    """
+    plan = Plan(source.layout)
+    shares = sum(consumer.share_bytes for consumer in consumers) + OVERHEAD * plan.strips
+    caller, between = shares, (min(workers, plan.strips) - 1) * shares
+    extra = OVERHEAD * len(plan.groups())
+    if here := brought_here(plan, consumers):
+        return NetworkBytes(caller + here + extra, between)
+    for consumer in consumers:
+        between += 2 * consumer.part_bytes * len(plan.groups())
+        if consumer.kernel.in_strips:  # a part is of two strips, in the tiles' type
+            caller += consumer.part_bytes * plan.strips * 4 // source.layout.dtype.itemsize
+        else:
+            caller += consumer.part_bytes
+    return NetworkBytes(caller, between + extra if workers > 1 else 0)
 
 
 def needed_on_worker(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:

@@ -5,14 +5,11 @@ Tiles are read once, pinned evenly, and used by every later scan.
 
 from __future__ import annotations
 
-import socket
 import threading
 import uuid
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,8 +27,6 @@ PINNED_SHARE = 0.6
 Dask begins to write to disk at 0.6 of the limit, and the scan's own sums need room."""
 LOOK = 1.0
 """Seconds between two checks for tiles that wait for a lost worker."""
-CONNECT = 1.0
-"""Seconds within which a reachable worker accepts a connection."""
 UNLIMITED = 2 * 2**30
 """Bytes pinned at most on a worker without a memory limit."""
 
@@ -249,31 +244,3 @@ def progress_from_workers(
     finally:
         seen["open"] = 0
         client.unsubscribe_topic(topic)
-
-
-def get(client: Any, addresses: Iterable[str], graph: dict[Any, Any], wanted: list[Any]) -> list[Any]:
-    """Run a graph on the workers and gather the results, directly from the workers where they can be reached."""
-    direct = all(_reachable(address) for address in addresses)
-    with warnings.catch_warnings():
-        # The strips of U are part of the graph, so that everything that a lost worker held can be computed again.
-        warnings.filterwarnings("ignore", message="Sending large graph", category=UserWarning)
-        return list(client.get(graph, wanted, direct=direct or None))
-
-
-@cache
-def _reachable(address: str) -> bool:
-    """Whether this process can open a connection to a worker; tried once. Otherwise the scheduler relays results.
-
-    The scheduler, in a pod or behind a tunnel, may be all that can be reached of a cluster. Measured with two workers
-    on one machine, n = 20,480 and 64 columns: 31 MB of sums arrive 30 to 50 ms earlier without the scheduler. Not tried
-    with TLS: a worker warns of connections that end before their handshake.
-    """
-    protocol, _, authority = address.rpartition("://")
-    host, _, port = authority.rpartition(":")
-    if protocol != "tcp":
-        return False
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
-    except (OSError, ValueError):
-        return False
-    return True

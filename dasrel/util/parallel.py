@@ -225,6 +225,7 @@ def repeated_if_lost(work: Callable[[int], Result]) -> Result:
             client = active_client()
             if client is None or client.status != "running":
                 raise
+        time.sleep(min(1.0, 0.1 * 2**losses))  # until the scheduler knows who has died
     return work(LOSSES)
 
 

@@ -58,6 +58,8 @@ class Meter:
         self.tiles = 0
         """Tiles read from the source, or written to a store; tiles pinned on a cluster's workers do not count."""
         self.bytes = 0
+        self.network = 0
+        """Bytes that scans on a cluster have sent between its processes and this one: columns, sums, results."""
         self.note = ""
         self._iterations: tuple[int, int] | None = None
         self._first: tuple[int, float] = (1, 0.0)
@@ -82,13 +84,14 @@ class Meter:
         """Whether a callback receives progress."""
         return self._callback is not None or (self._parent is not None and self._parent.is_watched)
 
-    def count(self, *, tiles: int, bytes: int) -> None:  # noqa: A002
-        """Count tiles read by the workers of a cluster."""
+    def count(self, *, tiles: int, bytes: int, network: int = 0) -> None:  # noqa: A002
+        """Count tiles read by the workers of a cluster, and bytes sent over the network."""
         meter: Meter | None = self
         while meter is not None:
             with meter._lock:
                 meter.tiles += tiles
                 meter.bytes += bytes
+                meter.network += network
             meter = meter._parent
 
     def say(self, note: str, *, iteration: int = 0, most: int = 0) -> None:

@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 import dasrel
 from dasrel.engine.reduce import Plan
-from dasrel.engine.relation import LeftProducts, left_products, product_consumer, relation
-from dasrel.engine.scan import FOLD_BYTES, build_graph, needed_memory, run_here, scan
+from dasrel.engine.relation import LeftProducts, left_products, product_consumer, product_shape, relation
+from dasrel.engine.scan import FOLD_BYTES, build_graph, needed_memory, network_bytes, run_here, scan
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.products import View
 from dasrel.store.array_matrix import ArrayMatrix
@@ -407,8 +407,6 @@ def test_the_plan_for_a_million_objects_without_data():
     layout = Layout(1_000_000, 4096, np.dtype("float32"))
     plan = Plan(layout)
     assert plan.group_side == 4
-    assert plan.traffic_fraction(150) == pytest.approx(4 * 150 / (4 * 4096), rel=0.05)
-    assert plan.traffic_fraction(150) < 0.1
     covered = sum(len(plan.tiles(group)) for group in plan.groups())
     assert covered == len(layout.tiles())
 
@@ -419,6 +417,12 @@ def test_the_plan_for_a_million_objects_without_data():
     source.layout = layout
     U = np.lib.stride_tricks.as_strided(np.zeros(1), shape=(150, 1_000_000), strides=(0, 0))
     consumer = product_consumer(source, [(View("squared-distance"), U)])
+    shape = product_shape(source, [(View("squared-distance"), 150)])
+    travel = network_bytes(source, [shape], 64)
+    sums = layout.total_bytes * 4 * 150 / (4 * 4096)  # 4 k / (g t) of the tiles
+    assert travel.workers == pytest.approx(sums + 61 * 4 * 150 * 10**6, rel=0.05)
+    # 152 columns are multiplied, and the last strip counts as a whole one.
+    assert travel.caller == pytest.approx((4 + 8) * 150 * 10**6, rel=0.03)
     lazy = type(consumer)(consumer.kernel, consumer.finish, part_bytes=consumer.part_bytes)
     graph, wanted = build_graph(plan, None, {}, [lazy], lambda tiles, size: None)
     assert 1_000 < len(graph) < 10_000

@@ -1,8 +1,10 @@
 """The scan on a real cluster of worker processes: the same bits, tiles pinned, a lost worker costs only its tiles."""
 
+import json
 import mmap
 import os
 import platform
+import re
 import resource
 import signal
 import socket
@@ -13,9 +15,11 @@ import pytest
 from distributed import Client, wait
 
 import dasrel
-from dasrel.engine import worker_cache
+from dasrel.cli import app
+from dasrel.engine import exchange, worker_cache
 from dasrel.engine.reduce import Plan
-from dasrel.engine.relation import left_products, relation
+from dasrel.engine.relation import left_products, product_shape, relation
+from dasrel.engine.scan import network_bytes
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.options import Writing
@@ -59,19 +63,57 @@ def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matr
     plain = client.get
     monkeypatch.setattr(client, "get", lambda *given, direct: requested.append(direct) or plain(*given, direct=direct))
     assert (relation(matrix).left(U) == direct).all()
-    monkeypatch.setattr(worker_cache, "_reachable", lambda address: False)
+    monkeypatch.setattr(exchange, "_reachable", lambda address: False)
     assert (relation(matrix).left(U) == direct).all()
     assert requested == [True, None]
+
+
+def test_columns_are_sent_as_data_and_never_in_a_graph(matrix, client):
+    """4 MB of them; and data of 4 MB inside a graph are noticed, as in every test."""
+    wide = np.random.default_rng(1).random((2000, N)).astype(np.float32)
+    product = relation(matrix).left(wide)
+    np.testing.assert_allclose(product, wide @ symmetric(N, 1).astype(float) ** 2, rtol=1e-3)
+    with pytest.warns(UserWarning, match="Sending large graph of size 3.8. MiB"):
+        client.get({"sum": (np.sum, wide)}, ["sum"])
+
+
+@pytest.mark.parametrize("brought_here", [True, False])
+def test_no_more_bytes_pass_the_network_than_estimated(matrix, client, monkeypatch, brought_here):
+    """The caller sends each column once, two workers want them all, and all sums come back."""
+    if not brought_here:
+        monkeypatch.setattr("dasrel.engine.scan.HERE_BYTES", 0)
+    k, seen = 400, relation(matrix)
+    U = np.random.default_rng(1).random((k, N)).astype(np.float32)
+    consumer = product_shape(matrix, [(seen.view, k)])
+    seen.left(U)  # tiles are pinned, and Dask's counters are known
+    with dasrel.watch() as meter:
+        seen.left(U)
+    estimate = network_bytes(matrix, [consumer], 2)
+    plan = Plan(matrix.layout)
+    columns = 4 * k * N
+    widths = [plan.span(strip).stop - plan.span(strip).start for strip in range(plan.strips)]
+    sums = 4 * k * sum(widths[a] + widths[b] * (a != b) for a, b in plan.groups())
+    least = columns + (sums if brought_here else 8 * k * N)
+    assert least < meter.network <= estimate.caller + estimate.workers
+    assert estimate.caller + estimate.workers < 3 * meter.network
+
+
+def test_a_command_tells_how_much_it_sent(matrix, client, capfd):
+    assert app.run(["spectrum", str(matrix.store), "--json"]) == 0
+    output = json.loads(capfd.readouterr().out)
+    assert output["network_bytes"] > 8 * N * output["scans"]
+    assert app.run(["spectrum", str(matrix.store)]) == 0
+    assert re.search(r"^network +\S+ .?B sent in scans, \S+ .?B in each$", capfd.readouterr().out, re.MULTILINE)
 
 
 def test_which_workers_can_be_reached():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert worker_cache._reachable(f"tcp://127.0.0.1:{port}")
-        assert not worker_cache._reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
-    worker_cache._reachable.cache_clear()
+        assert exchange._reachable(f"tcp://127.0.0.1:{port}")
+        assert not exchange._reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
+    exchange._reachable.cache_clear()
     for address in (f"tcp://127.0.0.1:{port}", "inproc://127.0.0.1/4711/1", "tcp://worker-7.invalid:8786"):
-        assert not worker_cache._reachable(address)
+        assert not exchange._reachable(address)
 
 
 @pytest.mark.slow

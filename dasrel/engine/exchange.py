@@ -1,0 +1,126 @@
+"""Send data to the workers of a cluster, run graphs there, gather the results, and count the bytes.
+
+What a scan needs of the caller is sent once, as data: each piece to one worker, from which the others fetch it when a
+task of theirs needs it. The graph has only names of them, so that the scheduler handles kilobytes whatever the size of
+the columns. A piece that is lost with its only worker ends the graph, and the scan is repeated.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Collection, Iterable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from dask.sizeof import sizeof
+
+CONNECT = 1.0
+"""Seconds within which a reachable worker accepts a connection."""
+AT_ONCE = 64 * 2**20
+"""Bytes that the caller sends together: it holds no more copies of its data than that."""
+
+
+@dataclass
+class Exchange:
+    """What is exchanged with the workers of a client during one scan."""
+
+    client: Any
+    addresses: Collection[str]
+    direct: bool = field(init=False)
+    """Whether this process can reach all workers; if not, the scheduler relays, and bytes pass the network twice."""
+    caller_bytes: int = 0
+    """Bytes that left this process, and those that the scheduler relayed to it."""
+
+    def __post_init__(self) -> None:
+        self.direct = all(_reachable(address) for address in self.addresses)
+
+    def send(self, values: Iterable[Any]) -> list[Any]:
+        """Return futures of these values, which are sent to the workers in turn, some megabytes at a time."""
+        futures: list[Any] = []
+        together: list[Any] = []
+        size = 0
+
+        def flush() -> None:
+            nonlocal size
+            try:
+                futures.extend(self.client.scatter(together, direct=self.direct, hash=False))
+            except OSError as error:
+                if self.client.status != "running":
+                    raise
+                raise CancelledError("a worker died while it was sent data") from error
+            self.caller_bytes += size * (1 if self.direct else 2)
+            together.clear()
+            size = 0
+
+        for value in values:
+            together.append(value)
+            size += sizeof(value)
+            if size >= AT_ONCE:
+                flush()
+        if together:
+            flush()
+        return futures
+
+    def get(self, graph: dict[Any, Any], wanted: list[Any]) -> list[Any]:
+        """Run a graph on the workers and gather the results, directly from the workers where they can be reached."""
+        results = list(self.client.get(graph, wanted, direct=self.direct or None))
+        if not self.direct:
+            self.caller_bytes += sizeof(results)
+        return results
+
+    def begin(self) -> None:
+        """Begin to count what the workers send."""
+        with _counting:
+            known = _sent.setdefault(self.client, {})
+        if not known.keys() >= set(self.addresses):
+            self._count(known)
+
+    def network_bytes(self) -> int:
+        """Return the bytes that were sent since `begin`, over the network if each process is a machine.
+
+        Those between workers, and from them to the caller, are counted by Dask: they include what other clients of the
+        same cluster made the workers send meanwhile. Those of a worker that is lost are not counted.
+        """
+        with _counting:
+            known = _sent.setdefault(self.client, {})
+        return self.caller_bytes + self._count(known)
+
+    def _count(self, known: dict[str, int]) -> int:
+        """Update the workers' counters, and return by how much those that were known have grown."""
+        counters = self.client.run(_sent_by_worker, on_error="ignore")
+        grown = sum(max(0, count - known[address]) for address, count in counters.items() if address in known)
+        known.clear()
+        known.update(counters)
+        return int(grown)
+
+
+_sent: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
+"""By client: the bytes that each worker has sent since it began, when they were last counted."""
+_counting = threading.Lock()
+
+
+def _sent_by_worker(dask_worker: Any) -> int:
+    return int(dask_worker.transfer_outgoing_bytes_total)
+
+
+@cache
+def _reachable(address: str) -> bool:
+    """Whether this process can open a connection to a worker; tried once. Otherwise the scheduler relays results.
+
+    The scheduler, in a pod or behind a tunnel, may be all that can be reached of a cluster. Measured with two workers
+    on one machine, n = 20,480 and 64 columns: 31 MB of sums arrive 30 to 50 ms earlier without the scheduler. Not tried
+    with TLS: a worker warns of connections that end before their handshake.
+    """
+    protocol, _, authority = address.rpartition("://")
+    host, _, port = authority.rpartition(":")
+    if protocol != "tcp":
+        return False
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+    except (OSError, ValueError):
+        return False
+    return True
