@@ -208,8 +208,28 @@ def run(arguments: list[str]) -> int:
         return report(error, json=wants_json, trace=trace)
 
 
+OTHER_NAMES = {
+    "--clusters": ("--k", "-k", "--n-clusters", "--n_clusters", "--num-clusters", "--nclust"),
+    "--seed": ("--random-state", "--random_state", "--random-seed"),
+    "--n-init": ("--starts", "--restarts", "--n_init", "--nstart"),
+    "--max-iter": ("--iterations", "--max_iter"),
+    "LABELS": ("--result", "--labels"),
+}
+"""What options and arguments are called in other programs."""
+
+
+def _called_here(error: Any) -> str | None:
+    """Return a line that says what an option of other programs is called here, if the command has it."""
+    wanted = getattr(error, "option_name", None)
+    if error.ctx is None or wanted is None:
+        return None
+    known = {name for parameter in error.ctx.command.params for name in (*parameter.opts, parameter.metavar)}
+    names = [here for here, others in OTHER_NAMES.items() if wanted in others and here in known]
+    return f"there is no option {wanted}: here it is {names[0]}" if names else None
+
+
 def _show_usage(error: Any, wants_json: bool) -> int:
-    text = cast(str, error.format_message()).replace("Value error, ", "")
+    text = _called_here(error) or cast(str, error.format_message()).replace("Value error, ", "")
     if re.search(r"Input should be (greater|less) than|is not in the range", text):
         # The line could be read, and a number in it is refused, as those are that are checked later.
         complain(text)

@@ -83,7 +83,8 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
         except ValueError:
             wanted = {None: "words", int: "whole numbers", float: "numbers"}[number]
             also = f" or {', '.join(words)}" if number and words else ""
-            raise typer.BadParameter(f"{text!r}: give {wanted}{also} with commas between them") from None
+            such = ", such as 3, 2,5 or 2-10" if number is int else ""
+            raise typer.BadParameter(f"{text!r}: give {wanted}{also} with commas between them{such}") from None
         if number is None and words and part not in words:
             here = OTHER_RULES.get(part.lower()) if words == list(RULES) else None
             other = f": it is called {here} here" if here else ""

@@ -4,27 +4,26 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 
 from dasrel.commands.base import Lines, Operation, Output, Prepared, Reads, Result, Target
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.geometry.euclidean import named_relation
-from dasrel.io.export import ExportJob, prepare_export
+from dasrel.io.export import SUFFIXES, ExportJob, prepare_export
 from dasrel.names import ExportName
 from dasrel.util.limits import Cost
 from dasrel.util.option_fields import FIXED_MEMORY, WRITING, option
 from dasrel.util.results import check_not_input
 from dasrel.util.text import shown
 
-SUFFIXES = {"npy": ".npy", "condensed": ".npy", "lsmat": ".lsmat", "phylip": ".phy", "zarr": ".zarr"}
-"""The suffix of each format, for the output of a step."""
-
 
 @dataclass(frozen=True)
 class ExportOptions:
     """What to write in a format of other tools."""
 
-    format: ExportName = option(MISSING, "Format of the output.", WRITING)
+    format: ExportName | None = option(
+        None, "Format of the output; if not given, that of the suffix of OUT: .npy, .lsmat, .phy or .zarr.", WRITING
+    )  # fmt: skip
     relation: str | None = option(
         None, "Write squared dissimilarities: Euclideanised by a file (.npz) of `dasrel euclideanize`, or plain.",
         WRITING, metavar="FILE|plain", reads=Reads(steps=("euclideanize",), words=("plain",), suffixes=(".npz",)),
@@ -55,7 +54,7 @@ class Export(Operation):
 
     def outputs(self, options: ExportOptions) -> tuple[str, ...]:
         """Return the suffix of the format."""
-        return (SUFFIXES[options.format],)
+        return (SUFFIXES[options.format or "npy"],)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class PreparedExport(Prepared):
         """Write the matrix. Cost: one scan."""
         written, numbers = str(self.job.run()), self.job.given
         return {
-            "store": self.store, "out": written, "format": self.options.format, "relation": self.options.relation,
+            "store": self.store, "out": written, "format": self.job.format, "relation": self.options.relation,
             "kind": numbers.kind, "numbers": numbers.description,
         }  # fmt: skip
 

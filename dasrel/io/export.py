@@ -27,6 +27,8 @@ from dasrel.util.files import disk_errors, replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import is_url, path_text, shown, size_text, some
 
+SUFFIXES = {"npy": ".npy", "condensed": ".npy", "lsmat": ".lsmat", "phylip": ".phy", "zarr": ".zarr"}
+"""The suffix of each format; a suffix means the first format that has it."""
 TEXT_BYTES = 100
 """Memory that one value takes while it becomes text: the value, its digits twice, and what arrow keeps beside them."""
 SEEN_BYTES = 40
@@ -41,7 +43,7 @@ def export_matrix(
     matrix: StoreLike | Matrix | Relation,
     out: str | os.PathLike[str],
     *,
-    format: str,  # noqa: A002
+    format: str | None = None,  # noqa: A002
     memory: int | str = "1GiB",
     force: bool = False,
 ) -> Path:
@@ -54,6 +56,8 @@ def export_matrix(
     matrix
         A store or an open matrix: its values as they are stored. Or a relation, such as `Euclideanized.relation`: its
         squared dissimilarities D, computed in float64 tile by tile and written in the type of the store's numbers.
+    format
+        npy, condensed, lsmat, phylip or zarr; by default what the suffix of `out` means.
     memory
         Limit of anonymous memory.
     force
@@ -68,15 +72,16 @@ def prepare_export(
     matrix: StoreLike | Matrix | Relation,
     out: str | os.PathLike[str],
     *,
-    format: str,  # noqa: A002
+    format: str | None = None,  # noqa: A002
     memory: int | str = "1GiB",
     force: bool = False,
 ) -> ExportJob:
     """Check the arguments of `export_matrix`. Cost: no tile is read."""
-    target = check_export(out, format, force=force)
+    name = format_of(out) if format is None else format
+    target = check_export(out, name, force=force)
     given = as_numbers(matrix)
-    given.check(format)
-    return ExportJob(given, target, format, memory)
+    given.check(name)
+    return ExportJob(given, target, name, memory)
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,19 @@ def _write(given: Numbers, target: Path, format: str, memory: int | str) -> Path
     ):
         write(given, temporary, memory)
     return target
+
+
+def format_of(out: str | os.PathLike[str]) -> str:
+    """Return the format that the suffix of a name means; raise if it means none."""
+    suffix = Path(out).suffix
+    for name in EXPORTS:
+        if SUFFIXES[name] == suffix:
+            return name
+    suffixes = ", ".join(dict.fromkeys(SUFFIXES.values()))
+    raise InputError(
+        f"{path_text(out)} does not tell its format",
+        remedy=f"say {{format=NAME}} with one of {', '.join(EXPORTS)}, or end the name with one of {suffixes}",
+    )
 
 
 def check_export(out: str | os.PathLike[str], format: str, *, force: bool) -> Path:  # noqa: A002

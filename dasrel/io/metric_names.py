@@ -38,6 +38,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "simpson": (),
 }
 """Every distance, and the options that it takes."""
+OF_OBJECTS = ("dtw", "edit", "editdistance", "levenshtein", "lcs", "rmsd", "tm", "tmscore", "unifrac", "emd")
+"""Metrics that people ask for and that compare series, texts or structures, which are no rows of numbers."""
 KERNELS: dict[str, tuple[str, ...]] = {
     "additive_chi2": (),
     "chi2": ("gamma",),
@@ -76,6 +78,8 @@ def check_metric(name: str, kind: str, options: Mapping[str, Any]) -> str:
         remedy = did_you_mean(name, sorted(word for word in known if len(word) > 2), show=3)
         if name in KERNELS:
             remedy = f"{name} is a kernel: say {{kind=kernel}}"
+        if name in OF_OBJECTS:
+            remedy = f"{name} compares whole objects, not rows of features: `dasrel.from_blocks` takes any function"
         raise InputError(f"no metric {shown(name)!r}", remedy=remedy)
     full = known[name]
     _check_options(name, options, OPTIONS[full])

@@ -25,7 +25,7 @@ from dasrel.kernels.native import LONG, POINTER
 from dasrel.kernels.transpose import Transpose
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, shown, some, told_apart
 
 
 class Policy(Protocol):
@@ -542,11 +542,11 @@ def _symmetrize(
     where = np.unravel_index(int(np.nanargmax(difference)), difference.shape)
     row, column = place[0] + int(where[0]), place[1] + int(where[1])
     if count and policy.symmetrize == "error":
-        x, y = float(a[where]), float(b[where])
+        x, y = told_apart(float(a[where]), float(b[where]))
         raise InputError(
             "asymmetric",
-            where=f"{count_text(count, 'pair')} in this block, the worst {_pair(row, column, ids)}: {x:g} one way,"
-            f" {y:g} the other",
+            where=f"{count_text(count, 'pair')} in this block, the worst {_pair(row, column, ids)}: {x} one way,"
+            f" {y} the other",
             remedy="say {Policy.symmetrize=mean} or {Policy.symmetrize=max}",
         )
     record.asymmetric = count

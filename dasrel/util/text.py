@@ -22,6 +22,16 @@ def some(items: Iterable[object], *, show: int = 3, total: int | None = None) ->
     return f"{first} and {left} more" if left > 0 else first
 
 
+def told_apart(x: float, y: float) -> tuple[str, str]:
+    """Return two numbers with as few digits, from six on, as show that they differ.
+
+    >>> told_apart(2.5155134, 2.5155127), told_apart(1, 2)
+    (('2.5155134', '2.5155127'), ('1', '2'))
+    """
+    texts = ((f"{x:.{digits}g}", f"{y:.{digits}g}") for digits in range(6, 18))
+    return next((pair for pair in texts if pair[0] != pair[1]), (f"{x:g}", f"{y:g}"))
+
+
 def count_text(number: int, noun: str, plural: str = "") -> str:
     """Write a number with its noun, in the plural if need be.
 

@@ -135,7 +135,10 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
         else [f"out: {shown(repr(given))} is no folder; give its name"]
     )
     if not isinstance(page, bool):
-        faults.append(f"report: {shown(repr(page))} is neither true nor false")
+        instead = ", and no table" if isinstance(page, dict) else ""
+        faults.append(
+            f"report: {shown(repr(page))} is neither true nor false{instead}: write report = true above all tables"
+        )
     place, memory = _runtime(runtime, folder, faults)
     steps, more = _steps(content, memory)
     faults += more

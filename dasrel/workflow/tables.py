@@ -28,10 +28,12 @@ def _listed(value: Any) -> Any:
 
 
 def _numbers_listed(value: Any) -> Any:
-    """Return a list, with the numbers of ranges such as "2-10" in their place."""
+    """Return a list, with the numbers of texts such as "3" or "2-10" in their place."""
     expanded: list[Any] = []
     for entry in _listed(value):
         numbers = whole_numbers(entry) if isinstance(entry, str) else None
+        if isinstance(entry, str) and entry.strip().isdecimal():
+            numbers = [int(entry)]
         expanded += [entry] if numbers is None else numbers
     return expanded
 

@@ -286,7 +286,6 @@ def test_export_and_audit_pass_everything_on(monkeypatch: pytest.MonkeyPatch) ->
         ("pairwise a b", "--metric"),
         ("pairwise a b --metric minkowski --metric-option p", "NAME=NUMBER"),
         ("pairwise a b --metric euclidean --kind nearness", "'--kind': "),
-        ("export a b", "--format"),
         ("export a b --format xls", "--format"),
         ("audit", "STORE"),
         ("audit a b", "b"),

@@ -134,6 +134,23 @@ def test_an_address_space_that_is_too_small(folder: Path) -> None:
         assert "unexpected" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cluster a b --k 3", "there is no option --k: here it is --clusters"),
+        ("cluster a b --random-state 3", "there is no option --random-state: here it is --seed"),
+        ("validity a --result out", "there is no option --result: here it is LABELS"),
+        ("audit a --k 3", "No such option: --k"),  # it has none by another name
+        ("cluster a b --clusters auto", "'auto': give whole numbers with commas between them, such as 3, 2,5 or 2-10"),
+        ("cluster a b --clusters 2..5", "such as 3, 2,5 or 2-10"),
+        ("pairwise a b --metric dtw", "compares whole objects, not rows of features: `dasrel.from_blocks`"),
+    ],
+)
+def test_words_of_other_programs(line: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert app.run(line.split()) in (1, 2)
+    assert message in capfd.readouterr().err
+
+
 def test_an_unknown_option_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert app.run(["audit", "x", "--no-such"]) == 2
     assert "No such option" in capfd.readouterr().err

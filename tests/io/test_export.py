@@ -13,6 +13,7 @@ from dasrel.io.options import Reading
 from dasrel.names import EXPORTS
 from dasrel.store.options import Writing
 from tests.helpers.matrices import delta_of, squared_of
+from tests.helpers.processes import ran
 
 N, TILE = 70, 32
 NAMES = [f"object_{k}" for k in range(N)]
@@ -130,6 +131,20 @@ def test_refusals(tmp_path, store):
         with pytest.raises(MemoryLimitError, match="raise memory"):
             export_matrix(store, tmp_path / "out", format=wanted, memory="1MB")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_suffix_tells_the_format(tmp_path, store, capfd):
+    for suffix, name in ((".npy", "npy"), (".lsmat", "lsmat"), (".phy", "phylip"), (".zarr", "zarr")):
+        out = tmp_path / f"d{suffix}"
+        assert ran("export", store, out, "--quiet") == 0
+        assert ran("export", store, tmp_path / "same", "--format", name, "--force", "--quiet") == 0
+        if out.is_file():
+            assert out.read_bytes() == (tmp_path / "same").read_bytes()
+            (tmp_path / "same").unlink()
+        else:
+            assert (zarr.open_array(out)[:] == zarr.open_array(tmp_path / "same")[:]).all()
+    assert ran("export", store, tmp_path / "d.xyz") == 1
+    assert "d.xyz does not tell its format; say --format NAME with one of npy, " in capfd.readouterr().err
 
 
 def test_force_never_removes_a_folder_of_something_else(tmp_path, store):

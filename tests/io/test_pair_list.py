@@ -282,6 +282,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("a\tb\n", "no column 3; there are columns 1 to 2"),
         ("a\tb\t1\n# x\n\na\tc\t1\t2\n", "line 4 has 4 fields where 3 are expected"),
         ("a\tb\t1\na\tc\n", "line 2 has 2 fields where 3 are expected"),
+        ("from,to,ident\na,b,95%\na,c,90%\n", r"line 2, column 3 \(ident\): '95%' is not a number: write it without"),
         ("from\tto\tlength\na\tb\t1\na\tc\tfar\n", r"line 3, column 3 \(length\): 'far' is not a number"),
         ("a\tb\t1\na\tc\t1_0\n", "line 2, column 3: '1_0' is not a number"),
         ("a\tb\t1\n\n\t c\t1\n", "line 3: the id of the first object is empty"),

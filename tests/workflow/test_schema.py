@@ -22,7 +22,7 @@ from dasrel.workflow.schema import read_workflow
         ("[clutser.k]", "[clutser]: unknown; did you mean cluster?"),
         ("[shell]\nrun = 'rm'", "[shell]: unknown; known: "),
         ("cluster = 3", "cluster: 3 is no table; write [cluster] and its keys below"),
-        ("[cluster.k]\nclusters = '3'", "[cluster.k] clusters[0]: '3' should be a valid integer"),
+        ("[cluster.k]\nclusters = '3x'", "[cluster.k] clusters[0]: '3x' should be a valid integer"),
         ("[cluster.k]\nclusters = [2, 0]", "[cluster.k] clusters[1]: 0 should be greater than or equal to 1"),
         ("[cluster.k]\nn_init = true", "[cluster.k] n_init: True should be a valid integer"),
         ("[cluster.k]\nfuzzifier = 1", "[cluster.k] fuzzifier[0]: 1 should be 'auto' or greater than 1"),
@@ -45,6 +45,7 @@ from dasrel.workflow.schema import read_workflow
         ("[runtime]\ndask = 'cloud'", "[runtime] dask 'cloud' is unknown; known: local"),
         ('[runtime]\nscheduler = "a\\nb"', "[runtime] scheduler: 'a\\nb' has characters that cannot be printed"),
         ("out = 3", "out: 3 is no folder"),
+        ("[report.page]", "report: {'page': {}} is neither true nor false, and no table: write report = true above"),
         ("a = ", "is not TOML: Invalid value"),
     ],
 )  # fmt: skip
@@ -109,6 +110,11 @@ def test_a_file_cannot_say_what_a_cluster_runs(tmp_path: Path, setting: str) -> 
     (tmp_path / "w.toml").write_text(f"[demo]\n[runtime]\ndask = 'slurm:memory=1GB,{setting}'")
     with pytest.raises(InputError, match="which a workflow file may not"):
         read_workflow(tmp_path / "w.toml")
+
+
+def test_numbers_of_clusters_as_text(tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text("[demo]\n[cluster]\nclusters = ['3', '5-7', 9]\nrule = 'hard'")
+    assert read_workflow(tmp_path / "w.toml").steps["cluster"].table.clusters == [3, 5, 6, 7, 9]
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:

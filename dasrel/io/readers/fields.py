@@ -56,7 +56,8 @@ def not_a_number(field: bytes) -> str:
         return (
             f"{described} has a decimal comma: write the file with decimal points ({field.decode().replace(',', '.')})"
         )
-    return f"{described} is not a number"
+    percent = ": write it without the percent sign" if is_number(field.strip().removesuffix(b"%")) else ""
+    return f"{described} is not a number{percent}"
 
 
 _BETWEEN = re.compile(rb"(?<=\d),(?=\d)")

@@ -233,7 +233,8 @@ def _judge_labelled(rows: list[list[bytes]]) -> str:
 
 
 def _has_number(field: bytes) -> bool:
-    return bool(field.strip()) and (is_number(field) or has_decimal_comma(field))
+    text = field.strip()
+    return bool(text) and (is_number(text.removesuffix(b"%")) or has_decimal_comma(field))
 
 
 def _judge_numbers(rows: list[list[bytes]]) -> str:

@@ -429,7 +429,10 @@ def _batches(table: Table, rows: Iterable[Line]) -> Iterator[tuple[int, list[Lin
     for count, row in enumerate(rows):
         if count > table.n_objects:
             most = table.counted or count_text(table.n_objects, "row")
-            raise InputError(f"{path_text(table.path)}: line {row.number}: more than {most}; a matrix must be square")
+            raise InputError(
+                f"{path_text(table.path)}: line {row.number}: more than {most}: a matrix must be square",
+                remedy="where each row has the features of an object, `dasrel pairwise` computes the distances",
+            )
         if batch and (size >= BATCH or row.text is not batch[-1].text):
             yield first, batch
             batch, first, size = [], count, 0
