@@ -10,6 +10,7 @@ from .commands.align import align as align
 from .commands.cluster import save_clustering as save_clustering
 from .commands.report import write_report as write_report
 from .engine.checkpoint import Checkpoint as Checkpoint
+from .engine.neighbours import Neighbours as Neighbours
 from .engine.relation import Relation as Relation, relation as relation
 from .engine.runtime import Runtime as Runtime, connect as connect
 from .errors import (
@@ -49,6 +50,7 @@ from .hierarchy.linkage import linkage as linkage
 from .io.append import Appended as Appended, append as append
 from .io.export import export_matrix as export_matrix
 from .io.importing import import_matrix as import_matrix
+from .io.neighbour_graph import neighbours as neighbours
 from .io.options import Reading as Reading
 from .io.pairwise import from_blocks as from_blocks, pairwise as pairwise
 from .judging.alignment_search import Alignment as Alignment, Evolution as Evolution

@@ -20,6 +20,7 @@ OPERATIONS: tuple[str, ...] = (
     "plan",
     "align",
     "outliers",
+    "neighbours",
     "predict",
     "validity",
     "compare",

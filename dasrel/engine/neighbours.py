@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from dasrel.engine.label_products import Squares
 from dasrel.engine.reduce import Consumer, Kernel, Plan, Side, shares, strip_consumer
@@ -15,7 +16,7 @@ from dasrel.engine.relation import Relation
 from dasrel.engine.scan import scan
 from dasrel.kernels.nearest import Lists, Objects, merge_panel, merged
 from dasrel.kernels.products import View, panel_rows
-from dasrel.store.layout import TileSource
+from dasrel.store.layout import Layout, TileSource
 from dasrel.util import Array, Float, Index
 
 Mask = NDArray[np.bool_]
@@ -42,6 +43,24 @@ class Neighbours:
         """(n, k) distances: to the last bit those of a store of distances, else the square roots of max(D, 0)."""
         return np.sqrt(np.maximum(self.values, 0)) if self.is_squared else self.values
 
+    def to_csr(self) -> csr_array:
+        """Return the distances as a sparse matrix (n, n): row i has the neighbours of object i, by position."""
+        n, _ = self.positions.shape
+        order = np.argsort(self.positions, axis=1)
+        columns = np.take_along_axis(self.positions, order, axis=1)
+        there = columns >= 0
+        ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+        values = np.take_along_axis(self.distances, order, axis=1)
+        return csr_array((values[there], columns[there], ends), shape=(n, n))
+
+    def knn(self) -> tuple[Index, Float]:
+        """Return positions and distances, (n, k + 1), whose first column is the object itself, as UMAP takes them.
+
+        `umap.UMAP(n_neighbors=k + 1, precomputed_knn=nearest.knn())`.
+        """
+        own = np.arange(len(self.positions))[:, None]
+        return np.hstack([own, self.positions]), np.hstack([np.zeros((len(own), 1)), self.distances])
+
 
 def nearest_neighbours(
     seen: Relation | TileSource, k: int = 1, *, kept: Mask | None = None, memory: int | str | None = None
@@ -65,11 +84,10 @@ def nearest_neighbours(
 
 def neighbour_consumer(seen: Relation | TileSource, k: int, kept: Mask | None = None) -> Consumer:
     """Make the consumer of `nearest_neighbours`, for a scan that is shared with others."""
-    values = _Values.of(seen)
+    values = SeenValues.of(seen)
     source: TileSource = seen.matrix if isinstance(seen, Relation) else seen
     layout, plan = source.layout, Plan(source.layout)
-    side, item = layout.tile, layout.dtype.itemsize
-    panel = panel_rows((side, side), item) * side * item
+    panel, item = values.panel_bytes(layout), layout.dtype.itemsize
 
     def finish(parts: dict[int, Any]) -> Neighbours:
         lists = Lists.empty(layout.n_objects, k)
@@ -85,7 +103,7 @@ def neighbour_consumer(seen: Relation | TileSource, k: int, kept: Mask | None = 
 
 
 @dataclass(frozen=True)
-class _Values:
+class SeenValues:
     """Makes the dissimilarities of a tile, panel by panel."""
 
     squares: Squares | None
@@ -94,20 +112,28 @@ class _Values:
     """Whether a D below 0 counts as 0."""
 
     @staticmethod
-    def of(seen: Relation | TileSource) -> _Values:
+    def of(seen: Relation | TileSource) -> SeenValues:
+        """Return D of a relation, or the values of a matrix, squared for other kinds than distance."""
         if isinstance(seen, Relation):
             view = seen.view.then("spread", seen.beta) if seen.beta else seen.view
-            return _Values(Squares(view, seen.terms), not_negative=False)
-        return _Values(None if seen.kind == "distance" else Squares(View(seen.kind)), not_negative=True)
+            return SeenValues(Squares(view, seen.terms), not_negative=False)
+        return SeenValues(None if seen.kind == "distance" else Squares(View(seen.kind)), not_negative=True)
 
     @property
     def are_squared(self) -> bool:
+        """Whether they are D, or distances."""
         return self.squares is not None
 
     @property
     def panels(self) -> int:
         """Number of panels of scratch memory that they take."""
         return 0 if self.squares is None else self.squares.view.panels
+
+    @staticmethod
+    def panel_bytes(layout: Layout) -> int:
+        """Return the size of a panel."""
+        side, item = layout.tile, layout.dtype.itemsize
+        return panel_rows((side, side), item) * side * item
 
     def bands(self, tile: Array, rows: Side, columns: Side) -> Iterator[tuple[slice, Array]]:
         """Yield each band of rows of a tile with its dissimilarities."""
@@ -123,7 +149,7 @@ class _Values:
 @dataclass(frozen=True)
 class _NeighbourKernel(Kernel):
     in_strips = True
-    values: _Values
+    values: SeenValues
     k: int
 
     def empty(self, objects: int) -> Lists:

@@ -91,6 +91,10 @@ COMMANDS = [
     ("euclideanize", "euclideanize d.zarr --method spread --out spread.npz"),
     ("export", "export d.zarr d.csv --format lsmat --relation plain"),
     ("export", "export d.zarr full.npy --format npy"),
+    ("neighbours", "neighbours d.zarr near --k 3"),
+    ("neighbours", "neighbours d.zarr within --within 2"),
+    ("dry-run", "neighbours d.zarr new --within 2 --dry-run"),
+    ("dry-run", "neighbours d.zarr new --dry-run"),
     ("tree", "tree d.zarr tree"),
     ("linkage", "tree d.zarr linked --linkage average --clusters 2,3,32"),
     ("linkage", "tree d.zarr cut --linkage complete --height 3"),
@@ -125,6 +129,8 @@ FILES = [
     ("embed", "axes/result.json"),
     ("coordinates.csv", "axes/coordinates.csv"),
     ("eigenvalues.csv", "axes/eigenvalues.csv"),
+    ("neighbours", "near/result.json"),
+    ("neighbours", "within/result.json"),
     ("tree", "tree/result.json"),
     ("edges.csv", "tree/edges.csv"),
     ("vat.csv", "tree/vat.csv"),
@@ -161,6 +167,8 @@ components = 2
 result = "cluster/fcm1-clusters2"
 [outliers]
 width = 2
+[neighbours]
+k = 3
 [tree.mst]
 [tree.linked]
 linkage = "average"

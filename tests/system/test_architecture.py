@@ -159,6 +159,7 @@ WRITES_PLAINLY = {
     ("commands/tree", "write_text"),
     ("commands/spectrum", "write_text"),
     ("io/importing", "write_text"),
+    ("io/neighbour_graph", "open"),  # no files: members of an archive that was made exclusively
     ("io/readers/source", "open"),  # appends to a file that was made exclusively
 }
 

@@ -37,6 +37,7 @@ COMMAND_ONLY = {
     "euclideanize": {"target", "checkpoint"},
     "export": {"target"},
     "image": {"target"},
+    "neighbours": {"target"},
     "outliers": {"target", "checkpoint"},
     "spectrum": {"target", "checkpoint"},  # --picture names a file
     "tree": {"target", "checkpoint"},
@@ -46,7 +47,7 @@ TABLE_ONLY = {"spectrum": {"picture"}, "image": {"format"}, "demo": {"data"}}
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
-    ("embed", "store"), ("image", "store"), ("outliers", "store"), ("spectrum", "store"),
+    ("embed", "store"), ("image", "store"), ("neighbours", "store"), ("outliers", "store"), ("spectrum", "store"),
     ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
     ("align", "every"), ("embed", "every"), ("outliers", "every"), ("tree", "every"),
