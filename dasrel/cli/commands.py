@@ -18,8 +18,7 @@ from dasrel.commands.operations import operation, summary
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
 from dasrel.errors import InputError
-from dasrel.util.numbers import check_fields
-from dasrel.util.option_fields import Selection, option_fields
+from dasrel.util.option_fields import Selection, check_fields, option_fields
 from dasrel.util.results import check_not_input
 
 SAVING = Selection(Checkpoint, optional=True)

@@ -51,8 +51,7 @@ from dasrel.report.verdict import alignment_verdict
 from dasrel.store.matrix import open_matrix
 from dasrel.util import limits, progress
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.numbers import as_number
-from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
+from dasrel.util.option_fields import RUNNING, as_number, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
 from dasrel.util.text import count_text, did_you_mean, path_text, shown, some
 

@@ -27,8 +27,7 @@ from dasrel.report.figures.matrix import image_consumer, ivat_image, proximity_i
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import Array, Float, Index, PathLike, progress
 from dasrel.util.limits import Cost, Output as Written, Range, memory_limit
-from dasrel.util.numbers import check_fields
-from dasrel.util.option_fields import WRITING, memory_option, option
+from dasrel.util.option_fields import WRITING, check_fields, memory_option, option
 from dasrel.util.results import check_file, check_not_input
 from dasrel.util.text import count_text, shown
 

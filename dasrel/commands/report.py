@@ -15,10 +15,10 @@ from dasrel.commands.operations import OPERATIONS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelError, InputError
 from dasrel.report import other_parts
+from dasrel.report.other_parts import STATE, workflow_part, workflow_sources
 from dasrel.report.page import grouped, joined, render
 from dasrel.report.page_parts import ResultPart
 from dasrel.report.result_reading import Source, damaged, read_json
-from dasrel.report.workflow_part import STATE, workflow_part, workflow_sources
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import Matrix, is_store
 from dasrel.util import PathLike, progress

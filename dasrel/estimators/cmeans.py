@@ -32,7 +32,7 @@ from dasrel.partition.model import Model
 from dasrel.partition.result import Partition
 from dasrel.partition.run import N_INIT, Run, grid
 from dasrel.util import Float
-from dasrel.util.numbers import check_choice
+from dasrel.util.option_fields import check_choice
 from dasrel.util.text import count_text
 
 _FAMILY = """

@@ -21,8 +21,7 @@ from dasrel.judging.alignment import Surface, Width, surface
 from dasrel.partition.result import Partition
 from dasrel.partition.run import Run
 from dasrel.util import Float, html, progress
-from dasrel.util.numbers import check_fields
-from dasrel.util.option_fields import RUNNING, option, same
+from dasrel.util.option_fields import RUNNING, check_fields, option, same
 from dasrel.util.text import count_text, shown, time_text
 
 WIDTHS = 12

@@ -33,7 +33,7 @@ from dasrel.partition.files import PartitionFile, positions, read_partition_file
 from dasrel.partition.model import mode_labels
 from dasrel.partition.result import Partition
 from dasrel.util import Array, Float, limits
-from dasrel.util.numbers import check_number
+from dasrel.util.option_fields import check_number
 from dasrel.util.results import MOST_IDS
 from dasrel.util.text import count_text, size_text
 

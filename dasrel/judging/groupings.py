@@ -13,7 +13,7 @@ from dasrel.errors import InputError
 from dasrel.partition.model import mode_labels
 from dasrel.util import Array, Float, Names
 from dasrel.util.labelled import column_order, row_names
-from dasrel.util.numbers import check_number
+from dasrel.util.option_fields import check_number
 from dasrel.util.text import count_text, some
 
 SUM_TOLERANCE = 1e-3

@@ -30,7 +30,7 @@ from dasrel.errors import InputError, MemoryLimitError
 from dasrel.judging.groupings import Grouping, given_groupings
 from dasrel.kernels.within_sums import MOST_CLUSTERS
 from dasrel.util import Float, html, limits, parallel
-from dasrel.util.numbers import check_number
+from dasrel.util.option_fields import check_number
 from dasrel.util.text import count_text, size_text
 
 ROUNDING = 8.0

@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dasrel.partition.run import Run
-from dasrel.util.numbers import check_fields, check_number
-from dasrel.util.option_fields import RUNNING, option, same
+from dasrel.util.option_fields import RUNNING, check_fields, check_number, option, same
 
 MOST_REJECTED = 0.5
 """The largest share of the objects that can be outliers."""

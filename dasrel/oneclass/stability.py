@@ -20,7 +20,7 @@ from dasrel.errors import DasrelWarning, InputError
 from dasrel.oneclass.fit import Column, iterate, kernel_view, prepare_one_class, split_columns
 from dasrel.oneclass.run import OneClassRun, rejected_count
 from dasrel.util import Float, limits, progress
-from dasrel.util.numbers import check_number
+from dasrel.util.option_fields import check_number
 from dasrel.util.text import count_text, shown, some
 
 METHODS = ("pcm", "kde", "svm")

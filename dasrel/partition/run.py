@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from dasrel.errors import InputError
 from dasrel.names import INITS, OTHER_RULES, PARAMETERS, RULES, TAKES, RuleName
-from dasrel.util.numbers import check_choice, check_fields, check_number
-from dasrel.util.option_fields import RUNNING, option
+from dasrel.util.option_fields import RUNNING, check_choice, check_fields, check_number, option
 from dasrel.util.text import count_text, shown, some
 
 MOST_RUNS = 100_000

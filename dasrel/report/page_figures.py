@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import DasrelError, DasrelWarning
-from dasrel.report.figures.palette import CLUSTERS
+from dasrel.report.figures.matrix_drawing import CLUSTERS
 from dasrel.report.page_parts import Block, Note, Picture
 from dasrel.util import Array
 from dasrel.util.text import count_text, path_text, shown

@@ -22,7 +22,7 @@ import numpy as np
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import IMPORT_AGAIN, Layout, Reader, unchanged
-from dasrel.store.local_group import array_metadata
+from dasrel.store.manifest import array_metadata
 from dasrel.store.tile_files import (
     RecordedChecksums,
     StoreLike,

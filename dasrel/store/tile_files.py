@@ -40,7 +40,7 @@ import numpy as np
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
-from dasrel.store.local_group import LocalGroup, array_metadata
+from dasrel.store.manifest import LocalGroup, array_metadata
 from dasrel.util import Array, Names, limits
 from dasrel.util.files import check_regular, crc32c, open_regular, replacing
 from dasrel.util.text import count_text, redacted, shown, some

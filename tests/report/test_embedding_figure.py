@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 import dasrel
 from dasrel.report.figures import embedding as embedding_module
 from dasrel.report.figures.embedding import embedding_figure
-from dasrel.report.figures.palette import CLUSTERS
+from dasrel.report.figures.matrix_drawing import CLUSTERS
 from tests.helpers.matrices import distances, grouped_points
 
 

@@ -16,8 +16,7 @@ from dasrel.errors import InputError
 from dasrel.geometry.tree import minimum_spanning_tree
 from dasrel.report.figures.downsample import induced_image
 from dasrel.report.figures.matrix import image_consumer, ivat_image, matrix_image, proximity_image
-from dasrel.report.figures.matrix_drawing import LINE, Block, colour_range, write_image
-from dasrel.report.figures.palette import CLUSTERS
+from dasrel.report.figures.matrix_drawing import CLUSTERS, LINE, Block, colour_range, write_image
 from dasrel.store.array_matrix import ArrayMatrix
 from tests.helpers.commands import prepared
 from tests.helpers.matrices import distances, normal_points, squared_of, symmetric

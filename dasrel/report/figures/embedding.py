@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dasrel.errors import InputError
-from dasrel.report.figures.palette import CLUSTERS
+from dasrel.report.figures.matrix_drawing import CLUSTERS
 from dasrel.report.figures.partition import save_figure
 from dasrel.util import Array, Float, PathLike
 from dasrel.util.text import count_text, shown as plain

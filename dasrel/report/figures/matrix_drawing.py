@@ -11,10 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dasrel.errors import InputError
-from dasrel.report.figures.palette import CLUSTERS
 from dasrel.util import Array, Float, PathLike
 from dasrel.util.files import replacing
 from dasrel.util.text import shown
+
+CLUSTERS = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#B8A800", "#444444", "#882255", "#332288",
+)  # fmt: skip
+"""Of Okabe and Ito, told apart by colour-blind eyes, the yellow darkened to be seen on white, and two of Tol."""
+
 
 COLOURS = ("gray", "viridis", "cividis")
 DOTS = 100  # dots per inch
