@@ -205,22 +205,27 @@ class AppendJob:
                 raise InputError(
                     f"{location(self.store)} has grown meanwhile", remedy="look at its objects again, and append anew"
                 )
-            missing = transaction.missing()
-            parallel.run(
-                _AppendTile(self.provider, transaction.files, old.kind, self.policy),
-                [(i, j, transaction.record_before((i, j))) for i, j in missing],
-                label="append",
-                bytes_each=transaction.layout.tile_bytes,
-                task_memory=task_memory,
-                memory=self.memory,
-                local=self.provider.local,
-                resume_hint="run the same append again to continue",
-            )
-            size = _bytes(transaction, missing)
+            written: set[Tile] = set()
+
+            def write(missing: Sequence[Tile]) -> None:
+                written.update(missing)
+                parallel.run(
+                    _AppendTile(self.provider, transaction.files, old.kind, self.policy),
+                    [(i, j, transaction.record_before((i, j))) for i, j in missing],
+                    label="append",
+                    bytes_each=transaction.layout.tile_bytes,
+                    task_memory=task_memory,
+                    memory=self.memory,
+                    local=self.provider.local,
+                    resume_hint="run the same append again to continue",
+                )
+
+            transaction.write_missing(write)
+            size = _bytes(transaction, sorted(written))
             matrix = transaction.commit(self.about.get("checksum"))
-        grown = sum(transaction.is_grown(tile) for tile in missing)
-        kept = len(transaction.tiles()) - len(missing)
-        return Appended(matrix, old.n_objects, len(names), len(missing) - grown, grown, kept, size, resumed)
+        grown = sum(transaction.is_grown(tile) for tile in written)
+        kept = len(transaction.tiles()) - len(written)
+        return Appended(matrix, old.n_objects, len(names), len(written) - grown, grown, kept, size, resumed)
 
     def cost(self) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""

@@ -107,10 +107,7 @@ class StoreJob:
         return new_manifest(self.layout, self.kind, self.policy, self.writing, self.provenance), self.ids
 
     def _write(self, writer: Writer) -> None:
-        def write(_: int) -> None:
-            missing = writer.missing()
-            if not missing:
-                return
+        def write(missing: list[Tile]) -> None:
             function, items = self.work(writer.files, missing)
             parallel.run(
                 function,
@@ -124,4 +121,4 @@ class StoreJob:
                 resume_hint=writer.resume_hint,
             )
 
-        parallel.repeated_if_lost(write)
+        parallel.repeated_if_lost(lambda _: writer.write_missing(write))

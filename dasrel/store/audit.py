@@ -15,8 +15,10 @@ from dasrel.errors import StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.names import KINDS
 from dasrel.store.layout import Layout, TileIndex
+from dasrel.store.manifest import array_metadata
 from dasrel.store.matrix import Matrix, open_matrix, open_unchecked, read_manifest
-from dasrel.store.tile_files import StoreLike, TileFiles, local_path, location
+from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, local_path, location, storing
+from dasrel.store.written import read_progress
 from dasrel.util import Array, parallel
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.text import count_text, shown, size_text
@@ -60,7 +62,7 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
         "dtype": manifest["dtype"],
         "tile": layout.tile,
         "tiles": total,
-        "tiles_written": total if manifest["state"] == "complete" else _written(group),
+        "tiles_written": total if manifest["state"] == "complete" else _written(group, layout, store),
         "compress": manifest["compress"],
         "bytes_per_scan": layout.total_bytes,
         "bytes_on_disk": _bytes_on_disk(store),
@@ -85,11 +87,14 @@ def estimate_audit(store: StoreLike, *, verify: bool = False, memory: int | str 
     return Cost("audit", layout.n_objects, Range(scans, scans, scans), layout.total_bytes, needed)
 
 
-def _written(group: Any) -> int:
+def _written(group: Any, layout: Layout, store: StoreLike) -> int:
     """Return the finished tiles of an unfinished store."""
     if "progress" not in group:
         return 0
-    return int(np.count_nonzero(~np.isnan(np.asarray(group["progress"][..., 0]))))
+    length = array_metadata(group, "progress")["shape"][2]
+    files = TileFiles(absolute_location(store), layout, mapped=False, progress_length=length)
+    with storing(store, "read"):
+        return int(np.count_nonzero(~np.isnan(read_progress(files)[..., 0])))
 
 
 def _bytes_on_disk(store: StoreLike) -> int | None:

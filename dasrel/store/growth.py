@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
 from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, absolute_location, local_path, location
-from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_records
+from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_manifest, write_records
+from dasrel.store.written import check_tiles_there, lost_tiles, read_progress, write_until_kept
 from dasrel.util import Array, Names, progress
 from dasrel.util.files import crc32c, disk_errors, process_lives, remove_leftovers, temporary_path, this_process
 from dasrel.util.text import count_text, redacted, shown, some
@@ -54,6 +55,8 @@ class AppendTransaction:
         self._group = group
         self._owner = {**this_process(), "token": uuid.uuid4().hex}
         self._before, self._checksums = old.records(), old.checksums()
+        self._again: set[Tile] = set()
+        """Tiles that were lost, and are written in the place of what is there of them."""
 
     def tiles(self) -> list[Tile]:
         """List the tiles that this append writes, new and grown, in the order of all work."""
@@ -69,9 +72,24 @@ class AppendTransaction:
         return tile[1] < self.old.layout.n_blocks
 
     def missing(self) -> list[Tile]:
-        """List the tiles that are not written yet."""
-        done = ~np.isnan(np.asarray(self._group["progress"][:, self.first :, 0]))
-        return [(i, j) for i, j in self.tiles() if not done[i, j - self.first]]
+        """List the tiles that are not there as they were written, in order."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[Array, list[Tile]]:
+        """Return what `progress` has of each tile of this append, in order, and the tiles that are missing."""
+        tiles = self.tiles()
+        where = np.array(tiles, dtype=np.intp)
+        rows = read_progress(self.files, self.first)[where[:, 0], where[:, 1] - self.first]
+        finished = ~np.isnan(rows[:, 0])
+        written = [tile for tile, there in zip(tiles, finished, strict=True) if there]
+        replaced = {tile for tile in written if self.is_grown(tile)}
+        lost = set(lost_tiles(self.files, written, rows[finished], replaced=replaced | self._again))
+        self._again |= lost
+        return rows, [tile for tile, there in zip(tiles, finished, strict=True) if not there or tile in lost]
+
+    def write_missing(self, write: Callable[[list[Tile]], None]) -> None:
+        """Write the missing tiles by a function that is given them, again if the storage loses some."""
+        write_until_kept(self.old.store, self.missing, write)
 
     def record_before(self, tile: Tile) -> Array | None:
         """Return the record of a tile that grows."""
@@ -115,7 +133,8 @@ class AppendTransaction:
 
     def commit(self, checksum: str | None) -> Matrix:
         """Commit the append by one write of the manifest, and open the larger store."""
-        if missing := self.missing():
+        fresh, missing = self._look()
+        if missing:
             raise StoreError(
                 f"{count_text(len(missing), 'tile is', 'tiles are')} not written: {some(missing)}",
                 remedy="run the same append again",
@@ -125,9 +144,8 @@ class AppendTransaction:
         rows[:old_side, :old_side] = self._before
         checksums = np.full((side, side), -1)
         checksums[:old_side, :old_side] = self._checksums
-        fresh, fresh_checksums = split_progress(self._group["progress"][:, self.first :])
-        for i, j in self.tiles():
-            rows[i, j], checksums[i, j] = fresh[i, j - self.first], fresh_checksums[i, j - self.first]
+        for tile, record, known in zip(self.tiles(), *split_progress(fresh), strict=True):
+            rows[tile], checksums[tile] = record, known
         total = TileStatistics()
         for tile in self.layout.tiles():
             total = total.merged(TileStatistics.from_row(rows[tile]))
@@ -147,13 +165,13 @@ class AppendTransaction:
             "n_objects": self.layout.n_objects,
             "audit": audit_of(total, names),
             "records": f"records{suffix}",
-            "checksums": write_records(self._group, suffix, rows, checksums, names),
+            "checksums": write_records(self.old.store, self._group, suffix, rows, checksums, names),
             "provenance": {**provenance, "appends": [*provenance.get("appends", []), added]},
         }
         if self._group["progress"].attrs.get("owner") != self._owner:
             raise StoreError(f"another append to {self._where()} has taken over; nothing was added by this one")
         manifest = sealed(manifest)
-        self._group.attrs["dasrel"] = manifest
+        write_manifest(self.old.store, self._group, manifest)
         _clean(self.old.store, self._group, manifest)
         return open_matrix(self.old.store)
 
@@ -244,9 +262,7 @@ def append_transaction(
                 remedy="run the command that wrote it again with {resume=True}, then append",
             )
         old = Matrix(store, manifest, group)
-        if local_path(store) is not None:
-            for i, j in old.layout.tiles():  # an append to a store with a missing tile would make it look sound
-                old.files.check_file(i, j, verify=False)
+        check_tiles_there(old)  # an append to a store with a missing tile would make it look sound
         under_way = AppendTransaction(old, group, checked_names(names, old), about)
         resumed = under_way.begin(locked=locked, resume=resume, force=force)
         try:

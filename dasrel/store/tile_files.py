@@ -42,15 +42,16 @@ from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.store.manifest import LocalGroup, array_metadata
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import check_regular, crc32c, open_regular, replacing
+from dasrel.util.files import check_regular, crc32c, md5_number, open_regular, replacing
 from dasrel.util.text import count_text, redacted, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
 """A local path, a URL that Zarr opens, or a Zarr store object."""
 
 
-PROGRESS_LENGTH = RECORD_LENGTH + 1
-"""Numbers of a finished tile in `progress`: its record and its checksum, which earlier versions did not have."""
+PROGRESS_LENGTH = RECORD_LENGTH + 3
+"""Numbers of a finished tile in `progress`: its record, its checksum, the size of its object, and the first 48 bits of
+its MD5 in an object store. Earlier versions did not have all of them."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,12 @@ class TileFiles:
     recorded: RecordedChecksums | None = None
     """The checksums that tiles are compared with; None for a store that has none."""
     progress_length: int = PROGRESS_LENGTH
-    """Numbers that are written for a finished tile: `RECORD_LENGTH` in a store that was begun by an earlier version."""
+    """Numbers that are written for a finished tile: fewer in a store that was begun by an earlier version."""
 
     @property
     def local_array(self) -> Any | None:
         """A store in the memory of this process, whose tiles are sent to workers; else None: any process reads them."""
-        return self.store if _is_in_memory(self.store) else None
+        return self.store if is_in_memory(self.store) else None
 
     def file(self, i: int, j: int) -> str:
         """Return the path or URL of tile (i, j)."""
@@ -97,7 +98,7 @@ class TileFiles:
             if verify:
                 self._verify(whole, i, j)
             return self.values(whole, i, j)
-        if _is_in_memory(self.store) and (tile := self._in_memory(i, j)) is not None:
+        if is_in_memory(self.store) and (tile := self._in_memory(i, j)) is not None:
             return tile
         span_i, span_j = self.layout.span(i), self.layout.span(j)
         try:
@@ -109,7 +110,7 @@ class TileFiles:
         if np.isnan(tile[0, 0]) and np.isnan(tile).all():
             raise self._bad(i, j, "the tile is missing")
         if self.recorded_checksum(i, j) is not None:
-            self._compare(crc32c(self._padded(tile)), tile, i, j)
+            self._compare(crc32c(self.padded(tile)), tile, i, j)
         return tile
 
     def read_checked(self, i: int, j: int) -> Array:
@@ -153,11 +154,11 @@ class TileFiles:
         A record without a source checksum gets that of the tile.
         """
         rows, columns = tile.shape
-        tile = self._padded(tile)
+        tile = self.padded(tile)
         checksum = crc32c(tile)
         record = record if record.source_checksum else replace(record, source_checksum=float(checksum))
-        progress = np.append(record.to_row(), float(checksum))[: self.progress_length]
         if self.mapped:
+            progress = self._progress(record, checksum, self.layout.tile_bytes + 4)
             # Chunks that are plain bytes are written as plain files. Unlike Zarr this never makes a folder's parents:
             # a store that was removed while a worker was still busy does not come back.
             self._put(f"values/c/{i}/{j}", tile, checksum.to_bytes(4, "little"))
@@ -166,26 +167,50 @@ class TileFiles:
             self._put(f"progress/c/{i}/{j}/0", progress.astype("<f8"))
             return
         with storing(self.store):
-            group = _group(self.store, "r+")
+            arrays, sent = self._output
             span_i, span_j = self.layout.span(i), self.layout.span(j)
-            group["values"][span_i, span_j] = tile[:rows, :columns]
-            if i == j and "diagonal" in group:
-                group["diagonal"][span_i] = np.diagonal(tile[:rows, :columns]).astype(np.float64)
-            group["progress"][i, j] = progress
+            arrays["values"][span_i, span_j] = tile[:rows, :columns]
+            if i == j and "diagonal" in arrays:
+                arrays["diagonal"][span_i] = np.diagonal(tile[:rows, :columns]).astype(np.float64)
+            arrays["progress"][i, j] = self._progress(
+                record, checksum, *sent.pop(arrays["values"].path + f"/c/{i}/{j}")
+            )
+
+    def _progress(self, record: TileStatistics, checksum: int, size: float, md5: float = np.nan) -> Array:
+        return np.append(record.to_row(), [float(checksum), float(size), md5])[: self.progress_length]
+
+    @cached_property
+    def _output(self) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+        """The arrays that are written through Zarr, and what is known of the chunks of `values` that were sent."""
+        import zarr
+
+        from dasrel.store.sent import Recording
+
+        group = open_group(self.store, "r+")
+        remote = local_path(self.store) is None and not is_in_memory(self.store)
+        recording = Recording(group.store, md5=md5_number if remote else None)
+        group = zarr.open_group(recording, mode="r+", path=group.path, zarr_format=3, use_consolidated=False)
+        names = ("values", "progress", "diagonal")
+        return {name: group[name] for name in names if name in group}, recording.sent
 
     def _put(self, key: str, data: Array, tail: bytes = b"") -> None:
         """Write one chunk of an array whose folder exists, and `tail` behind it; there is never half a chunk."""
-        array, *folders = key.split("/")[:-1]
-        folder = f"{self.store}/{array}"
-        for name in folders:
-            folder = f"{folder}/{name}"
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)
-        with replacing(f"{self.store}/{key}") as temporary, open(temporary, "xb", buffering=0) as file:
-            rest = data.data.cast("B")
-            while len(rest):
-                rest = rest[file.write(rest) :]
-            file.write(tail)
+        with replacing(f"{self.store}/{key}") as temporary:
+            try:
+                file = open(temporary, "xb", buffering=0)  # noqa: SIM115
+            except FileNotFoundError:  # the first chunk of its folder
+                array, *folders = key.split("/")[:-1]
+                folder = f"{self.store}/{array}"
+                for name in folders:
+                    folder = f"{folder}/{name}"
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(folder)
+                file = open(temporary, "xb", buffering=0)  # noqa: SIM115
+            with file:
+                rest = data.data.cast("B")
+                while len(rest):
+                    rest = rest[file.write(rest) :]
+                file.write(tail)
 
     def _map(self, i: int, j: int) -> Array:
         expected = self.layout.tile_bytes + 4
@@ -235,7 +260,7 @@ class TileFiles:
         return read_checksums(self.store, self.recorded)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_checksums"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_checksums", "_output")}
 
     def _compare(self, checksum: int, tile: Array, i: int, j: int) -> None:
         """Raise unless a tile with this checksum is the one that was written here."""
@@ -244,12 +269,12 @@ class TileFiles:
             return
         side = self.layout.tile
         # An append since this store was opened fills padding with new objects; the other values stay.
-        if tile.shape != (side, side) and crc32c(self._padded(tile)) == wanted:
+        if tile.shape != (side, side) and crc32c(self.padded(tile)) == wanted:
             return
         problem = f"the tile is not the one that was written here (checksum {checksum:08x}, recorded {wanted:08x})"
         raise self._bad(i, j, problem)
 
-    def _padded(self, tile: Array) -> Array:
+    def padded(self, tile: Array) -> Array:
         """Return the tile as it is stored: NaN where there are no objects."""
         side, (rows, columns) = self.layout.tile, tile.shape
         if (rows, columns) != (side, side):
@@ -390,7 +415,7 @@ def checksum_text(content: Array | bytes) -> str:
 
 
 @contextlib.contextmanager
-def storing(store: StoreLike) -> Iterator[None]:
+def storing(store: StoreLike, verb: Literal["written", "read"] = "written") -> Iterator[None]:
     """Translate errors of remote storage into one line.
 
     There is no further try here: s3fs and its like have tried several times already, with longer and longer pauses.
@@ -401,15 +426,16 @@ def storing(store: StoreLike) -> Iterator[None]:
         raise
     except Exception as error:
         named = getattr(error, "filename", None)  # a file of this machine: a source, not the store
-        if local_path(store) is not None or named or not (isinstance(error, OSError) or _is_of_storage(error)):
+        if local_path(store) is not None or named or not (isinstance(error, OSError) or is_of_storage(error)):
             raise
+        again = "run again with {resume=True}" if verb == "written" else "run again"
         raise StoreError(
-            f"{location(store)} cannot be written: {shown(error, limit=200)}",
-            remedy="what is written stays: when the storage answers again, run again with {resume=True}",
+            f"{location(store)} cannot be {verb}: {shown(error, limit=200)}",
+            remedy=f"what is written stays: when the storage answers again, {again}",
         ) from error
 
 
-def _is_of_storage(error: BaseException) -> bool:
+def is_of_storage(error: BaseException) -> bool:
     """Tell whether an error comes from a package for remote storage; not all of their errors are OSErrors."""
     return type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp", "s3fs", "gcsfs", "adlfs")
 
@@ -431,7 +457,7 @@ def local_path(store: StoreLike) -> Path | None:
     return Path(store.root) if isinstance(store, LocalStore) else None
 
 
-def _is_in_memory(store: StoreLike) -> bool:
+def is_in_memory(store: StoreLike) -> bool:
     if isinstance(store, (str, os.PathLike)):
         return False
     from zarr.storage import MemoryStore
@@ -440,7 +466,7 @@ def _is_in_memory(store: StoreLike) -> bool:
 
 
 def location(store: StoreLike) -> str:
-    if _is_in_memory(store):
+    if is_in_memory(store):
         return "the store in memory"
     local = local_path(store)
     return str(local) if local is not None else str(store)

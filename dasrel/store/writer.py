@@ -43,9 +43,11 @@ from dasrel.store.tile_files import (
     is_mapped,
     local_path,
     location,
+    open_group,
     storing,
     zarr_store,
 )
+from dasrel.store.written import CHECKSUM, lost_tiles, read_progress, write_until_kept, written_and_kept
 from dasrel.util import Array, Names, progress
 from dasrel.util.files import (
     PARTIAL,
@@ -79,12 +81,13 @@ class Writer:
         self.store = store
         self.manifest = manifest
         self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
-        for name in ("ids", "progress"):
-            check_files(store, name)
+        check_files(store, "ids")
         length = group["progress"].shape[2] if "progress" in group else PROGRESS_LENGTH
         self.files = TileFiles(absolute_location(store), self.layout, is_mapped(group), progress_length=length)
         self.ids = np.asarray(group["ids"][:])
         self._group = group
+        self._replaced: set[tuple[int, int]] = set()
+        """Tiles that this process has written in the place of others."""
 
     @property
     def resume_hint(self) -> str | None:
@@ -94,15 +97,31 @@ class Writer:
         return "run the same again" + ("" if self.part else " with {resume=True}") + " to continue"
 
     def missing(self) -> list[tuple[int, int]]:
-        """Return the tiles that are not written yet, in order; of a part only its own."""
+        """Return the tiles that are not there as they were written, in order; of a part only its own.
+
+        Cost: listings of the tiles and of `progress`, and a read of some hundred bytes for each finished tile.
+        """
         if self.manifest["audit"] is not None:
             return []
-        done = ~np.isnan(np.asarray(self._group["progress"][..., 0]))
-        tiles = self.layout.tiles()
+        return self._look()[1]
+
+    def _look(self) -> tuple[Array, list[tuple[int, int]]]:
+        """Return what `progress` has of each tile, and the tiles that are missing."""
+        rows, tiles = read_progress(self.files), self.layout.tiles()
         if self.part is not None:
             k, n = self.part
             tiles = tiles[len(tiles) * (k - 1) // n : len(tiles) * k // n] if k else []
-        return [(i, j) for i, j in tiles if not done[i, j]]
+        where = np.array(tiles, dtype=np.intp).reshape(-1, 2)
+        known = rows[where[:, 0], where[:, 1]]
+        finished = ~np.isnan(known[:, 0])
+        written = [tile for tile, there in zip(tiles, finished, strict=True) if there]
+        lost = set(lost_tiles(self.files, written, known[finished], replaced=self._replaced))
+        self._replaced |= lost
+        return rows, [tile for tile, there in zip(tiles, finished, strict=True) if not there or tile in lost]
+
+    def write_missing(self, write: Callable[[list[tuple[int, int]]], None]) -> None:
+        """Write the missing tiles by a function that is given them, again if the storage loses some."""
+        write_until_kept(self.store, self.missing, write)
 
     def finish(self, *, checksum: str | None = None) -> Matrix:
         """Check that every tile is there, fill pairs that wait for the maximum, write the audit, and open the store.
@@ -116,27 +135,22 @@ class Writer:
         if self.manifest["audit"] is None:  # else it was killed below, in the last steps
             self._audit(checksum)
         sweep(self.store)
-        remove_progress(self._group, self.manifest)
         if self.manifest["state"] == "complete":  # it was killed in the last steps, or has nothing to do
             progress.current().found_complete(location(self.target))
-            return self._into_place()
-        provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
-        self._group.attrs["dasrel"] = sealed({**self.manifest, "provenance": provenance, "state": "complete"})
+        else:
+            provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
+            self.manifest = sealed({**self.manifest, "provenance": provenance, "state": "complete"})
+            write_manifest(self.store, self._group, self.manifest)
+        remove_progress(self._group, self.manifest)
         return self._into_place()
 
     def _audit(self, checksum: str | None) -> None:
         """Write the records and the audit. With the audit in the manifest, no tile is missing any more."""
-        if missing := self.missing():
-            raise StoreError(
-                f"{count_text(len(missing), 'tile is', 'tiles are')} not written",
-                where=some(missing),
-                remedy="run again with {resume=True}",
-            )
-        rows, checksums = split_progress(self._group["progress"][:])
+        rows, checksums = self._finished()
         records = [TileStatistics.from_row(rows[i, j]) for i, j in self.layout.tiles()]
         if self.manifest["input"]["missing"] == "max" and any(r.missing for r in records):
             records = self._fill_with_maximum(records)
-            rows, checksums = split_progress(self._group["progress"][:])
+            rows, checksums = self._finished()
         total = TileStatistics()
         for record in records:
             total = total.merged(record)
@@ -146,10 +160,20 @@ class Writer:
         self.manifest = {
             **self.manifest,
             "audit": audit_of(total, self.ids),
-            "checksums": write_records(self._group, "", rows, checksums, self.ids),
+            "checksums": write_records(self.store, self._group, "", rows, checksums, self.ids),
             "provenance": {**self.manifest["provenance"], "checksum": checksum},
         }
-        self._group.attrs["dasrel"] = self.manifest
+
+    def _finished(self) -> tuple[Array, Array]:
+        """Return the records of all tiles and their checksums; raise if tiles are missing."""
+        rows, missing = self._look()
+        if missing:
+            raise StoreError(
+                f"{count_text(len(missing), 'tile is', 'tiles are')} not written",
+                where=some(missing),
+                remedy="run again with {resume=True}",
+            )
+        return split_progress(rows)
 
     def abandon(self) -> None:
         """Remove what this writer began, because its source cannot be used. A resumed store is left as it was."""
@@ -190,6 +214,7 @@ class Writer:
                 record.minimum = min(record.minimum, largest)
                 record.zeros += added if largest == 0 else 0
                 self.files.write(i, j, tile, record)
+                self._replaced.add((i, j))
             filled.append(record)
         return filled
 
@@ -383,31 +408,60 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
     return group
 
 
-def split_progress(rows: Any) -> tuple[Array, Array]:
+def split_progress(rows: Array) -> tuple[Array, Array]:
     """Return the records of the tiles and their checksums; -1 where there is none, as of an earlier version."""
-    rows = np.asarray(rows)
     if rows.shape[-1] == RECORD_LENGTH:
         return rows, np.full(rows.shape[:-1], -1, dtype=np.int64)
-    checksums = rows[..., RECORD_LENGTH]
+    checksums = rows[..., CHECKSUM]
     return rows[..., :RECORD_LENGTH].copy(), np.where(np.isnan(checksums), -1, checksums).astype(np.int64)
 
 
-def write_records(group: Any, suffix: str, rows: Array, checksums: Array, ids: Names) -> dict[str, Any]:
-    """Write the arrays `records` and `checksums` with this suffix; return the checksums of a store for its manifest."""
+def write_records(
+    store: StoreLike, group: Any, suffix: str, rows: Array, checksums: Array, ids: Names
+) -> dict[str, Any]:
+    """Write the arrays `records` and `checksums` with this suffix; return the checksums of a store for its manifest.
+
+    Of storage that is not local they are read again, and the ids too: what it has lost is written again.
+    """
     columns = {"columns": [field.name for field in fields(TileStatistics)]}
-    kept = group.create_array(
-        f"records{suffix}", shape=rows.shape, chunks=rows.shape, dtype="float64", overwrite=True, attributes=columns
-    )
-    kept[:] = rows
-    kept = group.create_array(
-        f"checksums{suffix}", shape=checksums.shape, chunks=checksums.shape, dtype="int64", fill_value=-1,
-        compressors=None, overwrite=True, config={"write_empty_chunks": True},
-    )  # fmt: skip
-    kept[:] = checksums
     recorded = {"array": f"checksums{suffix}", "tiles": checksum_text(checksums), "records": checksum_text(rows)}
+    recorded["ids"] = checksum_text(joined_names(ids))
+
+    def write() -> None:
+        kept = group.create_array(
+            f"records{suffix}", shape=rows.shape, chunks=rows.shape, dtype="float64", overwrite=True, attributes=columns
+        )
+        kept[:] = rows
+        kept = group.create_array(
+            f"checksums{suffix}", shape=checksums.shape, chunks=checksums.shape, dtype="int64", fill_value=-1,
+            compressors=None, overwrite=True, config={"write_empty_chunks": True},
+        )  # fmt: skip
+        kept[:] = checksums
+
+    def is_kept() -> bool:
+        names = np.asarray(open_group(store)["ids"][: len(ids)])
+        if checksum_text(joined_names(names)) != recorded["ids"]:
+            group["ids"][: len(ids)] = np.array(ids, dtype=np.dtypes.StringDType())
+            return False
+        again = open_group(store)
+        return all(
+            checksum_text(np.asarray(again[f"{name}{suffix}"][:])) == recorded[key]
+            for name, key in (("records", "records"), ("checksums", "tiles"))
+        )
+
+    written_and_kept(store, write, is_kept, "records and ids")
     if "diagonal" in group:
         recorded["diagonal"] = checksum_text(np.asarray(group["diagonal"][: len(ids)]))
-    return {**recorded, "ids": checksum_text(joined_names(ids))}
+    return recorded
+
+
+def write_manifest(store: StoreLike, group: Any, manifest: dict[str, Any]) -> None:
+    """Write the manifest of a store, and see that it is there."""
+
+    def write() -> None:
+        group.attrs["dasrel"] = manifest
+
+    written_and_kept(store, write, lambda: dict(open_group(store).attrs).get("dasrel") == manifest, "the manifest")
 
 
 def remove_progress(group: Any, manifest: dict[str, Any]) -> None:

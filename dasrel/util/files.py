@@ -74,6 +74,17 @@ def file_crc32c(path: PathLike, *, chunk: int = 1 << 20) -> int:
     return total
 
 
+def md5_number(content: Any | None = None, *, digits: str = "") -> float:
+    """Return the first 48 bits of the MD5 of bytes, or of an MD5 of hexadecimal digits. A float64 holds them exactly.
+
+    >>> md5_number(b"a") == md5_number(digits="0cc175b9c0f1b6a831c399e269772661") == 0x0cc175b9c0f1
+    True
+    """
+    if content is not None:
+        digits = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return float(int(digits[:12], 16))
+
+
 def digest(parts: Iterable[bytes]) -> str:
     """Return sixteen hexadecimal digits that stand for all of these bytes (blake2b)."""
     total = hashlib.blake2b(digest_size=8)

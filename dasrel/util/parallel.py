@@ -34,6 +34,8 @@ from dasrel.util.text import count_text
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+TASKS, TASKS_OF_A_CLUSTER = 1_000, 10_000
+"""Most tasks of one piece of work: each takes a scheduler a millisecond, so that more items are worked on in groups."""
 LOSSES = 9
 """Times that work on a cluster is repeated because data which only this process can send were lost with a worker."""
 
@@ -146,7 +148,9 @@ def run(
     local: bool = False,
     resume_hint: str | None = None,
 ) -> list[Result]:
-    """Apply `function` to every item, one task each, and return the results in the order of the items.
+    """Apply `function` to every item, and return the results in the order of the items.
+
+    One task each, up to some thousands (`TASKS`); more items are worked on in groups, one item of a group at a time.
 
     `task_memory` is the anonymous memory that one task takes at its peak, in bytes. As many tasks run at once as fit
     into `memory` (local threads) or as the workers have threads; if not even one fits, `MemoryLimitError` is raised
@@ -181,19 +185,21 @@ def run(
             step.add(bytes=bytes_each)
             return result
 
-        delayed = dask.delayed(work, pure=False, traverse=False)
+        delayed = dask.delayed(lambda group: [work(item) for item in group], pure=False, traverse=False)
         with single_threaded_blas(), limits.defer_stop() if resume_hint else nullcontext():
             try:
-                list_of = [delayed(item) for item in items]
-                results = list(limits.waited(dask.compute, *list_of, scheduler="threads", num_workers=threads))
+                list_of = [delayed(group) for group in _groups(items, TASKS)]
+                results = limits.waited(dask.compute, *list_of, scheduler="threads", num_workers=threads)
             finally:
                 gate.close()
         pace.stop()
-        return results
+        return [result for group in results for result in group]
     check_workers(worker_memory(client), task_memory, label)
     from distributed import as_completed
 
-    futures = client.map(_Limited(function), items, retries=retries, pure=False)
+    groups = _groups(items, TASKS_OF_A_CLUSTER)
+    futures = client.map(_Limited(function), groups, retries=retries, pure=False)
+    size_of = {future.key: len(group) for future, group in zip(futures, groups, strict=True)}
     try:
         began, at_once = time.monotonic(), sum(threads for _, threads in worker_memory(client).values())
 
@@ -201,11 +207,12 @@ def run(
             for number, future in enumerate(as_completed(futures, loop=client.loop), 1):
                 if future.status == "error":
                     future.result()
-                step.add(bytes=bytes_each)
-                pace.done((time.monotonic() - began) * at_once / number)
+                tiles = size_of[future.key]
+                step.add(tiles=tiles, bytes=tiles * bytes_each)
+                pace.done((time.monotonic() - began) * at_once / number, items=tiles)
                 if not pace.may_begin():
                     pace.stop()
-            return list(client.gather(futures))
+            return [result for group in client.gather(futures) for result in group]
 
         with limits.defer_stop() if resume_hint else nullcontext():
             return limits.waited(collect)
@@ -249,9 +256,9 @@ class _Pace:
             self._begun += 1
             return not self._reason
 
-    def done(self, seconds: float) -> None:
+    def done(self, seconds: float, *, items: int = 1) -> None:
         with self._lock:
-            self._done += 1
+            self._done += items
             self._slowest = max(self._slowest, seconds)
 
     def stop(self) -> None:
@@ -299,6 +306,12 @@ def _retried(function: Callable[[Item], Result], item: Item, retries: int) -> Re
     raise AssertionError("unreachable")
 
 
+def _groups(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
+    """Cut items into groups of consecutive ones: one each if they are few."""
+    size = -(-len(items) // most)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 class _Limited:
     """A task on a worker: with BLAS on one thread, unless it runs in the caller's own process."""
 
@@ -306,10 +319,10 @@ class _Limited:
         self.function = function
         self.home = os.getpid()
 
-    def __call__(self, item: Any) -> Any:
+    def __call__(self, group: Sequence[Any]) -> list[Any]:
         if os.getpid() != self.home:
             prepare_worker()
-        return self.function(item)
+        return [self.function(item) for item in group]
 
 
 BAND = 64
