@@ -4,9 +4,11 @@ With one setting all files are in the result folder itself; with several each ha
 `width0.5-scale2`, and `result.json` is about all of them.
 
 result.json     options, results, scans, times, versions
-outliers.csv    id, typicality, rank (1 is the least typical), outlier, cluster (-1 for outliers)
+outliers.csv    id, typicality, rank (1 is the least typical), outlier, cluster (-1 for outliers), the distance to a
+near
+                neighbour (the 20th) and its rank (1 is the farthest)
 model.npz       the centre, for `dasrel predict`
-outliers.png    typicalities and their cut, and the matrix in the order of the clusters
+outliers.png    typicalities and their cut, distances to neighbours, and the matrix in the order of the clusters
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from dasrel.oneclass.fit import (
     one_class,
     prepare_one_class,
 )
-from dasrel.oneclass.run import MOST_REJECTED, OneClassRun
+from dasrel.oneclass.run import OneClassRun, rejected_count
 from dasrel.oneclass.segments import (
     COMMANDS,
     EUCLIDEAN_SCANS,
@@ -52,15 +54,16 @@ from dasrel.report import page_figures as pictures
 from dasrel.report.page_parts import Block, Note, ResultPart, Section, Statement, percent, table
 from dasrel.report.pieces import LISTED, downloads, scans_fact, store_sections
 from dasrel.report.result_reading import Source, read_objects
-from dasrel.report.verdict import outlier_verdict
+from dasrel.report.verdict import neighbour_words, outlier_verdict, shape_words
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Array, limits
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
 from dasrel.util.option_values import parse_reject
 from dasrel.util.results import MOST_IDS, draw_or_warn, job_header, result_folder, versions, write_csv
-from dasrel.util.text import count_text, path_text, redacted, shown, some
+from dasrel.util.text import count_text, ordinal_text, path_text, redacted, shown, some
 
+COLUMNS = ["id", "typicality", "rank", "outlier", "cluster", "neighbour_distance", "neighbour_rank"]
 TYPICAL = 8
 """Iterations, the median over figure 1 of F10, Gaussian clouds of 2 to 20 dimensions and digits: 3 to 30."""
 
@@ -74,14 +77,13 @@ class OutlierOptions:
 
     width: list[Literal["auto", "none"] | float] = of_run("width", listed=True)
     eta_scale: list[float] = of_run("eta_scale", listed=True)
-    reject: Literal["auto"] | float = option(
+    reject: Literal["auto"] | int | float = option(
         "auto",
-        "Share of objects to reject, such as 0.05.",
+        "What to reject: a share such as 0.05, a number of objects such as 12, or those that stand out.",
         RUNNING,
-        metavar="P",
+        metavar="P|N",
         parse=parse_reject,
         above=0,
-        most=MOST_REJECTED,
     )
     clusters: bool = option(
         False, "Find clusters of any shape among the others; the matrix must be Euclidean.", RUNNING
@@ -130,6 +132,8 @@ class Outliers(Operation):
             raise InputError("a width and an eta_scale are given twice", remedy="leave one out")
         matrix = open_matrix(source)
         prepared = prepare_one_class(matrix, runs, memory=options.memory)
+        if options.reject != "auto":
+            rejected_count(options.reject, matrix.n_objects)
         if options.clusters and any(run.width is None for run in prepared.runs):
             raise InputError(
                 "clusters of any shape need a width: without one the cut is a ball, which is one cluster",
@@ -164,8 +168,13 @@ class Outliers(Operation):
                 ("width", width),
                 ("converged", f"{'no' if suffix else 'yes'}, after {count_text(setting['n_iter'], 'iteration')}"),
                 ("typicality", f"{lowest:.4g} to {setting['typicality_max']:.4g}, cut {setting['threshold']:.4g}"),
-                ("outliers", f"{setting['outliers']:,}{rejected}"),
+                ("outliers", f"{setting['outliers']:,}{rejected}" if named else "no outliers stand out"),
+                ("neighbours", neighbour_words(setting)),
             ]
+            near = setting["neighbours"]
+            if near["standing_out"] and not named:
+                names = some([shown(name) for name in near["standing_out_ids"]], total=near["standing_out"])
+                told.append(("", f"by their neighbours {near['standing_out']:,} stand out: {names}"))
             if setting["ladder"] and setting["outliers"]:
                 texts = [f"{rung['width']:.4g}: {rung['same_outliers']:,}" for rung in setting["ladder"]]
                 told.append(("same outliers at", ", ".join(texts)))
@@ -174,6 +183,7 @@ class Outliers(Operation):
                 pairs = ", ".join(f"{count:,} {name}" for name, count in clusters["tested"].items())
                 more = "no other can join clusters" if clusters["complete"] else "others were not tested"
                 told.append(("clusters", f"{clusters['n_clusters']:,}, sizes {_sizes(clusters['sizes'])}"))
+                told += [("", text) for text in shape_words(clusters)]
                 told.append(("segments", f"{pairs or 'none'}; {more}"))
             if len(result["settings"]) > 1:
                 text = f"{setting['outliers']:,} outliers, cut {setting['threshold']:.4g}{suffix}"
@@ -204,7 +214,8 @@ class Outliers(Operation):
         if len(settings) > 10:
             sections.append(Section("Other settings", [Note(f"{len(settings) - 10} more settings are not shown.")]))
         first = settings[0]
-        headline = f"{count_text(first['outliers'], 'outlier')} among {count_text(n, 'object')}"
+        some_or_none = count_text(first["outliers"], "outlier") if first["outliers"] else "No outliers stand out"
+        headline = f"{some_or_none} among {count_text(n, 'object')}"
         headline += f" at the first of {count_text(len(settings), 'setting')}" if len(settings) > 1 else ""
         if first.get("clusters"):
             headline += f", {count_text(first['clusters']['n_clusters'], 'cluster')} of any shape"
@@ -216,20 +227,34 @@ class Outliers(Operation):
 def _sections(source: Source, setting: dict[str, Any], n: int, named: str) -> list[Section]:
     folder = source.setting(setting["folder"])
     path = folder / "outliers.csv"
-    columns = ("typicality", "rank", "outlier", "cluster")
+    columns = tuple(COLUMNS[1:])
     if not path.is_file():
         return [Section(f"Outliers{named}", [Note(f"There is no {path_text(path)}.")])]
     objects = read_objects(path, columns, n, lambda of: of["rank"], LISTED)
     u, rejected = objects.columns["typicality"], objects.columns["outlier"] > 0
+    distances = objects.columns["neighbour_distance"]
     listed = objects.chosen[: max(20, min(LISTED, int(rejected.sum())))]
     rows = [
-        [name, float(u[k]), int(objects.columns["rank"][k]), bool(rejected[k]), int(objects.columns["cluster"][k])]
+        [
+            name,
+            float(u[k]),
+            int(objects.columns["rank"][k]),
+            bool(rejected[k]),
+            int(objects.columns["cluster"][k]),
+            float(distances[k]),
+            int(objects.columns["neighbour_rank"][k]),
+        ]
         for name, k in zip(objects.names, listed, strict=False)
     ]
     text = "The least typical objects first. Those that are no outliers are listed for comparison where there are few."
-    header = ["id", "typicality", "rank", "outlier", "cluster"]
+    ordinal = ordinal_text(setting["neighbours"]["k"])
+    header = ["id", "typicality", "rank", "outlier", "cluster", f"distance to {ordinal} neighbour", "its rank"]
     blocks: list[Block] = [
-        pictures.picture_or_note(lambda: pictures.typicality_picture(u, setting["threshold"], setting["outliers"])),
+        pictures.picture_or_note(
+            lambda: pictures.typicality_picture(
+                u, setting["threshold"], distances, setting["neighbours"]["k"], rejected
+            )
+        ),
         table("outliers", header, rows, text, total=n),
         *downloads(path, "outliers"),
     ]
@@ -245,8 +270,9 @@ def _sections(source: Source, setting: dict[str, Any], n: int, named: str) -> li
     drawn = folder / "outliers.png"
     if drawn.is_file():
         caption = (
-            "Typicalities and their cut, and the matrix in the order of clusters with the outliers last: black is"
-            " alike, and outliers are bright lines at the right and lower edge."
+            "Typicalities and their cut, the distances to neighbours beside them, and the matrix in the order of"
+            " clusters with the outliers last: black is alike, and outliers are bright lines at the right and lower"
+            " edge."
         )
         alt = f"Typicalities, their histogram, and the matrix with {count_text(setting['outliers'], 'outlier')} last."
         block = pictures.picture_or_note(lambda: pictures.png_file(drawn, alt, caption))
@@ -313,8 +339,8 @@ class PreparedOutliers(Prepared):
         bundles = prepared.split()
         typical = min(TYPICAL, options.max_iter)
         scans = Range(len(bundles), len(bundles) * typical, len(bundles) * options.max_iter)
-        if prepared.needs_scale:
-            scans += Range(1, 1, 1)
+        before = prepared.scans_before()
+        scans += Range(before, before, before)
         if options.clusters:
             results = len(prepared.runs)
             scans += Range(results, EUCLIDEAN_SCANS // 2 + 2 * results, EUCLIDEAN_SCANS + 2 * results)
@@ -328,8 +354,10 @@ class PreparedOutliers(Prepared):
         views = [(kernel_view(prepared.relation, width).view, count) for width, count in counted.items()]
         fixed, task = needed_memory(source, [product_shape(source, views)])
         fixed += COLUMN_BYTES * n * len(columns)
+        first = prepared.memory_before()
+        fixed, task = max(fixed, first[0]), max(task, first[1])
         threads = max(1, min(limits.thread_count(), (memory - fixed) // task)) if task else 1
-        size = len(prepared.runs) * n * (60 + 8)
+        size = len(prepared.runs) * n * (90 + 8)
         facts = {"settings": len(prepared.runs), "columns": len(columns), "bundles": len(bundles)}
         return Cost("outliers", n, scans, source.layout.total_bytes, int(fixed + threads * task),
                     (Output(str(self.out), size),), facts)  # fmt: skip
@@ -385,8 +413,12 @@ def _write(result: OutlierResult, fit: OneClass, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     ids, u = fit.relation.matrix.ids, result.found.typicality
     outlier = ["true" if rejected else "false" for rejected in result.cut.rejected.tolist()]
-    lines = zip(ids, u.tolist(), result.cut.ranks.tolist(), outlier, result.labels.tolist(), strict=True)
-    write_csv(folder / "outliers.csv", ["id", "typicality", "rank", "outlier", "cluster"], lines)
+    cut = result.cut
+    lines = zip(
+        ids, u.tolist(), cut.ranks.tolist(), outlier, result.labels.tolist(), result.found.neighbour_distances.tolist(),
+        cut.neighbour_ranks.tolist(), strict=True,
+    )  # fmt: skip
+    write_csv(folder / "outliers.csv", COLUMNS, lines)
     result.found.model(fit.relation, result.cut.threshold).save(folder / "model.npz")
 
 
@@ -412,6 +444,7 @@ def _folders(runs: list[OneClassRun]) -> list[str]:
 def _summary(fit: OneClass, results: list[OutlierResult], scans: int) -> dict[str, Any]:
     source, settings = fit.relation.matrix, []
     for result in results:
+        same, compared = result.cut.agreement()
         rejected = result.cut.order[: int(result.cut.rejected.sum())]
         clusters = result.segments
         settings.append(
@@ -421,6 +454,11 @@ def _summary(fit: OneClass, results: list[OutlierResult], scans: int) -> dict[st
                 "threshold": result.cut.alpha,
                 "outliers": len(rejected),
                 "outlier_ids": [str(source.ids[k]) for k in rejected[:MOST_IDS]],
+                "neighbours": {
+                    "k": result.found.n_neighbours, "standing_out": result.cut.alone,
+                    "standing_out_ids": [str(source.ids[k]) for k in result.cut.far[: min(result.cut.alone, MOST_IDS)]],
+                    "compared": compared, "same": same,
+                },
                 "clusters": None
                 if clusters is None
                 else {
@@ -436,7 +474,8 @@ def _summary(fit: OneClass, results: list[OutlierResult], scans: int) -> dict[st
         "converged": all(result.found.converged for result in results),
         "scans": scans,
         "seconds": round(fit.seconds, 3),
-        "scale": None if fit.scale is None else vars(fit.scale),
+        "scale": vars(fit.scale),
+        "widths": [{"width": trial.width, "likelihood": trial.likelihood} for trial in fit.trials if trial.usable],
         "settings": settings,
         "versions": versions(),
     }

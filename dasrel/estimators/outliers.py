@@ -21,8 +21,8 @@ from sklearn.base import OutlierMixin
 from dasrel.engine.checkpoint import watched
 from dasrel.estimators.base import PairwiseEstimator
 from dasrel.geometry.euclidean import as_euclidean
-from dasrel.oneclass.fit import one_class
-from dasrel.oneclass.run import OneClassRun, rejected_count
+from dasrel.oneclass.fit import prepare_one_class
+from dasrel.oneclass.run import OneClassRun, check_reject, rejected_count
 from dasrel.oneclass.segments import COMMANDS, SavedSegments, segment_clusters, segments_writer
 from dasrel.util import Float, progress
 
@@ -37,14 +37,14 @@ class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # s
     Parameters
     ----------
     width
-        sigma of the kernel exp(-D / (2 sigma^2)), on the scale of the dissimilarities. "auto" is the 0.9-quantile of
-        the distances to the nearest neighbour; `ladder_` has the results around it. None uses the matrix itself as the
-        kernel, which "auto" does for kinds similarity and kernel.
+        sigma of the kernel exp(-D / (2 sigma^2)), on the scale of the dissimilarities. "auto" is the one whose kernel
+        density predicts each object best from the others; `ladder_` has the results around it. None uses the matrix
+        itself as the kernel, which "auto" does for kinds similarity and kernel.
     eta_scale
         gamma: eta is this times the mean of d. Large values give kernel density estimates.
     contamination
-        Share of objects to reject, above 0 and at most 0.5: exactly that many of lowest typicality. "auto" rejects
-        those whose density is far below that of the others, perhaps none.
+        What to reject: a share of the objects, above 0 and at most 0.5, or a whole number of them: exactly that many of
+        lowest typicality. "auto" rejects the least typical as far as they stand out from the others, perhaps none.
     clusters
         Whether to look for clusters of the other objects, joined by segments that are above the cut; the matrix must
         be Euclidean.
@@ -59,6 +59,8 @@ class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # s
     ----------
     typicality_
         Memberships of the objects, (n,), from 0 to 1.
+    neighbour_distances_
+        Distances of the objects to their `n_neighbours_`-th nearest neighbour, (n,): a score that needs no width.
     labels_
         -1 for outliers; 0 for all others, or their cluster with `clusters`, the largest first.
     offset_
@@ -76,13 +78,13 @@ class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # s
     model_
         What predicts new objects: `model_.save(path)` saves it, for `dasrel predict`.
 
-    Cost: one scan per iteration, typically 5 to 30, one before them for an automatic width; with `clusters` at most 22
-    scans after them and some reads, see `dasrel.oneclass.segments`.
+    Cost: one scan for the neighbours, one for an automatic width, and one per iteration, typically 5 to 30; with
+    `clusters` at most 22 scans after them and some reads, see `dasrel.oneclass.segments`.
     """
 
     width: float | Literal["auto"] | None = OneClassRun.width
     eta_scale: float = OneClassRun.eta_scale
-    contamination: float | Literal["auto"] = "auto"
+    contamination: float | int | Literal["auto"] = "auto"
     clusters: bool = False
     tol: float = OneClassRun.tol
     max_iter: int = OneClassRun.max_iter
@@ -91,15 +93,17 @@ class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # s
     _least = "one object can be compared with no other"
 
     def _prepared(self) -> OneClassRun:
-        if self.contamination != "auto":
-            rejected_count(self.contamination, 2, "contamination")
+        check_reject(self.contamination, "contamination")
         return OneClassRun(self.width, self.eta_scale, tol=self.tol, max_iter=self.max_iter)
 
     def _compute(self, source: Any, prepared: OneClassRun) -> None:
         kept: dict[str, Any] = {"memory": self.memory, "checkpoint": self.checkpoint}
         with progress.watch() as counted, watched(self.checkpoint, *COMMANDS):
             changed = as_euclidean(source, self.euclideanize, **kept)
-            result = one_class(source if changed is None else changed.relation, prepared, **kept)
+            fit = prepare_one_class(source if changed is None else changed.relation, prepared, memory=self.memory)
+            if self.contamination != "auto":
+                rejected_count(self.contamination, fit.relation.n_objects, "contamination")
+            result = fit.run(self.checkpoint)
             best = result.best
             cut = best.outliers(self.contamination)
             segments = None
@@ -112,6 +116,8 @@ class OneClusterPCM(OutlierMixin, PairwiseEstimator):  # type: ignore[misc]  # s
 
         self.typicality_ = best.typicality
         self.labels_ = np.where(cut.rejected, -1, 0) if segments is None else segments.labels
+        self.neighbour_distances_ = best.neighbour_distances
+        self.n_neighbours_ = best.n_neighbours
         self.offset_ = cut.threshold
         self.width_, self.eta_ = best.run.width, best.eta
         self.ladder_ = [typicality.row() for typicality in result.ladders[0]]

@@ -8,7 +8,9 @@ that memberships that are too small for a number do no harm.
 The kernel is exp(-D / (2 sigma^2)) of a width sigma, with k_hh = 1. Without a width it is the matrix itself: then
 d = D v - v'D v / 2, which for kernels and similarities is the same expression in s.
 
-The first scan has equal weights, so that K v is the kernel density estimate of the objects (29), for each width.
+The first scan has equal weights, so that K v is the kernel density estimate of the objects (29), for each width. An
+automatic width is chosen by a scan of that kind at `TRIED` widths. Before that, a scan finds the distance of every
+object to one of its nearest neighbours: the scale of the widths, and a score of its own beside the typicality.
 """
 
 from __future__ import annotations
@@ -21,20 +23,29 @@ from typing import Any
 import numpy as np
 
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
+from dasrel.engine.neighbours import neighbour_consumer
 from dasrel.engine.relation import LeftProducts, Relation, product_shape, relation
 from dasrel.engine.scan import needed_memory
 from dasrel.errors import DasrelWarning, InputError
-from dasrel.geometry.kernel_width import Scale, check_widths, scale_of
+from dasrel.geometry.kernel_width import (
+    TRIED,
+    Neighbourhood,
+    Scale,
+    WidthTrial,
+    check_widths,
+    chosen_width,
+    neighbour_count,
+    neighbourhood_of,
+    try_width,
+)
 from dasrel.names import is_similarity
 from dasrel.oneclass.run import OneClassRun
 from dasrel.oneclass.typicality import Mask, Typicality
 from dasrel.util import Float, html, limits, progress
 from dasrel.util.text import count_text, some, time_text
 
-LADDER = (0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
-"""Widths that are tried for "auto", as multiples of `Scale.width`."""
-CHOSEN = 2
-"""The one of them that is the result."""
+AROUND = 2
+"""Widths on either side of the automatic one whose results are its ladder."""
 COLUMN_BYTES = 5 * 8
 """Bytes per object that a run takes between two scans, and while it is updated."""
 
@@ -44,11 +55,13 @@ class OneClass:
     """The result of `one_class`."""
 
     typicalities: tuple[Typicality, ...]
-    """One for each run, in the order in which they were given; of an automatic width the middle of its ladder."""
+    """One for each run, in the order in which they were given; of an automatic width the chosen one of its ladder."""
     ladders: tuple[tuple[Typicality, ...], ...]
     """For each run, the results at the widths of its ladder; empty where the width was given."""
-    scale: Scale | None
-    """Of the nearest neighbours, where a width was automatic."""
+    neighbourhood: Neighbourhood
+    """The distances to one of the nearest neighbours: a score of outliers that needs no width."""
+    trials: tuple[WidthTrial, ...]
+    """The widths that were compared, where one was automatic."""
     scans: int
     seconds: float
     relation: Relation = field(repr=False)
@@ -67,6 +80,11 @@ class OneClass:
         facts = [("objects", f"{self.relation.n_objects:,}"), ("scans", f"{self.scans:,} in {time_text(self.seconds)}"),
                  *([("not listed", count_text(left, "run"))] if left else [])]  # fmt: skip
         return html.card("Typicality", facts, html.table(("width", "gamma", "typicality", "converged"), rows))
+
+    @property
+    def scale(self) -> Scale:
+        """What the nearest neighbours say of widths."""
+        return self.neighbourhood.scale
 
     @property
     def best(self) -> Typicality:
@@ -101,8 +119,8 @@ def one_class(
     checkpoint
         Saves the state between scans, to be resumed to the same bits.
 
-    Cost: as many scans as the slowest run has iterations, typically 10 to 30, and one before them for an automatic
-    width. 40 n bytes for each run, and the columns of a scan.
+    Cost: one scan for the neighbours, one for an automatic width, and as many as the slowest run has iterations,
+    typically 5 to 30. 40 n bytes for each run, 24 n for each of 20 neighbours, and the columns of a scan.
     """
     return prepare_one_class(matrix, runs, kind=kind, memory=memory).run(checkpoint)
 
@@ -157,43 +175,87 @@ class PreparedOneClass:
             return {"relation": relation.identity(), "run": [run.identity() for run in runs]}
 
         with checkpoint_writer(checkpoint, "outliers", about) as keep:
-            scale = self._scale(keep) if self.needs_scale else None
-            listed = [(k, run) for k, one in enumerate(runs) for run in _rungs(one, scale)]
-            found = self._iterated([run for _, run in listed], keep)
+            near = self._neighbourhood(keep)
+            trials = self._trials(keep, near.scale) if self.needs_width else []
+            ladder = _ladder(trials, chosen := chosen_width(trials, near.scale)) if trials else []
+            listed = [
+                (k, replace(run, width=width))
+                for k, run in enumerate(runs)
+                for width in (ladder if run.width == "auto" else [run.width])
+            ]
+            found = self._iterated([run for _, run in listed], near, keep)
             scans, seconds = keep.scans, keep.seconds
         if equal:
             warnings.warn(DasrelWarning("all objects are equal: every typicality is 1"), stacklevel=4)
         self._check(found)
-        by_run: list[list[Typicality]] = [[] for _ in runs]
-        for (k, _), one in zip(listed, found, strict=True):
-            by_run[k].append(one)
-        chosen = [one[CHOSEN] if len(one) > 1 else one[0] for one in by_run]
-        ladders = tuple(tuple(one) if len(one) > 1 else () for one in by_run)
-        return OneClass(tuple(chosen), ladders, scale, scans, seconds, relation)
+        results, ladders = [], []
+        for k, run in enumerate(runs):
+            own = tuple(typicality for (at, _), typicality in zip(listed, found, strict=True) if at == k)
+            results.append(own[ladder.index(chosen)] if run.width == "auto" else own[0])
+            ladders.append(own if run.width == "auto" else ())
+        return OneClass(tuple(results), tuple(ladders), near, tuple(trials), scans, seconds, relation)
 
     @property
-    def needs_scale(self) -> bool:
+    def needs_width(self) -> bool:
         """Whether a width is automatic."""
         return any(run.width == "auto" for run in self.runs)
 
     @property
     def columns(self) -> list[float | None]:
-        """The widths of all columns; of automatic ones their multiples of the scale."""
-        return [run.width for one in self.runs for run in _rungs(one, None)]  # type: ignore[misc]
+        """The widths of all columns; of automatic ones their multiples of the chosen one."""
+        widths: list[float | None] = []
+        for run in self.runs:
+            widths += TRIED[: 2 * AROUND + 1] if run.width == "auto" else [run.width]
+        return widths
 
     def split(self) -> list[list[int]]:
         """Return the columns of each bundle, as many as fit into memory together."""
         return split_columns(self.relation, self.columns, limits.memory_limit(self.memory))
 
-    def _scale(self, keep: CheckpointWriter) -> Scale:
-        stored = keep.result("scale")
-        if stored is None:
-            progress.current().say("nearest neighbours")
-            stored = vars(scale_of(self.relation, memory=self.memory))
-            keep.finish("scale", stored)
-        return Scale(**stored)
+    def scans_before(self) -> int:
+        """Return how many scans precede the iterations."""
+        tried = split_columns(self.relation, TRIED, limits.memory_limit(self.memory)) if self.needs_width else []
+        return 1 + len(tried)
 
-    def _iterated(self, runs: list[OneClassRun], keep: CheckpointWriter) -> list[Typicality]:
+    def memory_before(self) -> tuple[int, int]:
+        """Return the memory of these scans: of the caller, and of each task. Cost: none."""
+        source: Any = self.relation.matrix
+        k = neighbour_count(source.n_objects)
+        fixed, task = needed_memory(source, [neighbour_consumer(self.relation, k)])
+        fixed += 24 * k * source.n_objects
+        if self.needs_width:
+            bundle = max(split_columns(self.relation, TRIED, limits.memory_limit(self.memory)), key=len)
+            shape = product_shape(source, [(kernel_view(self.relation, TRIED[k]).view, 1) for k in bundle])
+            trial = needed_memory(source, [shape])
+            fixed = max(fixed, trial[0] + COLUMN_BYTES * source.n_objects * len(bundle))
+            task = max(task, trial[1])
+        return fixed, task
+
+    def _neighbourhood(self, keep: CheckpointWriter) -> Neighbourhood:
+        known = keep.result("neighbours")
+        if known is None:
+            progress.current().say("nearest neighbours")
+            near = neighbourhood_of(self.relation, memory=self.memory)
+            known = {"distances": near.distances, "k": near.k, "scale": vars(near.scale)}
+            keep.finish("neighbours", known)
+        return Neighbourhood(known["distances"], known["k"], Scale(**known["scale"]))
+
+    def _trials(self, keep: CheckpointWriter, scale: Scale) -> list[WidthTrial]:
+        known = keep.result("widths")
+        if known is None:
+            memory, known = limits.memory_limit(self.memory), []
+            for bundle in split_columns(self.relation, scale.tried, memory):
+                first = [Column(k, OneClassRun(scale.tried[k], max_iter=1)) for k in bundle]
+
+                def judge(densities: dict[float, Float], known: list[dict[str, Any]] = known) -> None:
+                    known += [vars(try_width(width, density, scale)) for width, density in densities.items()]
+
+                iterate(self.relation, first, memory=memory, deliver=lambda _: None, check=judge)
+                del first
+            keep.finish("widths", known)
+        return [WidthTrial(**trial) for trial in known]
+
+    def _iterated(self, runs: list[OneClassRun], near: Neighbourhood, keep: CheckpointWriter) -> list[Typicality]:
         relation, memory = self.relation, limits.memory_limit(self.memory)
         bundles = split_columns(relation, [run.width for run in runs], memory)  # type: ignore[misc]
         if len(bundles) > 1:
@@ -224,7 +286,7 @@ class PreparedOneClass:
                 relation, active, memory=memory, deliver=after, on_step=lambda: keep.step("iterate", packed),
                 check=lambda first: check_widths(relation, first, memory=self.memory),
             )  # fmt: skip
-        return [done[k].result() for k in range(len(runs))]
+        return [done[k].result(near) for k in range(len(runs))]
 
     def _check(self, found: Sequence[Typicality]) -> None:
         gone = [one.run for one in found if not one.typicality.max() > 0]
@@ -266,12 +328,11 @@ class PreparedOneClass:
             )
 
 
-def _rungs(run: OneClassRun, scale: Scale | None) -> list[OneClassRun]:
-    """Return the run at each width of its ladder, or the run itself."""
-    if run.width != "auto":
-        return [run]
-    base = 1.0 if scale is None else scale.width
-    return [replace(run, width=factor * base) for factor in LADDER]
+def _ladder(trials: list[WidthTrial], chosen: float) -> list[float]:
+    """Return the chosen width and the usable ones around it."""
+    at = next(k for k, trial in enumerate(trials) if trial.width == chosen)
+    near = trials[max(0, at - AROUND) : at + AROUND + 1]
+    return [trial.width for trial in near if trial.usable or trial.width == chosen]
 
 
 # ---------------------------------------------------------------------------------------------------- the iteration
@@ -344,8 +405,8 @@ class Column:
             change, count = change[self.members], int(self.members.sum())
         return float(change.sum()) / (count if self.run.stop == "mean" else 1)
 
-    def result(self) -> Typicality:
-        """Return the result of a run that has ended."""
+    def result(self, near: Neighbourhood) -> Typicality:
+        """Return the result of a run that has ended, beside the distances to neighbours."""
         assert self.log_u is not None
         assert self.used is not None
         assert self.eta is not None
@@ -356,7 +417,7 @@ class Column:
             log_u = log_u - log_sum
         return Typicality(
             self.run, log_u, self.used, self.half, self.eta, self.history[-1] < self.run.tol, self.n_iter,
-            tuple(self.history), self.negative, _log_sum=log_sum,
+            tuple(self.history), near.distances, near.k, self.negative, _log_sum=log_sum,
         )  # fmt: skip
 
     def packed(self) -> dict[str, Any]:

@@ -7,12 +7,15 @@ imported, so that the command line starts quickly.
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from dasrel.errors import InputError
 from dasrel.partition.run import Run
-from dasrel.util.option_fields import RUNNING, check_fields, check_number, option, same
+from dasrel.util.option_fields import RUNNING, check_fields, option, same
+from dasrel.util.text import count_text, shown
 
 MOST_REJECTED = 0.5
 """The largest share of the objects that can be outliers."""
@@ -26,8 +29,9 @@ class OneClassRun:
     width: float | Literal["auto"] | None = _run(
         "auto", "Widths of the Gaussian kernel; none takes the matrix itself as a kernel.", metavar="W", above=0
     )
-    """sigma, on the scale of the dissimilarities; "auto" is estimated from the nearest neighbours (see `Scale`), and
-    for kinds similarity and kernel is None: the matrix itself is the kernel."""
+    """sigma, on the scale of the dissimilarities; "auto" is the one whose kernel density predicts each object best from
+    the others (see `dasrel.geometry.kernel_width`), and for kinds similarity and kernel None: the matrix itself is the
+    kernel."""
     eta_scale: float = _run(1.0, "gamma: large values give kernel densities.", metavar="G", above=0)
     """gamma: small values follow the densest part of the data, large ones give kernel density estimates."""
     eta_refit: bool = _run(False, "Estimate eta again at every iteration.")
@@ -46,11 +50,29 @@ class OneClassRun:
         return dict(vars(self))
 
 
-def rejected_count(reject: float, n: int, name: str = "reject") -> int:
-    """Return the number of objects to reject for a share of them above 0 and at most 0.5.
+def check_reject(reject: Any, name: str = "reject") -> None:
+    """Raise unless it is a share above 0 and at most 0.5, a whole number of objects, or "auto"."""
+    whole = isinstance(reject, numbers.Integral) and not isinstance(reject, bool)
+    share = isinstance(reject, numbers.Real) and not whole and 0 < float(reject) <= MOST_REJECTED
+    if isinstance(reject, bool) or not (share or (whole and int(reject) >= 1) or reject == "auto"):
+        raise InputError(
+            f"{name} is {shown(reject)}",
+            remedy='give a share above 0 and at most 0.5, a whole number of objects such as 12, or "auto"',
+        )
 
-    >>> rejected_count(0.1, 290), rejected_count(0.05, 10)
-    (29, 1)
+
+def rejected_count(reject: float, n: int, name: str = "reject") -> int:
+    """Return the number of objects to reject: a whole number is the count, a number below 1 a share.
+
+    >>> rejected_count(0.1, 290), rejected_count(0.05, 10), rejected_count(12, 290), rejected_count(1, 290)
+    (29, 1, 12, 1)
     """
-    check_number(name, reject, above=0, most=MOST_REJECTED, words=("auto",))
+    check_reject(reject, name)
+    if isinstance(reject, numbers.Integral):
+        if reject > max(1, MOST_REJECTED * n):
+            raise InputError(
+                f"{name} is {reject} of {count_text(n, 'object')}",
+                remedy=f"give at most {max(1, n // 2):,}, half of them",
+            )
+        return min(n - 1, int(reject))
     return max(1, min(n - 1, math.ceil(float(reject) * n - 1e-9)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dasrel.engine.relation import Relation
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.oneclass.fit import Column, iterate, kernel_view, prepare_one_class, split_columns
-from dasrel.oneclass.run import OneClassRun, rejected_count
+from dasrel.oneclass.run import MOST_REJECTED, OneClassRun, rejected_count
 from dasrel.util import Float, limits, progress
 from dasrel.util.option_fields import check_number
 from dasrel.util.text import count_text, shown, some
@@ -102,7 +102,7 @@ def stability(
     if n < 4:
         raise InputError(f"there are {count_text(n, 'object')}: halves need at least two objects each")
     for share in shares:
-        rejected_count(share, n)
+        check_number("reject", share, above=0, most=MOST_REJECTED)
     if "svm" in methods and n > MOST_FOR_SVM:
         raise InputError(f"the SVM holds the complete kernel, for at most {MOST_FOR_SVM:,} objects, not {n:,}")
 

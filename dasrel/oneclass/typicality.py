@@ -15,10 +15,12 @@ from dasrel.partition.model import Model
 from dasrel.util import Float
 
 Mask = NDArray[np.bool_]
-FAR = 3.0
-"""Interquartile ranges below the first quartile, from which an object is an outlier by itself (Tukey's far out)."""
-ALONE = 1e-6
-"""The least density of other objects, relative to an object's own, that can be distinguished from none."""
+LEVEL = 0.01
+"""The chance, at most, that a sample with an exponential tail has outliers by itself; see `standing_out`."""
+MOST_STANDING_OUT = 0.1
+"""The largest share of the objects that can stand out from the others."""
+AGREED = 0.5
+"""The least Jaccard coefficient of the least typical objects with those that stand out, for "auto" to reject any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,10 @@ class Typicality:
     n_iter: int
     history: tuple[float, ...]
     """The change of the memberships in every iteration, as it is compared with `tol`."""
+    neighbour_distances: Float
+    """(n,) distances to the k-th nearest neighbour, square roots of D: a score that needs no width."""
+    n_neighbours: int
+    """Which neighbour that is."""
     negative_distances: int = 0
     """Squared distances below zero that were set to zero: the matrix is not Euclidean, or the kernel not definite."""
 
@@ -79,35 +85,30 @@ class Typicality:
     """log sum u of the unconstrained memberships; of constrained runs only."""
 
     def outliers(self, reject: float | Literal["auto"] = "auto") -> Cut:
-        """Return the objects that are rejected: the `reject` n of lowest typicality, or those far below the others.
+        """Return the objects that are rejected: the least typical ones, of equal ones those later in the matrix first.
 
-        Of objects with equal typicality at the cut, those later in the matrix are rejected first. "auto" rejects as
-        many as have a density of other objects, (K v)_h - v_h, that is less than a tenth of its first quartile and, in
-        logarithms, more than three interquartile ranges below it; without a width, as have a log typicality that is
-        more than three interquartile ranges below its first quartile. Cost: no scan.
+        Parameters
+        ----------
+        reject
+            A whole number is how many are rejected, at least 1 and at most half of them; a number below 1 is their
+            share, at most 0.5. "auto" rejects the least typical objects as far as these are those that stand out by
+            their distance to the k-th neighbour, judged by the gaps between the largest distances (`standing_out`);
+            none where no object stands out, or where less than half of these and those agree.
+
+        Cost: no scan.
         """
         log_u = self.log_typicality
         order = np.lexsort((-np.arange(len(log_u)), log_u))
-        count, below = 0, float("inf")
-        if isinstance(reject, str):
-            score, least = log_u, 0.0
-            if self.run.width is not None:
-                score = np.log(np.maximum(self.kernel_sums - self.weights, ALONE * self.weights))
-                least = np.log(10)
-            low, high = np.quantile(score, [0.25, 0.75])
-            fence = float(low - max(FAR * (high - low), least))
-            count = min(int((score < fence).sum()), len(log_u) - 1)
-            below = fence if self.run.width is None else self.log_typicality_at(np.exp(fence))
-        else:
-            count = rejected_count(reject, len(log_u))
+        far = np.lexsort((-np.arange(len(log_u)), -self.neighbour_distances))
+        alone = standing_out(self.neighbour_distances)
+        count = _agreeing(order, far[:alone]) if isinstance(reject, str) else rejected_count(reject, len(log_u))
         rejected = np.zeros(len(log_u), dtype=bool)
         rejected[order[:count]] = True
         inside = float(log_u[order[count]])
-        if count:
-            threshold = (inside + float(log_u[order[count - 1]])) / 2
-        else:  # for new objects; clearly below all that are known
-            threshold = min(below, inside - 1e-9 * (1 + abs(inside)))
-        return Cut(threshold, rejected, order)
+        # Without outliers, new objects are rejected that are clearly below all that are known.
+        below = float(log_u[order[count - 1]]) if count else inside - 2e-9 * (1 + abs(inside))
+        threshold = (inside + below) / 2
+        return Cut(threshold, rejected, order, far, alone)
 
     def model(self, relation: Relation, threshold: float | None = None) -> Model:
         """Return what predicts the typicality of new objects from their rows (28); see `Model.score_samples`."""
@@ -146,6 +147,10 @@ class Cut:
     """(n,)"""
     order: NDArray[np.intp]
     """Objects by increasing typicality."""
+    far: NDArray[np.intp]
+    """Objects by decreasing distance to their k-th neighbour."""
+    alone: int
+    """How many of these stand out by it."""
 
     @property
     def alpha(self) -> float:
@@ -155,6 +160,57 @@ class Cut:
     @property
     def ranks(self) -> NDArray[np.intp]:
         """The rank of every object: 1 is the least typical."""
-        ranks = np.empty(len(self.order), dtype=np.intp)
-        ranks[self.order] = np.arange(1, len(self.order) + 1)
-        return ranks
+        return _ranks(self.order)
+
+    @property
+    def neighbour_ranks(self) -> NDArray[np.intp]:
+        """The rank of every object by its distance to the k-th neighbour: 1 is the farthest."""
+        return _ranks(self.far)
+
+    def agreement(self) -> tuple[int, int]:
+        """Return how many of the least typical objects are as many of the farthest, and how many were compared.
+
+        Compared are the rejected ones, or if there are none a twentieth of all.
+        """
+        count = int(self.rejected.sum()) or -(-len(self.order) // 20)
+        return len(np.intersect1d(self.order[:count], self.far[:count])), count
+
+
+def standing_out(distances: Float) -> int:
+    """Return how many objects stand out by their distances to neighbours: those above the last gap that is too wide.
+
+    Sorted, j times the gap between the j-th and the next largest of n values of an exponential tail is an exponential
+    variable, whose mean is the scale of the tail (Renyi 1953). A gap is too wide if that is above log(m / 0.01) means,
+    m the number of gaps that are looked at, one for each tenth object: with such a tail it happens in one of a hundred
+    samples. The scale is the widest of three that the inner part of the distances gives, from its quantiles 0.25, 0.5,
+    0.75 and 0.9, so that a tenth of outliers does not change it. Tails of Gaussian and uniform data are shorter, and
+    give fewer.
+
+    >>> standing_out(np.array([*np.linspace(1, 2, 50), 9.0, 10.0]))
+    2
+    """
+    low, middle, high, tail = np.quantile(distances, [0.25, 0.5, 0.75, 0.9]).tolist()
+    scale = max((tail - middle) / np.log(5), (tail - high) / np.log(2.5), (high - low) / np.log(3))
+    most = max(1, int(MOST_STANDING_OUT * len(distances)))
+    largest = np.sort(distances)[::-1][: most + 1]
+    gaps = largest[:-1] - largest[1:]
+    rounding = 1e-6 * largest[0]
+    wide = (np.arange(1, len(gaps) + 1) * gaps > np.log(most / LEVEL) * scale) & (gaps > rounding)
+    return int(np.flatnonzero(wide)[-1]) + 1 if wide.any() else 0
+
+
+def _agreeing(order: NDArray[np.intp], alone: NDArray[np.intp]) -> int:
+    """Return the number of least typical objects that agree best with those that stand out, or 0 if few do."""
+    if not len(alone):
+        return 0
+    most = min(2 * len(alone), len(order) - 1)
+    both = np.cumsum(np.isin(order[:most], alone))
+    jaccard = both / (len(alone) + np.arange(1, most + 1) - both)
+    best = int(jaccard.argmax())
+    return best + 1 if jaccard[best] >= AGREED else 0
+
+
+def _ranks(order: NDArray[np.intp]) -> NDArray[np.intp]:
+    ranks = np.empty(len(order), dtype=np.intp)
+    ranks[order] = np.arange(1, len(order) + 1)
+    return ranks

@@ -198,17 +198,19 @@ def validity_curves(settings: Sequence[dict[str, Any]], best: dict[str, Any], ch
     )
 
 
-def typicality_picture(typicality: Array, threshold: float, outliers: int) -> Picture:
-    """Draw sorted typicalities and their cut, and their histogram. Cost: no scan; O(n log n)."""
-    from dasrel.report.figures.partition import draw_typicality
+def typicality_picture(typicality: Array, threshold: float, distances: Array, k: int, rejected: Array) -> Picture:
+    """Draw sorted typicalities, their histogram, and distances to k-th neighbours. Cost: no scan; O(n log n)."""
+    from dasrel.report.figures.partition import draw_neighbours, draw_typicality
 
-    figure = new_figure(9, 3.6)
-    left, right = figure.subplots(1, 2)
-    draw_typicality(left, right, typicality, threshold, outliers)
+    figure, outliers = new_figure(13, 3.8), int(rejected.sum())
+    left, middle, right = figure.subplots(1, 3)
+    draw_typicality(left, middle, typicality, threshold, outliers)
+    draw_neighbours(right, typicality, distances, k, rejected)
     return inline_svg(
         figure,
-        f"Sorted typicalities of {count_text(len(typicality), 'object')}, {outliers:,} below the cut, and their"
-        " histogram.",
+        f"Sorted typicalities of {count_text(len(typicality), 'object')}, {outliers:,} below the cut, their histogram,"
+        " and distances to neighbours.",
         "Left: objects from the least typical to the most typical. Outliers lie below the cut; a steep rise before it"
-        " and a flat curve behind it say that they are clear. Right: the same values as a histogram.",
+        " and a flat curve behind it say that they are clear. Middle: the same values as a histogram. Right: the"
+        " distance to a near neighbour, a second score; outliers of both scores are at the lower right.",
     )

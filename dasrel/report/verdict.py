@@ -12,7 +12,7 @@ from dasrel.names import INDICES
 from dasrel.report.page_parts import Statement
 from dasrel.store.audit import allowed_repairs
 from dasrel.util import Array
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, ordinal_text, shown, some
 
 SCALE = (
     (0.7, "good", "a strong structure"),
@@ -25,6 +25,8 @@ NEAR = 0.02
 """Settings whose index is within this share of the best are named: the choice between them is not clear."""
 SAME = 1e-4
 """Objectives within this share of each other count as the same optimum."""
+ALL = 0.9
+"""Share of the objects in a cluster from which it is as good as the only one."""
 BORDER = 0.2
 """Share of objects on a border above which the clusters overlap."""
 
@@ -170,9 +172,12 @@ def outlier_verdict(result: dict[str, Any], one: dict[str, Any]) -> list[Stateme
     n, count, found = result["n_objects"], one["outliers"], []
     share = f"{count / n:.1%} of {count_text(n, 'object')}"
     wanted = result.get("requested", {}).get("reject", "auto")
-    by = "a cut that was chosen automatically" if wanted == "auto" else f"a requested share of {wanted}"
-    found.append(Statement("info", f"{count_text(count, 'outlier')}, {share}, by {by}: typicality below"
-                           f" {one['threshold']:.4g}."))  # fmt: skip
+    if count:
+        by = "a requested number" if isinstance(wanted, int) else f"a requested share of {wanted}"
+        by = "the gap that sets them apart" if wanted == "auto" else by
+        text = f"{count_text(count, 'outlier')}, {share}, by {by}: typicality below {one['threshold']:.4g}."
+        found.append(Statement("info", text))
+    found += _neighbour_statements(one)
     rungs = [rung["same_outliers"] for rung in one.get("ladder") or []] if count else []
     if rungs:
         least = min(rungs) / count
@@ -181,9 +186,9 @@ def outlier_verdict(result: dict[str, Any], one: dict[str, Any]) -> list[Stateme
         found.append(Statement(level, text))
     clusters = one.get("clusters")
     if clusters is not None:
-        found.append(
-            Statement("info", f"The others form {count_text(clusters['n_clusters'], 'cluster')} of any shape.")
-        )
+        text = f"The others form {count_text(clusters['n_clusters'], 'cluster')} of any shape."
+        level = "caution" if max(clusters["sizes"]) >= ALL * sum(clusters["sizes"]) else "info"
+        found.append(Statement(level, " ".join([text, *(f"{_sentence(words)}." for words in shape_words(clusters))])))
         if not clusters["complete"]:
             text = "Not all segments were tested: some of these clusters may be one."
             found.append(Statement("caution", text))
@@ -198,6 +203,64 @@ def outlier_verdict(result: dict[str, Any], one: dict[str, Any]) -> list[Stateme
     if not one["converged"]:
         found.append(Statement("bad", "The typicalities have not converged: raise max_iter."))
     return found
+
+
+def _neighbour_statements(one: dict[str, Any]) -> list[Statement]:
+    """Return what the distances to neighbours say beside the typicalities."""
+    near, count = one["neighbours"], one["outliers"]
+    ordinal = ordinal_text(near["k"])
+    scores = Statement("caution" if _scores_disagree(one) else "info", f"{_sentence(neighbour_words(one))}.")
+    if count:
+        return [scores]
+    if not near["standing_out"]:
+        text = (
+            f"No outliers stand out: the largest distances to the {ordinal} neighbour have no gap that the tail of the"
+        )
+        return [Statement("info", f"{text} others does not explain."), scores]
+    names = some([shown(name) for name in near["standing_out_ids"]], total=near["standing_out"])
+    alone = count_text(near["standing_out"], "object stands", "objects stand")
+    text = (
+        f"No outliers stand out by their typicality, but {alone} out by the distance to the {ordinal} neighbour:"
+        f" {names}. Outliers that are near each other look typical to a"
+        " narrow kernel: look at a larger width, and at the ranks by neighbours."
+    )
+    return [Statement("caution", text), scores]
+
+
+def neighbour_words(one: dict[str, Any]) -> str:
+    """Return in words how far typicalities and distances to neighbours agree on the outliers of a setting."""
+    near = one["neighbours"]
+    ordinal, same, compared = ordinal_text(near["k"]), near["same"], near["compared"]
+    least = "outlier" if one["outliers"] else "least typical object"
+    text = (
+        f"{same:,} of {count_text(compared, least)} {'is' if same == 1 else 'are'} among the {compared:,} farthest from"
+    )
+    text += f" their {ordinal} neighbour"
+    return f"{text}: the two scores disagree, look at both" if _scores_disagree(one) else text
+
+
+def _scores_disagree(one: dict[str, Any]) -> bool:
+    """Return whether the two scores have different objects that matter: rejected, or standing out."""
+    near = one["neighbours"]
+    return bool(one["outliers"] or near["standing_out"]) and near["same"] < 0.8 * near["compared"]
+
+
+def shape_words(clusters: dict[str, Any]) -> list[str]:
+    """Return what clusters of any shape do not show, and what to try next."""
+    sizes = clusters["sizes"]
+    largest, others = max(sizes), sum(sizes) - max(sizes)
+    if largest < ALL * (largest + others):
+        return ["groups that touch count as one cluster"]
+    whose = f"{largest:,} of {largest + others:,} objects" if others else "all objects"
+    return [
+        f"{whose} that are no outliers are in one cluster: groups that touch or differ in density can be joined",
+        "cut a dendrogram instead (`dasrel tree STORE OUT --linkage average`), or export the matrix for clusters by"
+        " density (HDBSCAN)",
+    ]
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def linkage_verdict(result: dict[str, Any], cut: dict[str, Any]) -> list[Statement]:

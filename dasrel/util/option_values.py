@@ -112,9 +112,11 @@ MOST_IN_RANGE = 1_000
 """Numbers that a range such as 2-10 may stand for."""
 
 
-def parse_reject(text: str) -> Literal["auto"] | float:
-    """Read the share of objects to reject: auto, or a number."""
+def parse_reject(text: str) -> Literal["auto"] | float | int:
+    """Read what to reject: auto, a whole number of objects, or their share."""
     try:
-        return "auto" if text == "auto" else float(text)
+        if text == "auto":
+            return "auto"
+        return int(text) if re.fullmatch(r"\d{1,9}", text, flags=re.ASCII) else float(text)
     except ValueError:
-        raise ValueError("is neither auto nor a number, such as 0.05") from None
+        raise ValueError("is neither auto, nor a number of objects such as 12, nor a share such as 0.05") from None

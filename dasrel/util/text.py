@@ -41,6 +41,16 @@ def count_text(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def ordinal_text(number: int) -> str:
+    """Write the ordinal of a number.
+
+    >>> [ordinal_text(number) for number in (1, 2, 3, 11, 20, 22)]
+    ['1st', '2nd', '3rd', '11th', '20th', '22nd']
+    """
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{suffix}"
+
+
 def size_text(size: float) -> str:
     """Write a number of bytes in the decimal unit that reads best.
 

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist, squareform
+from sklearn.datasets import load_digits
 
 import dasrel
 from dasrel.errors import DasrelWarning, InputError, Stopped
@@ -11,6 +13,7 @@ from dasrel.geometry.kernel_width import scale_of
 from dasrel.oneclass import fit as oneclass
 from dasrel.oneclass.fit import one_class, split_columns
 from dasrel.oneclass.run import OneClassRun, rejected_count
+from dasrel.oneclass.typicality import standing_out
 from dasrel.partition.model import Model
 from dasrel.util import progress
 from tests.helpers import oneclass_oracle as oracle
@@ -117,23 +120,40 @@ def test_all_widths_and_gammas_share_one_scan_per_iteration(matrix):
     alone = [one_class(matrix, run).best for run in runs]
     with progress.watch() as count:
         found = one_class(matrix, runs)
-    assert found.scans == count.scans == max(one.n_iter for one in alone)
+    assert found.scans == count.scans == 1 + max(one.n_iter for one in alone)  # the first finds the neighbours
     for one, other in zip(found.typicalities, alone, strict=True):
         assert one.n_iter == other.n_iter
         np.testing.assert_allclose(one.log_typicality, other.log_typicality, rtol=1e-12)
 
 
 def test_an_automatic_width_takes_one_scan_more(matrix, squared):
-    found = one_class(matrix)
+    with progress.watch() as count:
+        found = one_class(matrix)
     D = squared.copy()
     np.fill_diagonal(D, np.inf)
-    nearest = np.sqrt(D.min(axis=1))
-    assert found.scale.width == pytest.approx(np.quantile(nearest, 0.9), rel=1e-12)
-    assert [one.run.width for one in found.ladders[0]] == pytest.approx(
-        [found.scale.width * factor for factor in (0.5, 0.5**0.5, 1, 2**0.5, 2)]
-    )
+    d = np.sort(np.sqrt(D), axis=1)
+    np.testing.assert_allclose(found.neighbourhood.distances, d[:, 6], rtol=1e-12)  # 30 objects: a quarter of 29
+    assert found.neighbourhood.k == 7
+    assert found.scale.typical == pytest.approx(np.quantile(d[:, 0], 0.9), rel=1e-12)
+    tried = [trial.width for trial in found.trials]
+    assert tried == pytest.approx(found.scale.typical * 2 ** np.arange(-3, 2.01, 0.5))
+    chosen = tried.index(found.best.run.width)
+    assert [one.run.width for one in found.ladders[0]] == tried[chosen - 2 : chosen + 3]
     assert found.best is found.ladders[0][2]
-    assert found.scans == 1 + max(one.n_iter for one in found.ladders[0])
+    assert found.scans == count.scans == 2 + max(one.n_iter for one in found.ladders[0])
+
+
+def test_widths_are_compared_in_bundles_that_fit(matrix, monkeypatch):
+    whole = one_class(matrix)
+    original = oneclass.split_columns
+
+    def split(relation, widths, memory):
+        return [[0, 1, 2], list(range(3, 11))] if len(widths) == 11 else original(relation, widths, memory)
+
+    monkeypatch.setattr(oneclass, "split_columns", split)
+    parts = one_class(matrix)
+    assert (parts.scans, parts.trials) == (whole.scans + 1, whole.trials)
+    np.testing.assert_array_equal(parts.best.log_typicality, whole.best.log_typicality)
 
 
 def test_little_memory_divides_the_runs(matrix, monkeypatch):
@@ -196,20 +216,82 @@ def test_of_equal_objects_the_later_are_rejected_first():
     np.testing.assert_array_equal(np.flatnonzero(tied.outliers(0.34).rejected), [3, 4, 5])
 
 
-def test_objects_far_below_the_others_are_rejected_by_themselves():
+def test_objects_that_stand_out_are_rejected_by_themselves():
     rng = np.random.default_rng(0)
     points = np.concatenate([rng.normal(size=(200, 2)), [[9, 9], [-8, 7], [0, -10]]])
     found = one_class(distances(points), OneClassRun(0.7), kind="distance").best
-    rejected = np.flatnonzero(found.outliers().rejected)
-    assert {200, 201, 202} <= set(rejected)
-    assert len(rejected) <= 10
+    np.testing.assert_array_equal(np.flatnonzero(found.outliers().rejected), [200, 201, 202])
     regular = one_class(np.abs(np.subtract.outer(np.arange(60.0), np.arange(60.0))), OneClassRun(3.0), kind="distance")
     assert not regular.best.outliers().rejected.any()
 
 
-@pytest.mark.parametrize("reject", [0, -0.1, 0.51, 1, float("nan"), True, None])
-def test_shares_that_cannot_be_rejected(reject):
-    with pytest.raises(InputError, match=r"above 0 and at most 0\.5, or \"auto\""):
+def communities(n, groups, foreign, seed):
+    """Return Bray-Curtis dissimilarities of simulated samples of 120 taxa, the first `foreign` unlike all others."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.lognormal(0, 1.6, (groups, 120))
+    shares = kinds[rng.integers(0, groups, n)] * rng.lognormal(0, 0.5, (n, 120))
+    shares[:foreign] = rng.lognormal(0, 1.6, (foreign, 120))
+    counts = np.array([rng.multinomial(2000, row / row.sum()) for row in shares])
+    return squareform(pdist(counts, "braycurtis"))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_planted_samples_stand_out_though_their_dissimilarities_are_bounded(groups):
+    found = one_class(communities(300, groups, 12, groups), kind="distance").best
+    cut = found.outliers()
+    np.testing.assert_array_equal(np.sort(cut.order[:12]), np.arange(12))
+    np.testing.assert_array_equal(np.flatnonzero(cut.rejected), np.arange(12))
+    assert (cut.alone, cut.agreement()) == (12, (12, 12))
+
+
+@pytest.mark.slow
+def test_in_data_without_outliers_hardly_anything_stands_out():
+    """At most 2 of 90 samples of clean data; the exponential bound of each is one of 100."""
+    digits = load_digits().data
+    samples = 0
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        clean = [
+            distances(rng.normal(size=(150, 2))), distances(rng.normal(size=(150, 20))),
+            distances(rng.uniform(size=(150, 3))), communities(150, 1, 0, seed), communities(150, 3, 0, seed),
+            distances(digits[rng.permutation(len(digits))[:150]]),
+        ]  # fmt: skip
+        samples += sum(bool(one_class(d, kind="distance").best.outliers().rejected.any()) for d in clean)
+    assert samples <= 2
+
+
+def test_gaps_of_an_exponential_tail_are_too_wide_in_one_of_a_hundred_samples():
+    """Renyi 1953: j (x_(j) - x_(j+1)) of the largest are exponential; by Bonferroni at most 1 % have one above."""
+    rng = np.random.default_rng(1)
+    wide = sum(standing_out(rng.exponential(size=2000)) > 0 for _ in range(1000))
+    assert wide <= 20  # binomial: 1 % and three standard deviations
+
+
+def test_objects_that_only_their_neighbours_single_out_are_told():
+    """A tight group looks typical to a narrow kernel: nothing is rejected, and the neighbours' ranks say why."""
+    rng = np.random.default_rng(4)
+    points = np.concatenate([rng.normal(size=(300, 3)), rng.normal(8, 0.1, (10, 3))])
+    found = one_class(distances(points), OneClassRun(0.3), kind="distance").best
+    cut = found.outliers()
+    assert (cut.alone, int(cut.rejected.sum())) == (10, 0)
+    np.testing.assert_array_equal(np.sort(cut.far[:10]), np.arange(300, 310))
+    least = set(np.argsort(found.typicality)[:16]) & set(np.argsort(-found.neighbour_distances)[:16])
+    assert cut.agreement() == (len(least), 16)  # a twentieth of 310 objects
+    assert len(least) < 8
+    assert sorted(cut.neighbour_ranks[300:]) == list(range(1, 11))
+
+
+def test_counts_and_shares(matrix):
+    found = one_class(matrix, OneClassRun(1.5)).best
+    assert found.outliers(12).rejected.sum() == 12
+    assert found.outliers(1).rejected.sum() == 1
+    with pytest.raises(InputError, match="reject is 16 of 30 objects; give at most 15, half of them"):
+        found.outliers(16)
+
+
+@pytest.mark.parametrize("reject", [0, -1, -0.1, 0.51, 1.0, 12.0, float("nan"), True, None])
+def test_what_cannot_be_rejected(reject):
+    with pytest.raises(InputError, match=r"at most 0\.5, a whole number of objects such as 12, or \"auto\""):
         rejected_count(reject, 10)
 
 
@@ -339,7 +421,7 @@ def test_duplicates_have_equal_typicality(points):
     twice = np.concatenate([points, points])
     found = one_class(distances(twice), kind="distance")
     np.testing.assert_allclose(found.best.typicality[:30], found.best.typicality[30:], rtol=1e-13)
-    assert found.scale.width > 0
+    assert found.best.run.width > 0
 
 
 def test_a_matrix_that_is_not_euclidean_still_has_typicalities(crooked_store):

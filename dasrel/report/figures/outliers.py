@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from dasrel.errors import InputError
 from dasrel.report.figures.matrix_drawing import Block, colour_range, draw_positions
-from dasrel.report.figures.partition import draw_typicality, save_figure
+from dasrel.report.figures.partition import draw_neighbours, draw_typicality, save_figure
 from dasrel.util import Array, PathLike
 from dasrel.util.text import count_text
 
@@ -48,21 +48,23 @@ def outlier_order(labels: Array, log_typicality: Array) -> Array:
 def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
     u, cut = one.found.typicality, one.cut
     rejected = int(cut.rejected.sum())
-    figure = Figure(figsize=(14 if image is not None else 9, 4.6), layout="constrained")
+    figure = Figure(figsize=(18 if image is not None else 13, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 3 if image is not None else 2)
+    axes = figure.subplots(1, 4 if image is not None else 3)
     draw_typicality(axes[0], axes[1], u, cut.alpha, rejected)
-    axes[0].set_title(f"{count_text(rejected, 'outlier')} of {count_text(len(u), 'object')}", fontsize=11)
+    told = count_text(rejected, "outlier") if rejected else "no outliers"
+    axes[0].set_title(f"{told} of {count_text(len(u), 'object')}", fontsize=11)
+    draw_neighbours(axes[2], u, one.found.neighbour_distances, one.found.n_neighbours, cut.rejected)
     if image is not None:
         low, high, extend = colour_range(image)
-        shown = axes[2].imshow(
+        shown = axes[3].imshow(
             image, cmap="gray", interpolation="nearest", extent=(0, len(u), len(u), 0), vmin=low, vmax=high
         )
         blocks = [Block(str(k), int(size)) for k, size in enumerate(np.bincount(one.labels[one.labels >= 0]))]
         out = int((one.labels < 0).sum())
-        draw_positions(axes[2], len(u), [*blocks, Block("out", out)] if out else blocks, "cluster")
-        axes[2].set_title("dissimilarities; clusters by size, outliers last", fontsize=11)
-        figure.colorbar(shown, ax=axes[2], shrink=0.8, extend=extend)
+        draw_positions(axes[3], len(u), [*blocks, Block("out", out)] if out else blocks, "cluster")
+        axes[3].set_title("dissimilarities; clusters by size, outliers last", fontsize=11)
+        figure.colorbar(shown, ax=axes[3], shrink=0.8, extend=extend)
     width = one.found.run.width
     named = "the matrix as kernel" if width is None else f"width {width:.4g}"
     figure.suptitle(f"{named}, gamma {one.found.run.eta_scale:g}", fontsize=12)

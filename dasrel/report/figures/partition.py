@@ -17,7 +17,7 @@ from dasrel.names import INDICES
 from dasrel.report.figures.downsample import cluster_order, induced_image, pixel_means
 from dasrel.util import Array, PathLike
 from dasrel.util.files import replacing
-from dasrel.util.text import count_text
+from dasrel.util.text import count_text, ordinal_text
 
 PIXELS = 800
 """Maximum number of pixel rows of a partition; with more objects each row is the mean of neighbours in the order."""
@@ -155,6 +155,17 @@ def draw_typicality(curve: Any, histogram: Any, typicality: Array, threshold: fl
     histogram.axvline(threshold, color="tab:red", linewidth=0.9)
     histogram.set_xlabel("typicality")
     histogram.set_ylabel("objects")
+
+
+def draw_neighbours(axes: Any, typicality: Array, distances: Array, k: int, rejected: Array) -> None:
+    """Draw typicalities against distances to k-th neighbours: at most 1,000 outliers and 1,000 other objects."""
+    for chosen, colour, size in ((~rejected, "tab:blue", 6), (rejected, "tab:red", 14)):
+        at = np.flatnonzero(chosen)
+        at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), 1000)).astype(int))]
+        axes.scatter(distances[at], typicality[at], s=size, c=colour, linewidths=0)
+    axes.set_xlabel(f"distance to the {ordinal_text(k)} neighbour")
+    axes.set_ylabel("typicality")
+    axes.set_title("two scores; red: outliers" if rejected.any() else "two scores", fontsize=11)
 
 
 def _draw_truth(figure: Any, axes: Any, values: Array, classes: Array, name: str) -> None:
