@@ -12,6 +12,11 @@ its options, and a workflow as its keys:
 asymmetric: a and b; say Policy(symmetrize='mean')
 >>> error.text(lambda name, value: f"<{name} {value}>")
 'asymmetric: a and b; say <Policy.symmetrize mean>'
+
+A problem that begins with the name of an option says so, and is written in the same way:
+
+>>> InputError("n_clusters is 0", option="n_clusters").text(lambda name, value: f"<{name}>")
+'<n_clusters> is 0'
 """
 
 from __future__ import annotations
@@ -41,7 +46,9 @@ def as_keyword(name: str, value: str | None) -> str:
 class _Message(Exception):  # noqa: N818 - the parent of warnings too
     """What is wrong, where it is, and what to do about it."""
 
-    def __init__(self, problem: str = "", *, where: str | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, problem: str = "", *, where: str | None = None, remedy: str | None = None, option: str | None = None
+    ) -> None:
         super().__init__(problem)  # pickle passes this on, and sets the other fields by itself
         self.problem = problem
         """What is wrong."""
@@ -49,10 +56,16 @@ class _Message(Exception):  # noqa: N818 - the parent of warnings too
         """The file, tile, objects or runs concerned."""
         self.remedy = remedy
         """What to do, with options in braces."""
+        self.option = option
+        """The option whose name the problem begins with."""
 
     def text(self, option: Callable[[str, str | None], str] = as_keyword) -> str:
-        """Return all of it in one line, each option of the remedy written by `option(name, value)`."""
-        line = str(self.problem) if self.where is None else f"{self.problem}: {self.where}"
+        """Return all of it in one line, each option in it written by `option(name, value)`."""
+        line = str(self.problem)
+        if self.option is not None:
+            line = option(self.option, None) + line.removeprefix(self.option)
+        if self.where is not None:
+            line += f": {self.where}"
         if self.remedy is None:
             return line
         return f"{line}; {OPTION.sub(lambda match: option(*match.groups()), self.remedy)}"

@@ -158,7 +158,9 @@ def checked_runs(runs: Sequence[Run], n_objects: int, ids: Any, diagonal: Any) -
             )
         if run.n_clusters > n_objects:
             raise InputError(
-                f"n_clusters is {run.n_clusters} for {count_text(n_objects, 'object')}", remedy=f"give 1 to {n_objects}"
+                f"n_clusters is {run.n_clusters} for {count_text(n_objects, 'object')}",
+                remedy=f"give 1 to {n_objects}",
+                option="n_clusters",
             )
     models = {id(run.init): run.init for run in runs if isinstance(run.init, Model)}
     fitted = {key: model.grown(ids, diagonal) for key, model in models.items()}

@@ -63,6 +63,9 @@ N_INIT = 5
 BORDER = 0.9
 """Objects whose largest membership is below this are on a border, as in `dasrel cluster`."""
 PICTURE_BYTES = 200_000
+OF_RUNS = ("fuzzifier", "n_init", "random_state", "max_iter", "on_negative")
+"""Options for the runs of a rule that is named."""
+OF_EVOLUTIONS = ("population", "generations")
 of_run = partial(same, Run)
 of_evolution = partial(same, Evolution)
 
@@ -98,6 +101,13 @@ class AlignOptions:
     def __post_init__(self) -> None:
         if self.fuzzifier is not None and self.rule not in (None, *TAKES["fuzzifier"]):
             raise InputError(f"fuzzifier is for {' and '.join(TAKES['fuzzifier'])}, not {self.rule}")
+        for name in OF_EVOLUTIONS:
+            if self.search != "evolution" and getattr(self, name) != getattr(Evolution, name):
+                raise InputError(
+                    f"{name} is for an evolution",
+                    remedy=f"leave {{{name}}} out, or say {{search=evolution}}",
+                    option=name,
+                )
         if len(self.width) > 1 and any(isinstance(width, str) for width in self.width):
             raise InputError("auto and none stand alone", remedy="give one of them as the width, or numbers")
 
@@ -114,17 +124,15 @@ class Align(Operation):
     def prepare(self, source: str, target: Target, options: AlignOptions) -> PreparedAlignment:
         """Check the options, the store and the result folder. Cost: no tile is read."""
         folder, matrix = target.folder(source), open_matrix(source)
-        parameters = {} if options.fuzzifier is None else {"fuzzifier": options.fuzzifier}
-        rule = options.rule or ("fcm1" if parameters else default_rule(matrix.kind))
-        runs = grid(
-            rule, numbers_of_clusters(options.n_clusters, matrix.n_objects), n_init=options.n_init,
-            random_state=options.random_state, max_iter=options.max_iter, on_negative=options.on_negative, **parameters,
-        )  # fmt: skip
         single = options.width[0]
         width: Any = options.width if not isinstance(single, str) else None if single == "none" else single
-        evolution = Evolution(options.population, options.generations, options.random_state)
-        search = evolution if options.search == "evolution" else options.search
-        job = prepare_alignment(matrix, width=width, rule=runs, search=search, memory=options.memory)
+        given = {name: getattr(options, name) for name in (*OF_RUNS, *OF_EVOLUTIONS)}
+        if options.search != "evolution":
+            given = {name: given[name] for name in OF_RUNS}
+        job = prepare_alignment(
+            matrix, n_clusters=options.n_clusters, width=width, rule=options.rule, search=options.search,
+            memory=options.memory, **{name: value for name, value in given.items() if value is not None},
+        )  # fmt: skip
         header = job_header(source, matrix.identity_digest(), target.named, options)
         return PreparedAlignment(options, job, folder, header, target.force, target.finished(header))
 
@@ -299,6 +307,7 @@ def align(
     kind: str | None = None,
     memory: int | str | None = None,
     checkpoint: Checkpoint | None = None,
+    **parameters: Any,
 ) -> Alignment:
     """Find the number of clusters and the width of a Gaussian kernel at which partition and kernel agree best (Q09).
 
@@ -312,23 +321,25 @@ def align(
         "auto" searches between two bounds; see the module. A number or several are taken as they are. For kinds
         similarity and kernel "auto" is None: the matrix itself is the kernel, and only n_clusters is searched.
     rule
-        The rule of the partitions, with its usual parameters: by default fcm1, and fcm2 for kinds similarity and kernel
-        (memberships of fcm1 are nearly equal where a kernel is narrow). Or runs from `grid`, whose numbers of clusters
-        are used.
-        The runs of a named rule heal negative distances (K14), so that any matrix can be given.
+        The rule of the partitions: by default fcm1, and fcm2 for kinds similarity and kernel (memberships of fcm1 are
+        nearly equal where a kernel is narrow). Or runs from `grid`, whose numbers of clusters are used.
     search
         "grid"; "evolution", with the population and generations of Q09; or an `Evolution`.
     memory
         Memory that may be used on this machine, such as "2GiB"; by default half of the machine's.
     checkpoint
         Saves the state between scans, to be resumed to the same bits.
+    parameters
+        Of the runs of a named rule, as `grid` takes them, such as n_init (by default 5), fuzzifier, random_state and
+        max_iter. By default negative distances are healed (on_negative="heal", K14), so that any matrix can be given.
+        And population and generations of search "evolution".
 
     Cost: the scans of `cluster` for these runs. After them one for the bounds of automatic widths, and for "grid" two,
     one if widths are given or the matrix is the kernel; for "evolution" one for each population, at most 66 with its
     default. 32 n bytes for each cluster of all partitions, and 40 n for each width.
     """
     return prepare_alignment(
-        matrix, n_clusters=n_clusters, width=width, rule=rule, search=search, kind=kind, memory=memory
+        matrix, n_clusters=n_clusters, width=width, rule=rule, search=search, kind=kind, memory=memory, **parameters
     ).run(checkpoint)
 
 
@@ -341,6 +352,7 @@ def prepare_alignment(
     search: str | Evolution = "grid",
     kind: str | None = None,
     memory: int | str | None = None,
+    **parameters: Any,
 ) -> AlignJob:
     """Check the arguments of `align` against the matrix. Cost: no tile is read."""
     relation = as_dissimilarity(matrix, kind)
@@ -350,19 +362,27 @@ def prepare_alignment(
     if not isinstance(search, (str, Evolution)):
         raise InputError(f"search is {shown(search)}", remedy=f"give {' or '.join(SEARCHES)}, or a dasrel.Evolution")
     widths = _checked_widths(width, relation)
-    evolution = Evolution() if search == "evolution" else search if isinstance(search, Evolution) else None
+    settings = {name: parameters.pop(name) for name in OF_EVOLUTIONS if name in parameters}
+    if settings and search != "evolution":
+        raise InputError(f"{some(settings)} without an evolution", remedy="say {search=evolution}")
+    evolution = search if isinstance(search, Evolution) else None
+    if search == "evolution":
+        evolution = Evolution(**settings, random_state=parameters.get("random_state", Evolution.random_state))
     if evolution is not None and widths is not None:
         raise InputError(
             "an evolution searches the width, and it is given", remedy="leave {width} out, or say {search=grid}"
         )
-    rule = default_rule(source.kind) if rule is None else rule
+    if rule is None:
+        rule = "fcm1" if "fuzzifier" in parameters else default_rule(source.kind)
     if isinstance(rule, str):
         if rule not in RULES:
             raise InputError(f"no rule {shown(rule)!r}", remedy=did_you_mean(rule, RULES))
-        runs = grid(rule, numbers_of_clusters(n_clusters, n), n_init=N_INIT, on_negative="heal")
+        runs = grid(rule, numbers_of_clusters(n_clusters, n), **{"n_init": N_INIT, "on_negative": "heal", **parameters})
     else:
         if n_clusters is not None:
             raise InputError("runs have their numbers of clusters", remedy="leave {n_clusters} out")
+        if parameters:
+            raise InputError("runs have their parameters", remedy=f"leave {{{next(iter(parameters))}}} out")
         runs = list(rule)
     runs = checked_runs(runs, n, source.ids, source.diagonal)
     if any(run.n_clusters < 2 for run in runs):
@@ -389,15 +409,20 @@ def numbers_of_clusters(n_clusters: Any, n: int) -> list[int]:
         return list(range(2, min(MOST_CLUSTERS, max(2, n // 2)) + 1))
     several = [n_clusters] if np.ndim(n_clusters) == 0 else list(n_clusters)
     if not several:
-        raise InputError("n_clusters is empty", remedy="give numbers of clusters, such as range(2, 11)")
+        raise InputError(
+            "n_clusters is empty", remedy="give numbers of clusters, such as range(2, 11)", option="n_clusters"
+        )
     wrong = [count for count in several if not (as_number(count) >= 2 and as_number(count) % 1 == 0)]
     if wrong:
         raise InputError(
             f"n_clusters is {some(map(shown, wrong))}",
             remedy="give whole numbers of at least 2; one cluster is aligned with any wide kernel",
+            option="n_clusters",
         )
     if max(several) > n:
-        raise InputError(f"n_clusters is {max(several)} for {count_text(n, 'object')}", remedy=f"give 2 to {n}")
+        raise InputError(
+            f"n_clusters is {max(several)} for {count_text(n, 'object')}", remedy=f"give 2 to {n}", option="n_clusters"
+        )
     return sorted({int(count) for count in several})
 
 
@@ -419,10 +444,10 @@ def _checked_widths(width: Any, relation: Relation) -> tuple[Width, ...] | None:
         return (None,)
     several = [width] if np.ndim(width) == 0 else list(width)
     if not several:
-        raise InputError("width is empty", remedy="give numbers above 0, or auto")
+        raise InputError("width is empty", remedy="give numbers above 0, or auto", option="width")
     wrong = [number for number in several if not 0 < as_number(number) < float("inf")]
     if wrong:
-        raise InputError(f"width is {some(map(shown, wrong))}", remedy="give numbers above 0, or auto")
+        raise InputError(f"width is {some(map(shown, wrong))}", remedy="give numbers above 0, or auto", option="width")
     relation.gaussian(1.0)
     return tuple(sorted({float(number) for number in several}))
 

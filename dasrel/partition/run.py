@@ -240,5 +240,5 @@ def _several(name: str, value: Any) -> list[Any]:
     is_list = isinstance(value, (list, tuple, range)) or (getattr(value, "ndim", 0) > 0 and name != "init")
     listed = list(value) if is_list else [value]
     if not listed:
-        raise InputError(f"{name} is an empty list", remedy="give at least one value")
+        raise InputError(f"{name} is an empty list", remedy="give at least one value", option=name)
     return listed

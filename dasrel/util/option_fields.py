@@ -277,14 +277,14 @@ def check_number(
     lower = f"above {above:g}" if above is not None else "" if least is None else f"of at least {least:g}"
     bounds = " and ".join(filter(None, [lower, upper]))
     or_else = "".join(f', or "{word}"' for word in words)
-    raise InputError(f"{name} is {shown(value)}", remedy=f"give a {kind} {bounds}".rstrip() + or_else)
+    raise InputError(f"{name} is {shown(value)}", remedy=f"give a {kind} {bounds}".rstrip() + or_else, option=name)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str], or_else: str = "") -> None:
     """Raise if a value is none of some words."""
     if not isinstance(value, str) or value not in choices:
         more = f", {or_else}" if or_else else ""
-        raise InputError(f"{name} is {shown(value)!r}", remedy=f"use one of {', '.join(choices)}{more}")
+        raise InputError(f"{name} is {shown(value)!r}", remedy=f"use one of {', '.join(choices)}{more}", option=name)
 
 
 def check_fields(group: Any) -> None:
@@ -313,7 +313,7 @@ class _CheckedField:
         option, is_switch = self.option, isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
         if bool in self.types:
             if not is_switch:
-                raise InputError(f"{self.name} is {shown(value)}", remedy="give True or False")
+                raise InputError(f"{self.name} is {shown(value)}", remedy="give True or False", option=self.name)
         elif int in self.types or float in self.types:
             check_number(
                 self.name, value, whole=float not in self.types, least=option.least, above=option.above,

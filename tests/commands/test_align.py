@@ -134,8 +134,8 @@ def test_memory_that_is_too_small_is_said_before_any_scan(groups: str, tmp_path:
         (["--width", "0"], "width is 0.0; give a finite number above 0"),
         (["--width", "none"], "kind distance is no kernel and needs a width"),
         (["--width", "1e-9"], "cannot be used: 1e-09 (no object sees another); say --width from"),
-        (["--clusters", "1"], "n_clusters is 1; give a whole number of at least 2"),
-        (["--clusters", "2-60"], "n_clusters is 60 for 48 objects; give 2 to 48"),
+        (["--clusters", "1"], "--clusters is 1; give a whole number of at least 2"),
+        (["--clusters", "2-60"], "--clusters is 60 for 48 objects; give 2 to 48"),
         (["--search", "evolution", "--width", "2"], "leave --width out, or say --search grid"),
         (["--population", "2"], "greater than or equal to 5"),
     ],
@@ -176,3 +176,9 @@ def test_an_existing_folder_is_not_replaced_by_accident(groups: str, tmp_path: P
     assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
     assert here("align", groups, groups, "--force").returncode == 1
     assert dasrel.open_matrix(groups).n_objects == 48
+
+
+def test_options_of_an_evolution_are_refused_without_one(groups: str, tmp_path: Path, here: Any) -> None:
+    done = here("align", groups, tmp_path / "out", "--population", "7")
+    assert done.returncode == 2
+    assert "--population is for an evolution; leave --population out, or say --search evolution" in done.stderr

@@ -253,11 +253,11 @@ def test_starts_from_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "report"),
     [
-        ("--clusters 0", "n_clusters is 0; give a whole number of at least 1"),
-        ("--clusters 46", "n_clusters is 46 for 45 objects; give 1 to 45"),
+        ("--clusters 0", "--clusters is 0; give a whole number of at least 1"),
+        ("--clusters 46", "--clusters is 46 for 45 objects; give 1 to 45"),
         ("--clusters 3 --fuzzifier 1", "fuzzifier is 1.0; give a finite number above 1"),
         ("--clusters 3 --fuzzifier nan", "fuzzifier is nan"),
-        ("--clusters 3 --rule fcm2 --entropy-weight -1", "entropy_weight is -1.0; give a finite number above 0"),
+        ("--clusters 3 --rule fcm2 --entropy-weight -1", "--entropy-weight is -1.0; give a finite number above 0"),
         ("--clusters 3 --spread -2", "spread is -2.0"),
         ("--clusters 3 --init nearest", "init is 'nearest'; use sample, k-means++, random, rows"),
         ("--clusters 3 --init none.npz", "no model at none.npz"),

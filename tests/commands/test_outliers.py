@@ -191,7 +191,7 @@ def test_a_checkpoint_of_other_options_is_refused(shapes: str, tmp_path: Path) -
         (["--width", "1e9"], "all objects look equal"),
         (["--width", "1,1"], "given twice"),
         (["--reject", "0.7"], "above 0 and at most 0.5"),
-        (["--eta-scale", "0"], "eta_scale is 0.0; give a finite number above 0"),
+        (["--eta-scale", "0"], "--eta-scale is 0.0; give a finite number above 0"),
         (["--clusters", "--width", "none"], "need a width"),
         (["--euclideanize", "ultrametric"], "cannot see an added ultrametric"),
         (["--max-iter", "0"], "greater than or equal to 1"),

@@ -161,7 +161,7 @@ def test_heights_where_objects_are_not_equally_similar_to_themselves(tmp_path: P
         ("--clusters 3", 2, "are for a linkage; add --linkage average"),
         ("--linkage average --clusters 3 --height 1", 2, "cut into numbers of clusters or at heights, not both"),
         ("--linkage average --height nan", 2, "the height of a cut is a finite number"),
-        ("--linkage average --clusters 0", 1, "n_clusters is 0; give a whole number of at least 1"),
+        ("--linkage average --clusters 0", 1, "--clusters is 0; give a whole number of at least 1"),
         ("--linkage average --as-similarity", 1, "the matrix is of kind distance"),
         ("--checkpoint kept", 1, "no state to save; leave out --checkpoint, or say --linkage average"),
         ("--linkage average --memory 1kB", 1, "the limit is 1 kB; raise --memory"),

@@ -314,6 +314,9 @@ def test_little_memory_divides_the_widths(matrix, partitions):
         ({"rule": [3]}, "a run is of type int; make runs with dasrel.Run"),
         ({"rule": dasrel.grid("hard", 1)}, "a partition into one cluster"),
         ({"rule": dasrel.grid("hard", 2), "n_clusters": 3}, "leave n_clusters out"),
+        ({"rule": dasrel.grid("hard", 2), "n_init": 3}, "leave n_init out"),
+        ({"population": 6}, "population without an evolution; say search='evolution'"),
+        ({"n_starts": 6}, "no such setting of a run: n_starts"),
         ({"search": "random"}, "no search 'random'"),
         ({"search": 3}, "search is 3"),
         ({"search": "evolution", "width": 1.0}, "leave width out"),
@@ -351,3 +354,16 @@ def test_widths_at_which_kernels_are_constant_name_the_usable_ones(matrix):
         InputError, match=r"widths cannot be used: 1e-05 \(no object sees another\), 1e\+06 \(all objects"
     ):
         align(matrix, n_clusters=2, width=[1e-5, 1.0, 1e6])
+
+
+def test_parameters_of_runs_and_of_evolutions_are_keywords(matrix):
+    given = {"n_init": 2, "random_state": 3, "max_iter": 50, "fuzzifier": 1.5}
+    runs = dasrel.grid("fcm1", [2, 3], on_negative="heal", **given)
+    named, listed = align(matrix, n_clusters=[2, 3], **given), align(matrix, rule=runs)
+    assert named.values.tobytes() == listed.values.tobytes()
+    assert [repr(p.result.run) for p in named.partitions] == [repr(p.result.run) for p in listed.partitions]
+    evolution = {"population": 6, "generations": 3}
+    named = align(matrix, n_clusters=2, n_init=1, search="evolution", **evolution, random_state=4)
+    listed = align(matrix, n_clusters=2, n_init=1, search=Evolution(**evolution, random_state=4), random_state=4)
+    assert named.widths == listed.widths
+    assert named.values.tobytes() == listed.values.tobytes()

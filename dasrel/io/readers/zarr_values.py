@@ -53,4 +53,4 @@ def _filled(array: Any, value: Any) -> Any:
 
     inner = array.async_array
     metadata = replace(array.metadata, fill_value=np.dtype(array.dtype).type(value))
-    return zarr.Array(type(inner)(metadata=metadata, store_path=inner.store_path, config=inner.config))
+    return zarr.Array(type(inner)(metadata=metadata, store_path=inner.store_path))
