@@ -8,7 +8,7 @@ later, by its first task.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +17,7 @@ import numpy as np
 from dasrel import __version__
 from dasrel.errors import ClusterError
 from dasrel.kernels.native import signature
-from dasrel.util import limits, parallel
+from dasrel.util import limits, parallel, stalls
 from dasrel.util.text import shown, some
 
 REMEDIES = {
@@ -47,7 +47,9 @@ def check_alike(client: Any, addresses: Collection[str]) -> None:
     unknown = sorted(set(addresses) - known)
     if not unknown:
         return
-    answers = limits.waited(client.run, bits_of_process, workers=unknown, on_error="return")
+    ask = partial(client.run, bits_of_process, workers=unknown, on_error="return")
+    with stalls.watching(client) as watch:
+        answers = watch.waited(ask)
     heard = {address: answer for address, answer in answers.items() if not isinstance(answer, OSError)}  # it died
     refuse_unlike(heard)
     known.update(heard)

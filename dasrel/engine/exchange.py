@@ -35,6 +35,9 @@ class Exchange:
     caller_bytes: int = 0
     """Bytes that left this process, and those that the scheduler relayed to it."""
 
+    _running: list[Any] = field(default_factory=list)
+    """Futures of the results that `get` waits for."""
+
     def __post_init__(self) -> None:
         self.direct = all(_reachable(address) for address in self.addresses)
 
@@ -67,10 +70,16 @@ class Exchange:
 
     def get(self, graph: dict[Any, Any], wanted: list[Any]) -> list[Any]:
         """Run a graph on the workers and gather the results, directly from the workers where they can be reached."""
-        results = list(self.client.get(graph, wanted, direct=self.direct or None))
+        self._running = self.client.get(graph, wanted, sync=False)
+        results = list(self.client.gather(self._running, direct=self.direct or None))
+        self._running = []
         if not self.direct:
             self.caller_bytes += sizeof(results)
         return results
+
+    def cancel(self) -> None:
+        """Cancel what `get` waits for, if it was abandoned."""
+        self.client.cancel(self._running)
 
     def begin(self) -> None:
         """Begin to count what the workers send."""

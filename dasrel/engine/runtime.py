@@ -18,14 +18,15 @@ for volumes and the like, instead of image, memory and cpus). For mpi: threads (
 
 Memory is that of one worker, for slurm that of one job. `--workers N` begins the work when N workers are there: if not
 given, all of a local cluster or of MPI, one of any other. `--wait SECONDS` is how long to wait for them, and for a
-scheduler or its file to be there at all.
+scheduler or its file to be there at all. `--stall SECONDS`: a worker that gives no sign of life for so long is given
+up, and others get its work; a scheduler that gives none ends the command, which can be resumed.
 
 Dask unpickles what a scheduler and its workers send, so that they can run code in this process, and whoever can reach a
 scheduler without TLS can run code on its workers and here. Name only schedulers that you trust, by any of these ways;
 workflow files may name none unless the command line allows it.
 
-In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_DASK, DASREL_WORKERS, DASREL_WAIT, DASREL_TLS_CA,
-DASREL_TLS_CERT, DASREL_TLS_KEY. Options of the command line override them.
+In the environment: DASREL_SCHEDULER, DASREL_SCHEDULER_FILE, DASREL_DASK, DASREL_WORKERS, DASREL_WAIT,
+DASREL_STALL, DASREL_TLS_CA, DASREL_TLS_CERT, DASREL_TLS_KEY. Options of the command line override them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from typing import Any
 from dasrel.engine.cluster_settings import parsed_cluster, plain_path
 from dasrel.engine.launch import has_dashboard, one_line, start
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
-from dasrel.util import limits
+from dasrel.util import limits, stalls
 from dasrel.util.option_fields import PLACE, option
 from dasrel.util.text import count_text, redacted, shown, some
 
@@ -87,6 +88,12 @@ class Runtime:
     workers: int | None = _at(None, "Begin when N workers have connected.", metavar="N", least=1)
     """Begin when this many have connected. If not given: all of a local cluster, one of any other."""
     wait: float | None = _at(None, f"Maximum time to wait for them; {WAIT:g} if not given.", metavar="SECONDS", above=0)
+    stall: float | None = _at(
+        None,
+        f"Give up a worker, or a scheduler, that gives no sign of life for so long; {limits.STALL:g} if not given.",
+        metavar="SECONDS", above=0,
+    )  # fmt: skip
+    """Seconds without a sign of life after which a worker's work is given to others, and a scheduler is given up."""
     tls_ca: str | None = _at(None, "Certificate of the authority that signs all certificates.", metavar="FILE")
     tls_cert: str | None = _at(None, "Certificate of this process.", metavar="FILE")
     tls_key: str | None = _at(None, "Private key of that certificate.", metavar="FILE")
@@ -95,7 +102,7 @@ class Runtime:
         named = [name for name in PLACES if getattr(self, name) is not None]
         if len(named) > 1:
             raise InputError(f"{' and '.join(map(_words, named))} are given", remedy="name one place to run at")
-        for name in ("workers", "wait"):
+        for name in ("workers", "wait", "stall"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}", remedy="it must be above 0")
@@ -126,7 +133,7 @@ class Runtime:
     def over(self, other: Runtime) -> Runtime:
         """Return this runtime with unset fields taken from another; the place and the TLS files as one group each."""
         values = dataclasses.asdict(self)
-        for group in (PLACES, TLS, ("workers",), ("wait",)):
+        for group in (PLACES, TLS, ("workers",), ("wait",), ("stall",)):
             if all(values[name] is None for name in group):
                 values |= {name: getattr(other, name) for name in group}
         return Runtime(**values)
@@ -147,7 +154,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Runtime:
         text = variables.get(name)
         if not text:
             continue
-        number = {"workers": int, "wait": float}.get(field.name, str)
+        number = {"workers": int, "wait": float, "stall": float}.get(field.name, str)
         try:
             found[field.name] = number(text)
         except ValueError:
@@ -199,10 +206,11 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
             )
         yield None
         return
-    from dasrel.util import limits, parallel
+    from dasrel.util import parallel
 
     with ExitStack() as stack:
         stack.enter_context(_hushed(logs))
+        stack.enter_context(limits.stalling(whole.stall))
         kind = None if whole.dask is None else parsed_cluster(whole.dask)[0]
         if kind == "local":
             import dask
@@ -380,7 +388,10 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
     from dasrel.util.parallel import lost
 
     try:
-        limits.waited(client.wait_for_workers, wanted, timeout=limit)
+        with stalls.watching(client) as watch:
+            watch.waited(client.wait_for_workers, wanted, limit)
+    except ClusterError:
+        raise
     except Exception as error:
         if client.status != "running":
             raise lost(client) from error
@@ -395,7 +406,8 @@ def _check_versions(client: Any) -> None:
     """Raise if a worker has no dasrel, or would give other bits; warn of other versions that differ."""
     from dasrel.engine.alike import REMEDIES, check_alike
 
-    found = client.get_versions(packages=["dasrel", "zarr"])
+    with stalls.watching(client) as watch:
+        found = watch.waited(partial(client.get_versions, packages=["dasrel", "zarr"]))
     here = found["client"]["packages"]
     differ: dict[str, dict[str, list[str]]] = {}
     for who, other in {"the scheduler": found["scheduler"], **found["workers"]}.items():

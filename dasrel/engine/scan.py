@@ -21,9 +21,9 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -41,7 +41,7 @@ from dasrel.engine.reduce import Consumer, Kernel, PartialResult, Plan, Share
 from dasrel.engine.worker_cache import Group, PinnedTiles
 from dasrel.errors import MemoryLimitError
 from dasrel.store.layout import Reader, TileSource, unchanged
-from dasrel.util import limits, parallel, progress
+from dasrel.util import limits, parallel, progress, stalls
 from dasrel.util.text import size_text
 
 FOLD_BYTES = 16 * 2**20  # partial results that may wait to be combined together: fewer tasks, bounded memory
@@ -467,26 +467,39 @@ def _scan_on_cluster(
     ahead = ahead and plan.group_side > 1  # the tiles of a task are read ahead, those of the next one are not
     exchange = Exchange(client, memory)
     with (
+        _forgotten_if_given_up(pins, exchange),
+        stalls.watching(client, repeats=True) as watch,
         pins.watched(),
         worker_cache.progress_from_workers(client, step, n_tiles, size, watched=counted.is_watched) as report,
     ):
-        limits.waited(exchange.begin)
+        watch.waited(exchange.begin)
         graph, wanted = build_graph(
             plan, reader, held, consumers, report, batches=batches, ahead=ahead,
-            send=lambda values: limits.waited(exchange.send, values),
+            send=lambda values: watch.waited(exchange.send, values),
         )  # fmt: skip
         if here:
             folds = {key: graph.pop(key) for key in list(graph) if key[0].startswith(FOLDS)}
             parts = [key for key in graph if key[0].startswith(GROUPS)]
-            brought = zip(parts, limits.waited(exchange.get, graph, parts), strict=True)
+            brought = zip(parts, watch.waited(exchange.get, graph, parts), strict=True)
             folds.update({key: (_Known(part),) for key, part in brought})
             results = list((dask.get if here <= SMALL else dask.threaded.get)(folds, wanted))
         else:
-            results = limits.waited(exchange.get, graph, wanted)
-        network = limits.waited(exchange.network_bytes)
+            results = watch.waited(exchange.get, graph, wanted)
+        network = watch.waited(exchange.network_bytes)
     tiles_read = sum(len(groups[group]) for group in read)
     counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes, network=network)
     return results
+
+
+@contextmanager
+def _forgotten_if_given_up(pins: worker_cache.WorkerCache, exchange: Exchange) -> Iterator[None]:
+    """Drop what belongs to a worker that was given up and may come back, before the scan is repeated."""
+    try:
+        yield
+    except stalls.GivenUp as error:
+        pins.forget(error.address)
+        exchange.cancel()
+        raise
 
 
 @dataclass

@@ -17,7 +17,7 @@ import dask
 import numpy as np
 
 from dasrel.store.layout import Reader, TileIndex, TileSource
-from dasrel.util import Array, progress
+from dasrel.util import Array, limits, progress
 
 Group = tuple[int, int]
 WorkerMemory = dict[str, tuple[int, int]]
@@ -87,13 +87,18 @@ class WorkerCache:
 
     def stranded(self) -> set[Group]:
         """Return the groups that wait for a lost worker and that no other worker is processing."""
-        here = self.client.processing()
+        here = self.client.sync(self.client.scheduler.processing, workers=None, callback_timeout=limits.stall_seconds())
         busy = {key for keys in here.values() for key in keys}
         return {
             group
             for group, future in self.futures.items()
             if future.status in ("pending", "lost") and self.homes[group] not in here and future.key not in busy
         }
+
+    def forget(self, address: str) -> None:
+        """Pin the groups of a worker anew, under other names: others may wait for ever for what it had."""
+        for group in [group for group, home in self.homes.items() if home == address]:
+            self.futures.pop(group, None)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -118,7 +123,7 @@ class WorkerCache:
             yield
         finally:
             ended.set()
-            watcher.join()
+            watcher.join(LOOK)  # the scheduler may give no answer
 
     def pin(
         self,

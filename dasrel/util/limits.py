@@ -35,7 +35,7 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from dasrel.errors import ClusterError, InputError, MemoryLimitError
-from dasrel.util.text import count_text, shown, size_text, time_text
+from dasrel.util.text import count_text, redacted, shown, size_text, time_text
 
 Result = TypeVar("Result")
 KILLED = 128 + signal.SIGTERM
@@ -153,17 +153,20 @@ def check() -> None:
         raise Terminated
 
 
-def waited(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+def waited(
+    function: Callable[..., Result], *arguments: Any, meanwhile: Callable[[], None] | None = None, **named: Any
+) -> Result:
     """Call a function that may take long, and raise `Terminated` as soon as SIGTERM ends the work.
 
     While a command listens to SIGTERM the function runs in a thread of its own, which is abandoned when the work
-    ends: the process ends soon after. Else it is simply called.
+    ends: the process ends soon after. Else it is simply called. So it does where `meanwhile` is given, which is called
+    a few times a second, and may raise.
 
     >>> waited(max, 1, 2)
     2
     """
     check()
-    if not current().listens:
+    if not current().listens and meanwhile is None:
         result = function(*arguments, **named)
         check()
         return result
@@ -183,6 +186,8 @@ def waited(function: Callable[..., Result], *arguments: Any, **named: Any) -> Re
     threading.Thread(target=work, name="dasrel-waited", daemon=True).start()
     while not done.acquire(timeout=LOOK):
         check()
+        if meanwhile is not None:
+            meanwhile()
     check()
     result, error = outcome.pop()
     if error is not None:
@@ -376,6 +381,35 @@ def threads_that_fit(task_memory: int, memory: int | str | None, label: str) -> 
     return min(threads, int(limit // task_memory))
 
 
+STALL = 60.0
+"""Default of the seconds after which a worker or a scheduler that gives no sign of life is given up."""
+_stall: ContextVar[float] = ContextVar("dasrel_stall", default=STALL)
+
+
+def stall_seconds() -> float:
+    """Return after how many seconds a worker or a scheduler that gives no sign of life is given up."""
+    return _stall.get()
+
+
+@contextmanager
+def stalling(seconds: float | None) -> Iterator[None]:
+    """Set `stall_seconds` inside the block; None leaves it as it is."""
+    token = _stall.set(_stall.get() if seconds is None else seconds)
+    try:
+        yield
+    finally:
+        _stall.reset(token)
+
+
+def no_answer(client: Any, seconds: float) -> ClusterError:
+    """Return the error for a scheduler that stands still."""
+    where = client.scheduler.address if client.scheduler is not None else ""
+    return ClusterError(
+        f"the scheduler {redacted(where)} has given no answer for {time_text(seconds)}",
+        remedy=f"see whether it is stopped ({{Runtime.stall}} allows more time), or start it again, and {AGAIN}",
+    )
+
+
 IDLE_WORKER = 100 * 10**6
 """Memory of an idle worker in bytes: 60 MB, 75 with dasrel loaded, and what malloc keeps. With less its nanny would end
 it repeatedly."""
@@ -391,8 +425,15 @@ def worker_memory(client: Any, *, wait: float = AWAY) -> dict[str, tuple[int, in
     There is one at least: when all have died, it waits until one is there again, for so many seconds.
     """
     # Not scheduler_info: it returns a cache that the client's own refresh, now and then, has emptied of workers.
-    until = time.monotonic() + wait
-    while not (workers := client.sync(client.scheduler.identity, n_workers=-1)["workers"]) and wait:
+    until, stall = time.monotonic() + wait, stall_seconds()
+
+    def present() -> dict[str, Any]:
+        try:
+            return dict(client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=stall)["workers"])
+        except TimeoutError:
+            raise no_answer(client, stall) from None
+
+    while not (workers := present()) and wait:
         if time.monotonic() > until:
             raise ClusterError(
                 f"the cluster has no worker left, and none came in {wait:g} s", remedy=f"start some and {AGAIN}"

@@ -27,7 +27,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from dasrel.errors import ClusterError, DasrelError, Stopped
-from dasrel.util import Array, limits, progress
+from dasrel.util import Array, limits, progress, stalls
 from dasrel.util.limits import AGAIN, check_workers, threads_that_fit, worker_memory
 from dasrel.util.text import count_text
 
@@ -214,8 +214,8 @@ def run(
                     pace.stop()
             return [result for group in client.gather(futures) for result in group]
 
-        with limits.defer_stop() if resume_hint else nullcontext():
-            return limits.waited(collect)
+        with limits.defer_stop() if resume_hint else nullcontext(), stalls.watching(client) as watch:
+            return watch.waited(collect)
     finally:
         client.cancel(futures)
 
@@ -228,7 +228,7 @@ def repeated_if_lost(work: Callable[[int], Result]) -> Result:
     for losses in range(LOSSES):
         try:
             return work(losses)
-        except CancelledError:
+        except CancelledError:  # or GivenUp
             client = active_client()
             if client is None or client.status != "running":
                 raise

@@ -41,6 +41,7 @@ pytestmark = pytest.mark.usefixtures("patience")
         ({"dask": "local:workers=2,workers=3"}, "given twice"),
         ({"dask": "local:workers=2", "workers": 3}, "would never come"),
         ({"scheduler": "tcp://a:1", "wait": 0.0}, "wait is 0"),
+        ({"scheduler": "tcp://a:1", "stall": -1.0}, "stall is -1"),
         (
             {"scheduler": "tls://a:1", "tls_ca": "ca.pem", "tls_key": "k.pem"},
             r"tls cert is missing; TLS takes Runtime\(tls_ca=...\)",
@@ -84,6 +85,7 @@ def test_the_command_line_goes_before_the_environment_and_that_before_a_file() -
     assert Runtime().over(file) == file
     with pytest.raises(InputError, match="DASREL_WAIT is 'soon', which is no number"):
         environment({"DASREL_WAIT": "soon"})
+    assert environment({"DASREL_STALL": "7"}).over(Runtime(stall=5.0, wait=2.0)) == Runtime(stall=7.0, wait=2.0)
     with pytest.raises(InputError, match=r"in the environment .*known: local"):
         environment({"DASREL_DASK": "cloud"})
     with pytest.raises(InputError, match="did you mean DASREL_DASK"):

@@ -60,8 +60,8 @@ def test_two_processes_give_the_same_bits_and_later_scans_read_nothing(matrix, w
 def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matrix, client, monkeypatch):
     direct = relation(matrix).left(U)
     requested = []
-    plain = client.get
-    monkeypatch.setattr(client, "get", lambda *given, direct: requested.append(direct) or plain(*given, direct=direct))
+    plain = client.gather
+    monkeypatch.setattr(client, "gather", lambda given, direct: requested.append(direct) or plain(given, direct=direct))
     assert (relation(matrix).left(U) == direct).all()
     monkeypatch.setattr(exchange, "_reachable", lambda address: False)
     assert (relation(matrix).left(U) == direct).all()

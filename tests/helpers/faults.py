@@ -90,6 +90,17 @@ class Blocks:
         return np.abs(np.subtract.outer(np.array(rows) ** 1.5, np.array(columns) ** 1.5))
 
 
+@dataclass(frozen=True)
+class SlowBlocks:
+    """Distances of points on a line, for `from_blocks`, that take a while."""
+
+    seconds: float = 0.2
+
+    def __call__(self, rows: range, columns: range) -> Any:
+        time.sleep(self.seconds)
+        return np.abs(np.subtract.outer(np.array(rows) ** 1.5, np.array(columns) ** 1.5))
+
+
 def worker_processes(client: Any) -> list[psutil.Process]:
     """The processes of a local cluster's workers that have started, the oldest first.
 

@@ -60,7 +60,7 @@ def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     output = json.loads((path / "result.json").read_text())
     output = {name: value for name, value in output.items() if "seconds" not in name and name != "out"}
     found = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "result.json"}
-    tables = {"runs.csv", "labels.csv", "validity.csv"}
+    tables = {"runs.csv", "labels.csv", "medoids.csv", "validity.csv"}
     assert {*tables, "memberships.npy", "model.npz", "partition.png"} == set(found)
     return output, found
 
