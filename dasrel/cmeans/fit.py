@@ -44,6 +44,7 @@ from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_wr
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning
 from dasrel.judging.groupings import Grouping
+from dasrel.judging.structure import sampled_positions
 from dasrel.judging.validity import Validity, compute_indices, joined
 from dasrel.partition.model import Model
 from dasrel.partition.result import Ladder, Partition, RunResult, Start
@@ -182,6 +183,7 @@ class _Stages:
         self.relation, self.keep_all, self.memory = job.relation, job.keep_all, job.memory
         self.eigenvalue = eigenvalue
         self.keep, self.notes = keep, notes
+        self.positions = sampled_positions(job.relation.n_objects, job.runs[0].random_state) if job.judge else None
         self.sample: dict[str, Any] | None = None
         self.sample_scans = 0
         self.done: list[BundleResults] = []
@@ -237,7 +239,8 @@ class _Stages:
             return joined([validity for validity in known if validity is not None])
         if not required:
             return None
-        return compute_indices(self.relation, [_grouping(winner.finished) for winner in winners], memory=self.memory)
+        groupings = [_grouping(winner.finished) for winner in winners]
+        return compute_indices(self.relation, groupings, positions=self.positions, memory=self.memory)
 
     def _known(self, U: Float) -> Validity | None:
         memberships, validity = self._judged.get(id(U), (None, None))
@@ -290,7 +293,8 @@ class _Stages:
         if not several:
             return {}
         progress.current().say("silhouettes")
-        quality = compute_indices(self.relation, [_grouping(run) for run in several.values()], memory=self.memory)
+        groupings = [_grouping(run) for run in several.values()]
+        quality = compute_indices(self.relation, groupings, positions=self.positions, memory=self.memory)
         for k, run in enumerate(several.values()):
             self._judged[id(run.U)] = weakref.ref(run.U), quality.take([k])
         values = np.nan_to_num(quality["silhouette"], nan=-1.0).tolist()  # a single cluster has none

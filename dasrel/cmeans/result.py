@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
 from dasrel.judging.groupings import Grouping
+from dasrel.judging.structure import Structure, judge_structure, sampled_positions
 from dasrel.judging.validity import Validity, compute_indices
 from dasrel.partition.result import Ladder, Partition, RunResult
 from dasrel.partition.run import Run
@@ -116,6 +118,26 @@ class Clustering:
         among = quality.take(sound)
         return sound[0 if np.isnan(among[index]).all() else among.best(index)]
 
+    def structure(self, which: int | None = None, *, memory: int | str | None = None) -> Structure | None:
+        """Return how sure the clusters of a partition are, by default of the recommended one.
+
+        Compares a sample of at most 1,000 objects with data without groups, its halves with each other, and the
+        partition with average linkage; see `dasrel.judging.structure`. None with a single cluster or too few objects.
+
+        Cost: no scan where the result was judged, else one; under a second, whatever the size of the matrix.
+        """
+        partition = self.partitions[self.recommended() if which is None else which]
+        run = self.requested[0]
+        pairs = None if self.quality is None else self.quality.pairs
+        if pairs is None:
+            pairs = self._validity_of(
+                [partition], ["silhouette"], samples=False, positions=self._sampled(), memory=memory
+            ).pairs
+        assert pairs is not None
+        labels = partition.labels
+        found = len(np.unique(labels))
+        return judge_structure(pairs.D, labels[pairs.positions], found, random_state=run.random_state)
+
     def validity(
         self, *, indices: Sequence[str] | None = None, samples: bool = True, memory: int | str | None = None
     ) -> Validity:
@@ -126,7 +148,13 @@ class Clustering:
 
         Cost: one scan, unless memory divides the partitions.
         """
-        return self._validity_of(self.kept or self.partitions, indices, samples=samples, memory=memory)
+        positions = None if self.relation is None else self._sampled()
+        partitions = self.kept or self.partitions
+        return self._validity_of(partitions, indices, samples=samples, positions=positions, memory=memory)
+
+    def _sampled(self) -> NDArray[np.intp]:
+        """Return the objects that `structure` is judged by, which come with the validity indices."""
+        return sampled_positions(self.partitions[0].model.n_objects, self.requested[0].random_state)
 
     def _validity_of(
         self,
@@ -134,6 +162,7 @@ class Clustering:
         indices: Sequence[str] | None,
         *,
         samples: bool,
+        positions: NDArray[np.intp] | None = None,
         memory: int | str | None = None,
     ) -> Validity:
         if self.relation is None:
@@ -150,7 +179,9 @@ class Clustering:
             )
             for partition in partitions
         ]
-        return compute_indices(self.relation, groupings, indices=indices, samples=samples, memory=memory)
+        return compute_indices(
+            self.relation, groupings, indices=indices, samples=samples, positions=positions, memory=memory
+        )
 
     def report(self, path: PathLike = "report.html", *, force: bool = False) -> Path:
         """Write one HTML page about this result, which needs no network and no other file, and return its path.

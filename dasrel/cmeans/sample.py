@@ -28,7 +28,7 @@ from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, shares, st
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import scan
 from dasrel.errors import MemoryLimitError
-from dasrel.judging.validity import silhouettes
+from dasrel.judging.label_measures import silhouettes
 from dasrel.kernels.products import View
 from dasrel.partition.result import Start
 from dasrel.partition.run import Run

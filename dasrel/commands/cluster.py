@@ -41,6 +41,7 @@ from dasrel.commands.base import NOT_CONVERGED, Lines, Operation, Prepared, Read
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.judging.medoids import Medoids
+from dasrel.judging.structure import Structure
 from dasrel.judging.validity import DEFAULT
 from dasrel.names import INDICES, INITS, METHODS, TAKES, IndexName, RuleName
 from dasrel.partition.files import save_partition
@@ -49,8 +50,9 @@ from dasrel.partition.run import N_INIT, Run, grid
 from dasrel.report.cluster_part import cluster_part
 from dasrel.report.page_parts import ResultPart
 from dasrel.report.result_reading import Source
+from dasrel.report.verdict import DOUBTFUL, structure_statements
 from dasrel.store.matrix import Matrix, open_matrix
-from dasrel.util import PathLike
+from dasrel.util import PathLike, progress
 from dasrel.util.archives import load_array
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
 from dasrel.util.results import check_out, draw_or_warn, result_folder, versions, write_csv
@@ -59,7 +61,8 @@ from dasrel.util.text import count_text, redacted, shown, some
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 """A CSV file: its header, and its lines."""
 GOOD = 0.25
-"""The silhouette below which there are perhaps no clusters (Kaufman and Rousseeuw 1990)."""
+"""The silhouette below which there are perhaps no clusters (Kaufman and Rousseeuw 1990), where nothing else
+is known."""
 CHOOSE: IndexName = "fuzzy_silhouette"
 BORDER = 0.9
 
@@ -116,6 +119,7 @@ class ClusterOptions(RunOptions):
     )  # fmt: skip
     choose: IndexName = _rare(CHOOSE, f"Validity index that recommends a setting: {', '.join(INDICES)}.")
     border: float = _rare(BORDER, "Objects whose largest membership is below this are on a border.", least=0, most=1)
+    null: bool = _rare(True, "Compare with data without groups, halves of a sample, and average linkage.", effort=True)
     picture: bool = picture_option(
         "Draw the partition, and the validity indices of several settings.", RUNNING, rare=True
     )
@@ -124,7 +128,7 @@ class ClusterOptions(RunOptions):
 
     def requested(self) -> dict[str, Any]:
         """Return the options that change the result, without some that are not given."""
-        left_out = {**dict.fromkeys([*TAKES, "norm", "warm_start"]), "history": False, "race": False}
+        left_out = {**dict.fromkeys([*TAKES, "norm", "warm_start"]), "history": False, "race": False, "null": True}
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: value
@@ -181,7 +185,8 @@ class Cluster(Operation):
         began = ""
         if sample is not None:
             began = f", the best of {sample['runs']:,} on a sample of {count_text(sample['objects'], 'object')}"
-        lines = [("results", shown(result["out"], limit=400))]
+        lines = [("verdict", statement.text) for statement in structure_statements(result["structure"])]
+        lines.append(("results", shown(result["out"], limit=400)))
         if all(map(_is_unsound, settings)):
             advice = "try fewer clusters, or smaller values of --entropy-weight, --fuzzifier or --eta-scale"
             lines.append(("caution", f"clusters coincide or are empty: {advice}"))
@@ -243,7 +248,8 @@ def _one_setting(result: Result) -> Lines:
     ]
     silhouette = (setting["validity"] or {}).get("silhouette")
     if silhouette is not None:
-        doubt = "" if advice is None or advice["is_good"] else ": low, perhaps there are no clusters"
+        low = advice is not None and not advice["is_good"] and result["structure"] is None
+        doubt = ": low, perhaps there are no clusters" if low else ""
         lines.append(("silhouette", f"{silhouette:.3f}{doubt}"))
     if setting["n_modes"] not in (None, setting["n_clusters"]):
         lines.append(("modes", f"{setting['n_clusters']} clusters ended in {count_text(setting['n_modes'], 'mode')}"))
@@ -368,7 +374,7 @@ class PreparedCluster(Prepared):
             self.clustering = clustering
             return write_clustering(
                 clustering, self.out, about=about, tables=tables, choose=self.options.choose,
-                border=self.options.border, picture=self.options.picture, force=self.force,
+                border=self.options.border, picture=self.options.picture, null=self.options.null, force=self.force,
             )  # fmt: skip
 
     def _euclideanized(self, checkpoint: Checkpoint | None) -> tuple[Work, dict[str, Any]]:
@@ -418,8 +424,8 @@ def save_clustering(
     force
         Replace an earlier result. A folder that holds anything else is never replaced.
 
-    Cost: one scan if there are several settings and they were not judged yet; writes about 8 n (2 c + 2) bytes for
-    each setting.
+    Cost: one scan if there are several settings and they were not judged yet; under a second for the comparison with
+    data without groups if they are judged; writes about 8 n (2 c + 2) bytes for each setting.
     """
     check_out(out, force=force)
     return write_clustering(
@@ -436,13 +442,14 @@ def write_clustering(
     choose: str = CHOOSE,
     border: float = BORDER,
     picture: bool = False,
+    null: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
     """Write a result folder that `check_out` has allowed, perhaps with pictures; see `save_clustering`."""
     if len(clustering.partitions) > 1 and (clustering.quality is None or choose not in clustering.quality.values):
         clustering = replace(clustering, quality=clustering.validity(indices=[*DEFAULT, choose]))
     quality, names = clustering.quality, folder_names(clustering.requested)
-    result = {**redacted(about or {}), **_summary(clustering, names, choose, border)}
+    result = {**redacted(about or {}), **_summary(clustering, names, choose, border, null=null)}
     with result_folder(target, result, force=force) as folder:
         for k, (name, partition) in enumerate(zip(names, clustering.partitions, strict=True)):
             (folder / name).mkdir(exist_ok=True)
@@ -516,8 +523,12 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _summary(clustering: Clustering, names: Sequence[str], choose: str, border: float) -> dict[str, Any]:
+def _summary(clustering: Clustering, names: Sequence[str], choose: str, border: float, *, null: bool) -> dict[str, Any]:
     """Return what result.json says of a clustering."""
+    structure = None
+    if null and clustering.quality is not None:
+        progress.current().say("comparison with data without groups")
+        structure = clustering.structure(clustering.recommended(choose))
     model = clustering.partitions[0].model
     return {
         "n_objects": model.n_objects,
@@ -531,7 +542,8 @@ def _summary(clustering: Clustering, names: Sequence[str], choose: str, border: 
         "seconds": round(clustering.seconds, 3),
         "update_seconds": round(clustering.update_seconds, 3),
         "sample": clustering.sample,
-        "recommended": _recommended(clustering, names, choose if len(names) > 1 else "silhouette"),
+        "structure": None if structure is None else structure.report(),
+        "recommended": _recommended(clustering, names, choose if len(names) > 1 else "silhouette", structure),
         "settings": [_setting(clustering, k, name, border) for k, name in enumerate(names)],
         "warnings": list(clustering.warnings),
         "versions": versions(),
@@ -580,7 +592,9 @@ def _setting(clustering: Clustering, k: int, name: str, border: float) -> dict[s
     }
 
 
-def _recommended(clustering: Clustering, names: Sequence[str], index: str) -> dict[str, Any] | None:
+def _recommended(
+    clustering: Clustering, names: Sequence[str], index: str, structure: Structure | None
+) -> dict[str, Any] | None:
     """Return the setting to take by a validity index, and why; None where nothing was judged."""
     quality = clustering.quality
     if quality is None:
@@ -595,9 +609,12 @@ def _recommended(clustering: Clustering, names: Sequence[str], index: str) -> di
     elif len(names) > 1:
         reason = f"the {best} {name} of {count_text(sound or len(names), 'setting')}"
         reason += " without coincident or empty clusters" if 0 < sound < len(names) else ""
-    good = not ("silhouette" in quality.values and quality["silhouette"][k] < GOOD)
-    if not good:
-        reason += f"; its silhouette is below {GOOD}: perhaps there are no clusters"
+    if structure is not None:
+        good = structure.p_value <= DOUBTFUL
+        reason += "" if good else "; data without groups look as clustered"
+    else:
+        good = not ("silhouette" in quality.values and quality["silhouette"][k] < GOOD)
+        reason += "" if good else f"; its silhouette is below {GOOD}: perhaps there are no clusters"
     return {
         "folder": names[k], "rule": run.rule, "n_clusters": run.n_clusters, "index": index,
         "value": value if np.isfinite(value) else None, "reason": reason, "is_good": good,

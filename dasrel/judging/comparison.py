@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.judging.groupings import Grouping, of_labels
+from dasrel.judging.label_measures import adjusted_rand_index
 from dasrel.partition import rules
 from dasrel.partition.files import PartitionFile, positions, read_partition_file
 from dasrel.partition.model import mode_labels
@@ -290,16 +291,3 @@ def _divergence(U: Float, V: Float) -> float:
     both = ~zero & (U > 0)
     u = U[both]
     return float((u * (np.log(u) - np.log(V[both]))).sum())
-
-
-def adjusted_rand_index(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Return the share of pairs that two labelings agree on, above chance: 1 if they are equal (Hubert and Arabie).
-
-    scikit-learn has it too, and takes two seconds to import.
-    """
-    (_, a), (_, b) = (np.unique(labels, return_inverse=True) for labels in (first, second))
-    # No table of all pairs of labels: there may be as many labels as objects.
-    together = np.unique(a.astype(np.int64) * (int(b.max()) + 1) + b, return_counts=True)[1]
-    both, in_a, in_b = (int((of * (of - 1) // 2).sum()) for of in (together, np.bincount(a), np.bincount(b)))
-    by_chance, most = in_a * in_b / max(1, len(a) * (len(a) - 1) // 2), (in_a + in_b) / 2
-    return (both - by_chance) / (most - by_chance) if most != by_chance else 1.0

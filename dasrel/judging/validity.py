@@ -41,9 +41,11 @@ from numpy.typing import NDArray
 from dasrel.engine.label_products import LabelSums, Squares, diameter_consumer, label_consumer
 from dasrel.engine.reduce import Consumer, Plan
 from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
+from dasrel.engine.sampled_pairs import add_terms, pairs_consumer
 from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.judging.groupings import Grouping, given_groupings
+from dasrel.judging.label_measures import silhouettes
 from dasrel.judging.medoids import Medoids
 from dasrel.kernels.forest import Forest
 from dasrel.kernels.products import View
@@ -58,6 +60,15 @@ OF_MEMBERSHIPS = ("partition_coefficient", "modified_partition_coefficient", "pa
 OF_DISTANCES = ("silhouette", "fuzzy_silhouette", "within_between", "dunn")
 """Indices that need d only."""
 DEFAULT = tuple(name for name in INDICES if name != "dunn")
+
+
+class Pairs(NamedTuple):
+    """Some objects and the dissimilarities between them."""
+
+    positions: NDArray[np.intp]
+    """In the order of the matrix."""
+    D: Float
+    """Squared dissimilarities without spread, (m, m)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +88,8 @@ class Validity:
     medoids: tuple[Medoids, ...]
     """Of each partition; empty where no index was computed that needs dissimilarities."""
     scans: int
+    pairs: Pairs | None = None
+    """Some objects and what is between them, if they were asked for: of all partitions the same."""
 
     def __repr__(self) -> str:
         return f"<Validity of {count_text(len(self.names), 'partition')}: {', '.join(self.values)}>"
@@ -103,6 +116,7 @@ class Validity:
             tuple(self.silhouettes[k] for k in which) if self.silhouettes else (),
             tuple(self.medoids[k] for k in which) if self.medoids else (),
             self.scans,
+            self.pairs,
         )
 
     def table(self) -> list[dict[str, Any]]:
@@ -127,6 +141,7 @@ def joined(parts: Sequence[Validity]) -> Validity:
         tuple(of for part in parts for of in part.silhouettes),
         tuple(of for part in parts for of in part.medoids),
         max(part.scans for part in parts),
+        next((part.pairs for part in parts if part.pairs is not None), None),
     )
 
 
@@ -188,17 +203,22 @@ def compute_indices(
     *,
     indices: Sequence[str] | None = None,
     samples: bool = True,
+    positions: NDArray[np.intp] | None = None,
     memory: int | str | None = None,
 ) -> Validity:
-    """Compute the indices of partitions that are checked; see `validity`. Those of a single cluster have NaN."""
+    """Compute the indices of partitions that are checked; see `validity`. Those of a single cluster have NaN.
+
+    The first scan also brings the dissimilarities between the objects at `positions`, if these are given.
+    """
     wanted = wanted_indices(relation, indices)
-    batches, _ = division(relation, partitions, wanted, samples, memory)
+    batches, _ = division(relation, partitions, wanted, samples, memory, positions)
     results: list[_Judged] = []
-    scans = 0
-    for batch in batches:
-        judged, scanned = _judge_batch(relation, batch, wanted, samples, memory)
+    scans, pairs = 0, None
+    for k, batch in enumerate(batches):
+        judged, scanned, brought = _judge_batch(relation, batch, wanted, samples, memory, None if k else positions)
         results += judged
         scans += scanned
+        pairs = brought or pairs
     values = {name: np.array([judged.values[name] for judged in results]) for name in wanted}
     return Validity(
         tuple(grouping.name for grouping in partitions),
@@ -208,6 +228,7 @@ def compute_indices(
         tuple(judged.silhouettes for judged in results if judged.silhouettes is not None),
         tuple(judged.medoids for judged in results if judged.medoids is not None),
         scans,
+        pairs,
     )
 
 
@@ -244,6 +265,7 @@ def division(
     wanted: Sequence[str],
     samples: bool,
     memory: int | str | None,
+    positions: NDArray[np.intp] | None = None,
 ) -> tuple[list[list[Grouping]], int]:
     """Divide partitions into batches, in order, that fit into memory for one scan; return the bytes they take, too."""
     limit, n, source = limits.memory_limit(memory), relation.n_objects, relation.matrix
@@ -255,7 +277,7 @@ def division(
 
     def need(count: int, clusters: int, columns: int) -> tuple[int, bool, int]:
         """Return the bytes in the caller with one task, whether workers have room, and the bytes of other threads."""
-        consumers = _consumers(relation, np.empty((count, 0), np.int32), [0, clusters], columns, wanted)
+        consumers = _consumers(relation, np.empty((count, 0), np.int32), [0, clusters], columns, wanted, positions)
         fixed, task = needed_memory(source, consumers)
         there, beside = needed_on_worker(source, consumers)
         room = all(not most or there * threads + beside <= most for most, threads in workers.values())
@@ -285,7 +307,12 @@ def division(
 
 
 def _consumers(
-    relation: Relation, labels: NDArray[np.int32], first: Sequence[int], columns: int, wanted: Sequence[str]
+    relation: Relation,
+    labels: NDArray[np.int32],
+    first: Sequence[int],
+    columns: int,
+    wanted: Sequence[str],
+    positions: NDArray[np.intp] | None,
 ) -> list[Consumer]:
     """Return consumers whose memory is that of the scan; the last has no columns yet."""
     source: TileSource = relation.matrix
@@ -295,15 +322,22 @@ def _consumers(
         from dasrel.geometry.tree import forest_consumer  # half of the geometry room, needed for this index only
 
         consumers += [diameter_consumer(source, squares, labels, first), forest_consumer(source)]
+    if positions is not None:
+        consumers.append(pairs_consumer(relation, positions))
     if columns:
         consumers.append(product_shape(source, [(relation.view, columns)]))
     return consumers
 
 
 def _judge_batch(
-    relation: Relation, batch: Sequence[Grouping], wanted: Sequence[str], samples: bool, memory: int | str | None
-) -> tuple[list[_Judged], int]:
-    """Judge partitions that fit into memory together; return the scans that it took as well."""
+    relation: Relation,
+    batch: Sequence[Grouping],
+    wanted: Sequence[str],
+    samples: bool,
+    memory: int | str | None,
+    positions: NDArray[np.intp] | None,
+) -> tuple[list[_Judged], int, Pairs | None]:
+    """Judge partitions that fit into memory together; return its scans, and what is between positions, too."""
     packed = [grouping.packed_labels() for grouping in batch]
     first = np.concatenate([[0], np.cumsum([clusters for _, clusters in packed])]).tolist()
     centred = [_needs_centres(wanted) and grouping.U is not None for grouping in batch]
@@ -313,11 +347,12 @@ def _judge_batch(
     ]
     sums: LabelSums | None = None
     product: Float | None = None
+    pairs: Pairs | None = None
     results: list[Any] = []
     scans = 0
     if any(name not in OF_MEMBERSHIPS for name in wanted):
         labels = np.stack([mine + start for (mine, _), start in zip(packed, first[:-1], strict=True)]).astype(np.int32)
-        consumers = _consumers(relation, labels, first, 0, wanted)
+        consumers = _consumers(relation, labels, first, 0, wanted, positions)
         source = relation.matrix
         if any(centred):
             dtype = np.float64 if relation.terms else source.layout.dtype
@@ -325,6 +360,9 @@ def _judge_batch(
             consumers.append(product_consumer(source, [(relation.view, V)]))
         results = prepare_scan(source, consumers, memory=memory).run()
         sums, scans = results[0], 1
+        if positions is not None:
+            pairs = Pairs(positions, results[3 if "dunn" in wanted else 1])
+            add_terms(pairs.D, relation, positions)
         if any(centred):
             (product,) = results[-1]
             relation.complete_product(product, V)
@@ -352,22 +390,10 @@ def _judge_batch(
         values = {name: values.get(name, math.nan) for name in wanted}
         judged.append(_Judged(values, _cluster_means(grouping, of_objects), of_objects if samples else None,
                               medoids))  # fmt: skip
-    return judged, scans
+    return judged, scans, pairs
 
 
 # ---------------------------------------------------------------------------------------------------------- equations
-
-
-def silhouettes(labels: NDArray[Any], sizes: Float, sums: Float) -> Float:
-    """Return the silhouette of each object, (n,), given d Z, (c, n), which is overwritten; no cluster is empty."""
-    everyone, own = np.arange(labels.size), sizes[labels]
-    a = sums[labels, everyone] / np.maximum(own - 1, 1)
-    sums /= sizes[:, None]
-    sums[labels, everyone] = np.inf
-    b = sums.min(axis=0)
-    larger = np.maximum(a, b)
-    result: Float = np.divide(b - a, larger, out=np.zeros_like(a), where=(larger > 0) & (own > 1))
-    return result
 
 
 @dataclass(frozen=True, eq=False)

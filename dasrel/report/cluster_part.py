@@ -68,13 +68,15 @@ def cluster_part(source: Source, *, scan: bool = True) -> ResultPart:
     headline = f"{clusters} of {count_text(n, 'object')}, {best['rule']}"
     if len(result["settings"]) > 1:
         headline += f", the best of {count_text(len(result['settings']), 'setting')}"
+    verdict = cluster_verdict(result, best, runs, silhouettes)
+    if verdict and verdict[0].text.startswith("No clear clusters"):
+        headline = f"No clear clusters: {headline}"
     facts = [
         ("objects", f"{n:,}, kind {shown(result.get('kind', 'not recorded'))}"),
         ("sizes", " ".join(f"{size:,}" for size in best["sizes"][:20]) + (" ..." if len(best["sizes"]) > 20 else "")),
         ("runs", f"{result['runs']:,}; {result['runs_converged']:,} converged"),
         ("scans", f"{result['scans']:,} in {time_text(result['seconds'])}"),
     ]  # fmt: skip
-    verdict = cluster_verdict(result, best, runs, silhouettes)
     part = ResultPart("Clustering", path_text(source.path), headline, verdict, facts, sections, result.get("matrix"), n)
     part.source = source
     return part

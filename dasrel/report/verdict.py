@@ -21,6 +21,10 @@ SCALE = (
     (-1.0, "bad", "no substantial structure: perhaps there are no clusters"),
 )
 """What a mean silhouette says (Kaufman and Rousseeuw 1990, table 4)."""
+SURE, DOUBTFUL = 0.01, 0.05
+"""Bounds of the p value: below the first there is more structure than chance, above the second there is not."""
+AGREEMENT = 0.6
+"""Agreement between halves below which clusters are doubtful."""
 NEAR = 0.02
 """Settings whose index is within this share of the best are named: the choice between them is not clear."""
 SAME = 1e-4
@@ -39,6 +43,33 @@ def silhouette_statement(value: float | None, what: str = "The mean silhouette")
     return [Statement(level, f"{what} is {value:.3f}: {words}.")]
 
 
+def structure_statements(structure: dict[str, Any] | None) -> list[Statement]:
+    """Return how sure clusters are, first: whether chance makes such ones, and whether halves of the objects agree."""
+    if structure is None:
+        return []
+    p, agreement = structure["p_value"], structure["agreement"]
+    text = f"(p = {p:.2f}); groups agree to {max(agreement, 0.0):.0%} between halves"
+    if p > DOUBTFUL:
+        found = [Statement("bad", f"No clear clusters: data without groups look as clustered {text}.")]
+    elif p > SURE:
+        found = [Statement("caution", f"Perhaps clusters: data without groups seldom look as clustered {text}.")]
+    elif agreement < AGREEMENT:
+        doubt = "another number of clusters may fit better"
+        found = [Statement("caution", f"More structure than chance {text}: {doubt}.")]
+    else:
+        found = [Statement("good", f"More structure than chance {text}.")]
+    linked = structure["linked"]
+    if linked is not None and linked["disagrees"]:
+        sizes = some([f"{size:,}" for size in linked["sizes"]], show=6)
+        text = (
+            f"Average linkage finds other groups, of {sizes} among {structure['objects']:,} objects, again in halves"
+            f" ({linked['agreement']:.0%}): c-means divides large groups beside small ones."
+            f" `dasrel tree STORE OUT --linkage average --clusters {linked['cut']}` cuts so."
+        )
+        found.append(Statement("caution", text))
+    return found
+
+
 def cluster_verdict(
     result: dict[str, Any], best: dict[str, Any], runs: Sequence[dict[str, Any]], silhouettes: Array | None
 ) -> list[Statement]:
@@ -46,7 +77,12 @@ def cluster_verdict(
     n, found = result["n_objects"], [*_choice(result, best)]
     alone = [found.pop()] if len(result["settings"]) < 2 else []
     quality = best.get("validity") or {}
-    found += silhouette_statement(quality.get("silhouette"))
+    structure = structure_statements(result.get("structure"))
+    silhouette = silhouette_statement(quality.get("silhouette"))
+    if structure and silhouette:  # which judges better than limits that are the same for all data
+        text = silhouette[0].text
+        silhouette = [Statement("info", text if silhouette[0].level == "good" else text.split(":")[0] + ".")]
+    found = structure + found + silhouette
     if silhouettes is not None and (below := int((silhouettes < 0).sum())):
         level = "caution" if below > 0.05 * n else "info"
         objects = count_text(below, "object is", "objects are")
