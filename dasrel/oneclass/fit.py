@@ -222,7 +222,7 @@ class PreparedOneClass:
         source: Any = self.relation.matrix
         k = neighbour_count(source.n_objects)
         fixed, task = needed_memory(source, [neighbour_consumer(self.relation, k)])
-        fixed += 24 * k * source.n_objects
+        fixed += COLUMN_BYTES * source.n_objects
         if self.needs_width:
             bundle = max(split_columns(self.relation, TRIED, limits.memory_limit(self.memory)), key=len)
             shape = product_shape(source, [(kernel_view(self.relation, TRIED[k]).view, 1) for k in bundle])

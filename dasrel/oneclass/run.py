@@ -58,6 +58,7 @@ def check_reject(reject: Any, name: str = "reject") -> None:
         raise InputError(
             f"{name} is {shown(reject)}",
             remedy='give a share above 0 and at most 0.5, a whole number of objects such as 12, or "auto"',
+            option=name,
         )
 
 
@@ -73,6 +74,7 @@ def rejected_count(reject: float, n: int, name: str = "reject") -> int:
             raise InputError(
                 f"{name} is {reject} of {count_text(n, 'object')}",
                 remedy=f"give at most {max(1, n // 2):,}, half of them",
+                option=name,
             )
         return min(n - 1, int(reject))
     return max(1, min(n - 1, math.ceil(float(reject) * n - 1e-9)))

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dasrel.commands.outliers import OPERATION
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, StoreError
 from dasrel.oneclass.segments import SavedSegments, _Follower
 from dasrel.partition.model import Model
+from dasrel.report.verdict import outlier_verdict
 from dasrel.util import progress
 from dasrel.util.results import without_times
 from tests.helpers import oneclass_oracle as oracle
@@ -192,6 +194,11 @@ def test_a_checkpoint_of_other_options_is_refused(shapes: str, tmp_path: Path) -
         (["--width", "1,1"], "given twice"),
         (["--reject", "0.7"], "above 0 and at most 0.5"),
         (["--eta-scale", "0"], "--eta-scale is 0.0; give a finite number above 0"),
+        (
+            ["--reject", "1.0"],
+            "--reject is 1.0; give a share above 0 and at most 0.5, a whole number of objects such as 12",
+        ),
+        (["--reject", "200"], "--reject is 200 of 290 objects; give at most 145, half of them"),
         (["--clusters", "--width", "none"], "need a width"),
         (["--euclideanize", "ultrametric"], "cannot see an added ultrametric"),
         (["--max-iter", "0"], "greater than or equal to 1"),
@@ -223,6 +230,52 @@ def test_segments_of_a_matrix_that_is_not_euclidean(crooked_store: Path, tmp_pat
     changed = {"width": [20.0], "clusters": True, "euclideanize": "spread"}
     result = prepared("outliers", str(crooked_store), tmp_path / "o", **changed).run()
     assert result["euclideanized"]["method"] == "spread"
+
+
+@pytest.fixture(scope="module")
+def tight(store_factory: Any) -> str:
+    """A cloud, and a tight group of ten that a narrow kernel takes for typical."""
+    rng = np.random.default_rng(4)
+    points = np.concatenate([rng.normal(size=(300, 3)), rng.normal(8, 0.1, (10, 3))])
+    return str(store_factory(distances(points), dtype="float64", tile=128))
+
+
+def test_outliers_that_stand_out_by_one_score_only_are_told(tight: str, tmp_path: Path) -> None:
+    result = prepared("outliers", tight, tmp_path / "narrow", width=[0.3], picture=False).run()
+    (setting,) = result["settings"]
+    ids = {str(k) for k in range(300, 310)}
+    assert (setting["outliers"], setting["neighbours"]["standing_out"]) == (0, 10)
+    assert set(setting["neighbours"]["standing_out_ids"]) == ids
+    told = [text for _, text in OPERATION.lines(result)]
+    assert "no outliers stand out" in told
+    assert any("by their neighbours 10 stand out" in text for text in told)
+    assert any("the two scores disagree, look at both" in text for text in told)
+    assert [said.level for said in outlier_verdict(result, setting)] == ["caution", "caution"]
+    rows = lines_of(tmp_path / "narrow" / "outliers.csv")
+    assert {k for k, row in enumerate(rows) if int(row["neighbour_rank"]) <= 10} == set(range(300, 310))
+    wide = prepared("outliers", tight, tmp_path / "wide", width=[4.0], picture=False).run()["settings"][0]
+    assert (set(wide["outlier_ids"]), wide["neighbours"]["same"]) == (ids, 10)
+
+
+def test_a_number_of_objects_is_rejected(tight: str, tmp_path: Path, here: Any) -> None:
+    done = here("outliers", tight, tmp_path / "o", "--width", "4", "--reject", "12", "--no-picture", "--json")
+    result = json.loads(done.stdout)
+    assert (result["requested"]["reject"], result["settings"][0]["outliers"]) == (12, 12)
+    text = f'[store]\npath = "{tight}"\n[outliers]\nwidth = 4\nreject = 12\npicture = false\n'
+    (tmp_path / "w.toml").write_text(text, encoding="utf-8")
+    assert here("run", tmp_path / "w.toml").returncode == 0
+    files = [path / "outliers.csv" for path in (tmp_path / "w" / "outliers", tmp_path / "o")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_nearly_all_objects_in_one_cluster_are_told(tight: str, tmp_path: Path) -> None:
+    job = prepared("outliers", tight, tmp_path / "o", width=[4.0], clusters=True, picture=False)
+    result = job.run()
+    told = "\n".join(text for _, text in OPERATION.lines(result))
+    assert "all objects that are no outliers are in one cluster: groups that touch or differ in density" in told
+    assert "dasrel tree STORE OUT --linkage average" in told
+    (said,) = [said for said in outlier_verdict(result, result["settings"][0]) if "of any shape" in said.text]
+    assert (said.level, "HDBSCAN" in said.text) == ("caution", True)
 
 
 @pytest.mark.slow

@@ -103,10 +103,12 @@ def test_float32_stores_and_two_workers(tmp_path, squared, client):
 def test_workers_and_threads_give_the_same_bits(matrix, workers):
     from dask.distributed import Client
 
-    runs = [OneClassRun(0.8), OneClassRun(2.0, 0.5)]
+    runs = [OneClassRun(), OneClassRun(0.8), OneClassRun(2.0, 0.5)]
     here = one_class(matrix, runs)
     with Client(workers.scheduler_address):
         there = one_class(matrix, runs)
+    assert there.trials == here.trials
+    np.testing.assert_array_equal(there.neighbourhood.distances, here.neighbourhood.distances)
     for a, b in zip(here.typicalities, there.typicalities, strict=True):
         np.testing.assert_array_equal(a.log_typicality, b.log_typicality)
 

@@ -100,7 +100,7 @@ def actions(path, folder):
     judging = prepared("validity", path, labels=files, indices=list(INDICES))
     testing = prepared("validity", path, labels=files[:1], indices=["silhouette"], permutations=999)
     axes = prepared("embed", path, folder + "/axes", force=True, max_scans=12, picture=False)
-    widths = [w / 10 for w in range(5, 15)]
+    widths = ["auto", *(w / 10 for w in range(5, 15))]
     more = {"width": widths, "eta_scale": [1.0, 4.0], "max_iter": 5, "picture": False}
     odd = prepared("outliers", path, folder + "/o", force=True, **more)
     aligned = prepared("align", path, folder + "/a", force=True, n_init=1, max_iter=5, picture=False)
