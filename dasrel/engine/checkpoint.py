@@ -257,13 +257,13 @@ class CheckpointWriter:
                 continue
             self._refuse_other(file, content["about"])
             if faults:
-                warnings.warn(f"{faults[0]}; going on from {file.name}", DasrelWarning, stacklevel=5)
+                warnings.warn(f"{faults[0]}; resuming from {file.name}", DasrelWarning, stacklevel=5)
             self._results, self._states = content["results"], content["states"]
             self._before, self._count.scans = content["seconds"], content["scans"]
             self._steps = content.get("steps", 0)
             self._last = file
             self._old = [old for old in self._old if _number(old, self._command) > self._position]
-            _log.info("going on from %s", file)
+            _log.info("resuming from %s", file)
             return
         if faults:
             raise StoreError(

@@ -2,7 +2,7 @@
 
 A name is made of the machine's start (host, boot, container) and a random part; process numbers are not in it, because
 two containers have the same ones. The file is made exclusively, never through a link, readable by its owner only, and
-locked while a process uses it. One that a later process goes on with is named in a *record*, a small file of the job's
+locked while a process uses it. One that a later process resumes with is named in a *record*, a small file of the job's
 own: so it is found again, and removed when it is of no use.
 """
 

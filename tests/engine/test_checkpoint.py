@@ -324,7 +324,7 @@ def test_a_newest_checkpoint_that_is_damaged_gives_way_to_the_one_before(tmp_pat
     else:
         np.savez(newest, x=np.zeros(3))
     with (
-        pytest.warns(DasrelWarning, match=rf"{newest.name} cannot be read .*going on from {before.name}"),
+        pytest.warns(DasrelWarning, match=rf"{newest.name} cannot be read .*resuming from {before.name}"),
         watch() as c,
     ):
         again = cluster(grouped_store, runs, checkpoint=Checkpoint(tmp_path, resume=True))

@@ -55,6 +55,7 @@ def calls(matrix: dasrel.Matrix, folder: Path) -> dict[str, Callable[[Any], Any]
         "linkage": lambda memory: dasrel.linkage(matrix, memory=memory),
         "matrix_image": lambda memory: dasrel.matrix_image(matrix, memory=memory),
         "minimum_spanning_tree": lambda memory: dasrel.minimum_spanning_tree(matrix, memory=memory),
+        "neighbours": lambda memory: dasrel.neighbours(matrix, k=3, memory=memory),
         "one_class": lambda memory: dasrel.one_class(matrix, ONE, memory=memory),
         "permanova": lambda memory: dasrel.permanova(matrix, LABELS, memory=memory),
         "plan_clustering": lambda memory: dasrel.plan_clustering(matrix, run, memory=memory),

@@ -70,7 +70,7 @@ def test_sigterm_and_then_resume(tmp_path, grouped_store, capfd):
     assert "after 6 scans" in capfd.readouterr().err
     assert ran(*command, "--resume", "--verbose") == 0
     report = capfd.readouterr().err
-    assert f"dasrel: going on from {tmp_path / 'kept' / 'cluster-00000006.npz'}" in report
+    assert f"dasrel: resuming from {tmp_path / 'kept' / 'cluster-00000006.npz'}" in report
     assert re.search(r"dasrel: checkpoint cluster-00000007.npz: [\d.]+ kB in [\d.]+ s\n", report)
     assert result_files(tmp_path / "out") == result_files(tmp_path / "whole")
     assert not (tmp_path / "kept").exists()  # the results are safe now
