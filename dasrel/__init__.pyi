@@ -9,6 +9,9 @@ from .cmeans.result import Clustering as Clustering
 from .commands.align import align as align
 from .commands.cluster import save_clustering as save_clustering
 from .commands.report import write_report as write_report
+from .density.fit import Density as Density, DensityResult as DensityResult, hdbscan as hdbscan
+from .density.model import DensityModel as DensityModel
+from .density.run import DensityRun as DensityRun
 from .engine.checkpoint import Checkpoint as Checkpoint
 from .engine.neighbours import Neighbours as Neighbours
 from .engine.relation import Relation as Relation, relation as relation

@@ -289,10 +289,11 @@ class TreeJob:
         return Cost("tree", self.matrix.n_objects, Range(1, 1, 1), self.matrix.layout.total_bytes, needed)
 
 
-def forest_consumer(source: TileSource, kept: NDArray[np.bool_] | None = None) -> Consumer:
+def forest_consumer(source: TileSource, kept: NDArray[np.bool_] | None = None, floors: Float | None = None) -> Consumer:
     """Return the consumer of `minimum_spanning_tree`, for a scan that others share; its result is a `Forest`.
 
-    With `kept`, (n,), it is the tree of these objects only, and None if there are fewer than two.
+    With `kept`, (n,), it is the tree of these objects only, and None if there are fewer than two. With `floors`, (n,)
+    in the units of the tree, the weight of a pair is at least the floor of each of the two.
     """
     layout, diagonal = source.layout, source.diagonal
 
@@ -300,11 +301,11 @@ def forest_consumer(source: TileSource, kept: NDArray[np.bool_] | None = None) -
     edge = layout.dtype.itemsize + 16
     # The transposed or compacted tile, for similarities also their view; light edges while they are sorted; two forests
     # while they are merged.
-    copies = (2 if diagonal is None else 3) + (kept is not None)
+    copies = (2 if diagonal is None else 3) + (kept is not None) + (floors is not None)
     task = copies * layout.tile_bytes + spanning_forest.edge_memory(layout.tile) + 8 * 2 * side * edge
     return Consumer(
-        _ForestKernel(source.kind), share=shares(source, kept=kept), part_bytes=2 * side * edge, task_memory=task,
-        fixed_memory=16 * layout.n_objects * edge,
+        _ForestKernel(source.kind), share=shares(source, kept=kept, floors=floors), part_bytes=2 * side * edge,
+        task_memory=task, fixed_memory=16 * layout.n_objects * edge,
     )  # fmt: skip
 
 
@@ -317,6 +318,8 @@ class _ForestKernel(Kernel):
 
     def add(self, partial: Forest | None, tile: Array, rows: Side, columns: Side) -> Forest | None:
         weights = spanning_forest.seen_as_dissimilarity(tile, self.kind, rows.itself, columns.itself)
+        if rows.get("floors") is not None:
+            weights = spanning_forest.raised(weights, rows.get("floors"), columns.get("floors"))
         of_rows, of_columns, first = rows.get("kept"), columns.get("kept"), (rows.span.start, columns.span.start)
         if of_rows is None:
             forest = spanning_forest.tile_forest(weights, *first)

@@ -64,6 +64,16 @@ def seen_as_dissimilarity(tile: Array, kind: str, row_self: Array | None, column
     return np.maximum(values, 0, out=values)
 
 
+def raised(weights: Array, row_floors: Array, column_floors: Array) -> Array:
+    """Return max(weight, floor of the row, floor of the column): mutual reachability, of core distances.
+
+    Cost: one copy of the tile.
+    """
+    result: Array = np.maximum(weights, row_floors[:, None].astype(weights.dtype, copy=False))
+    np.maximum(result, column_floors[None, :].astype(weights.dtype, copy=False), out=result)
+    return result
+
+
 def mirrored(tile: Array) -> Array:
     """Return a square tile whose lower triangle is the upper one, diagonal 0."""
     result = np.empty(tile.shape, dtype=tile.dtype)

@@ -21,9 +21,9 @@ HERE = Path(dasrel.__file__).parent
 # import nothing of dasrel.
 ROOMS = (
     "util", "kernels", "store", "engine", "io", "geometry", "partition", "judging", "cmeans", "oneclass", "hierarchy",
-    "estimators", "report", "commands", "workflow", "cli",
+    "density", "estimators", "report", "commands", "workflow", "cli",
 )  # fmt: skip
-METHODS = {"cmeans", "oneclass", "hierarchy"}
+METHODS = {"cmeans", "oneclass", "hierarchy", "density"}
 BESIDE = {
     "__init__.py",
     "__init__.pyi",

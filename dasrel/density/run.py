@@ -1,0 +1,38 @@
+"""The parameters of HDBSCAN*: what one result is made with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from dasrel.util.option_fields import RUNNING, check_fields, option
+
+_run = partial(option, panel=RUNNING)
+
+
+@dataclass(frozen=True)
+class DensityRun:
+    """One clustering by density. Objects count themselves in `min_samples`, as in scikit-learn."""
+
+    min_size: int = _run(15, "Objects that a cluster has at least.", least=2)
+    """Objects that a cluster has at least."""
+    min_samples: int | None = _run(
+        None, "Objects, itself included, that are as near to one as its core distance; like min-size if not given.",
+        least=1,
+    )  # fmt: skip
+    """The core distance of an object is that to the nearest of which so many, itself included, are at least as near."""
+    method: Literal["eom", "leaf"] = _run("eom", "Clusters of largest excess of mass (eom), or without a split (leaf).")
+    """How clusters are chosen from the condensed tree."""
+    epsilon: float = _run(0.0, "Clusters that are split at a distance below this are one.", metavar="D", least=0)
+    """Clusters that are split at a distance below it are taken as one."""
+    allow_single_cluster: bool = _run(False, "All objects may be one cluster.")
+    """Whether all objects may be one cluster."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that is used."""
+        return self.min_size if self.min_samples is None else self.min_samples
