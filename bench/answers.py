@@ -1,11 +1,17 @@
-"""Measure the defaults of `dasrel cluster`: starts from a sample against full restarts, and the whole command.
+"""Measure the defaults of `dasrel cluster`: their work, and how good their answers are, against full restarts.
 
-    python bench/answers.py [--n 20480] [--clusters 10] [--starts 20] [--default-n 16384] [--dir FOLDER]
+    python bench/answers.py [--n 8192] [--clusters 10] [--starts 20] [--large-n 50000] [--pam-n 16384] [--dir FOLDER]
 
-One JSON line per measurement. A column-scan is one column multiplied with the matrix once: the work of a clustering is
-their number. For each data set the ladder of fcm2 is run from a sample, then the value that it chose with as many full
-restarts from k-means++ starts, which is what one value of the ladder would cost without a sample; "ladder" scales their
-columns by the number of values. The last lines compare the default with ten restarts of fcm1, 20 iterations each.
+One JSON line per measurement; all times are ratios within one run.
+
+work      for each data set the default with so many clusters, then the setting that it chose with full restarts from
+          k-means++ starts on all objects, each until no membership changes by more than 1e-5. A column-scan is one
+          column multiplied with the matrix of all objects. `objective_excess` and `ari` compare the two answers;
+          `ari_of_starts` says how much the best two of the full restarts agree: where it is low, the partition is not
+          stable, and nothing is to be expected of `ari`
+large     the seconds of the default, everything included, over those of one scan with as many columns
+range     `--clusters 2-10` over a single number of clusters
+pam       five clusters over one start of FasterPAM in memory (package kmedoids, left out where it is not installed)
 """
 
 from __future__ import annotations
@@ -20,95 +26,158 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import adjusted_rand_score
 
 import dasrel
-from dasrel.cmeans.ladder import ENTROPY_FRACTIONS
+from dasrel.engine.relation import LeftProducts, as_dissimilarity
 
 warnings.simplefilter("ignore", dasrel.DasrelWarning)
+Features = tuple[np.ndarray, str]
 
 
-def blobs(n: int, rng: np.random.Generator) -> tuple[np.ndarray, str]:
+def blobs(n: int, rng: np.random.Generator) -> Features:
     """Twelve overlapping groups in 20 dimensions, of unequal sizes."""
     middles = rng.normal(0, 2.5, (12, 20))
     which = rng.choice(12, n, p=np.arange(1, 13) / 78)
     return middles[which] + rng.normal(size=(n, 20)), "euclidean"
 
 
-def communities(n: int, rng: np.random.Generator) -> tuple[np.ndarray, str]:
+def communities(n: int, rng: np.random.Generator) -> Features:
     """Counts of 100 species in eight communities: Bray-Curtis."""
     bases = rng.dirichlet(np.full(100, 0.3), 8)
     shares = rng.gamma(40 * bases[rng.integers(0, 8, n)] + 1e-3)
     return rng.poisson(3000 * shares / shares.sum(axis=1, keepdims=True)).astype(float), "braycurtis"
 
 
-def digits(n: int, rng: np.random.Generator) -> tuple[np.ndarray, str]:
-    """scikit-learn's digits, each several times with noise: sets of pixels, Simpson's dissimilarity."""
+def digits(n: int, rng: np.random.Generator) -> Features:
+    """scikit-learn's handwritten digits, each several times with noise, 64 features."""
     from sklearn.datasets import load_digits
 
     images = load_digits().data
-    return (images[rng.integers(0, len(images), n)] + rng.normal(0, 2.5, (n, 64))) / 16 > 0.5, "simpson"
+    return images[rng.integers(0, len(images), n)] + rng.normal(0, 2.0, (n, 64)), "euclidean"
 
 
-DATA: dict[str, Callable[[int, np.random.Generator], tuple[np.ndarray, str]]] = {
-    "blobs": blobs, "communities": communities, "digits": digits,
+def strings(n: int, rng: np.random.Generator) -> Features:
+    """Strings of ten families, of which 30 % of the letters have changed, by the letters that differ (Hamming)."""
+    families = rng.integers(0, 4, (10, 80))
+    changed = rng.random((n, 80)) < 0.3
+    return np.where(changed, rng.integers(0, 4, (n, 80)), families[rng.integers(0, 10, n)]), "hamming"
+
+
+DATA: dict[str, Callable[[int, np.random.Generator], Features]] = {
+    "digits": digits, "communities": communities, "blobs": blobs, "strings": strings,
 }  # fmt: skip
 
 
-def work(result: dasrel.Clustering) -> int:
-    return sum(result.columns)
+def store(folder: Path, name: str, n: int) -> Any:
+    """Return the matrix of a data set, made where it is not there yet."""
+    path = folder / f"{name}-{n}.zarr"
+    if not path.exists():
+        features, metric = DATA[name](n, np.random.default_rng(0))
+        dasrel.pairwise(features, path, metric=metric)
+    return dasrel.open_matrix(path)
 
 
-def compare(folder: Path, name: str, given: argparse.Namespace) -> None:
-    features, metric = DATA[name](given.n, np.random.default_rng(0))
-    matrix = dasrel.pairwise(features, folder / f"{name}.zarr", metric=metric)
-    more: dict[str, Any] = {"n_init": given.starts, "on_negative": "heal"}
+def timed(matrix: Any, runs: Any) -> tuple[dasrel.Clustering, float]:
+    """Return a clustering that is judged, as the command does, and its seconds."""
     began = time.perf_counter()
-    sampled = dasrel.cluster(matrix, dasrel.grid("fcm2", given.clusters, **more))
+    found = dasrel.cluster(matrix, runs, judge=True)
+    return found, time.perf_counter() - began
+
+
+def scan_seconds(matrix: Any, columns: int) -> float:
+    """Return the seconds of one scan, the median of five."""
+    relation = as_dissimilarity(matrix)
+    V = np.random.default_rng(0).random((columns, matrix.n_objects)).astype(matrix.dtype)
+    products = LeftProducts([(relation, columns)], memory=2**32)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        products.run([V])
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
+
+
+def column_scans(found: dasrel.Clustering) -> int:
+    """Return the columns multiplied with the matrix of all objects in iterations."""
+    return sum(found.columns)
+
+
+def line(what: str, **values: Any) -> None:
+    print(json.dumps({"bench": "answers", "what": what, **values}), flush=True)
+
+
+def work(folder: Path, name: str, given: argparse.Namespace) -> None:
+    matrix = store(folder, name, given.n)
+    found, seconds = timed(matrix, given.clusters)
+    result = found.best.result
+    value = {"fcm1": "fuzzifier", "fcm2": "entropy_weight"}[result.run.rule]
+    full = dasrel.cluster(
+        matrix,
+        dasrel.grid(
+            result.run.rule, given.clusters, n_init=given.starts, init="k-means++", on_negative="heal",
+            stop="memberships", **{value: getattr(result.run, value)},
+        ),
+        keep_all=True,
+    )  # fmt: skip
+    first, second = sorted(full.kept, key=lambda partition: partition.objective)[:2]
+    line(
+        "work", data=name, n=given.n, clusters=given.clusters, rule=result.run.rule,
+        value=getattr(result.run, value), n_iter=result.n_iter, scans=found.scans, column_scans=column_scans(found),
+        column_scans_over_600=column_scans(found) / 600, full_column_scans=column_scans(full),
+        seconds_over_one_scan=seconds / scan_seconds(matrix, given.clusters),
+        objective_excess=found.best.objective / first.objective - 1,
+        ari=adjusted_rand_score(first.labels, found.best.labels),
+        ari_of_starts=adjusted_rand_score(first.labels, second.labels),
+        levels=[vars(level) for level in found.levels],
+    )  # fmt: skip
+
+
+def large(folder: Path, n: int, clusters: int) -> None:
+    matrix = store(folder, "digits", n)
+    one = scan_seconds(matrix, clusters)
+    found, seconds = timed(matrix, clusters)
+    line(
+        "large", n=n, clusters=clusters, gigabytes=matrix.layout.total_bytes / 1e9, one_scan_seconds=one,
+        seconds=seconds, ratio=seconds / one, scans=found.scans, column_scans=column_scans(found),
+        levels=[vars(level) for level in found.levels],
+    )  # fmt: skip
+    several, more = timed(matrix, range(2, clusters + 1))
+    line(
+        "range", n=n, clusters=f"2-{clusters}", ratio=more / seconds, scans=several.scans,
+        column_scans=column_scans(several), recommended=several.best.result.run.n_clusters,
+        levels=[vars(level) for level in several.levels],
+    )  # fmt: skip
+
+
+def pam(folder: Path, n: int) -> None:
+    try:
+        import kmedoids
+    except ImportError:
+        return
+    matrix = store(folder, "digits", n)
+    d = np.asarray(matrix)
+    began = time.perf_counter()
+    kmedoids.fasterpam(d, 5, init="random", random_state=0, n_cpu=1)
     seconds = time.perf_counter() - began
-    value = sampled.best.result.entropy_weight
-    began = time.perf_counter()
-    full = dasrel.cluster(matrix, dasrel.grid("fcm2", given.clusters, entropy_weight=value, init="k-means++", **more))
-    full_seconds = time.perf_counter() - began
-    line = {
-        "bench": "answers", "data": name, "n": given.n, "clusters": given.clusters, "starts": given.starts,
-        "entropy_weight": value, "scans": sampled.scans, "column_scans": work(sampled), "seconds": seconds,
-        "full_scans": full.scans, "full_column_scans_one_value": work(full), "full_seconds_one_value": full_seconds,
-        "column_scans_of_ladder_ratio": work(sampled) / (work(full) * len(ENTROPY_FRACTIONS)),
-        "column_scans_of_one_value_ratio": work(sampled) / work(full),
-        "objective_excess": sampled.best.objective / full.best.objective - 1,
-    }  # fmt: skip
-    print(json.dumps(line), flush=True)
-
-
-def default_command(folder: Path, n: int) -> None:
-    features, metric = blobs(n, np.random.default_rng(1))
-    matrix = dasrel.pairwise(features, folder / "default.zarr", metric=metric)
-    plain = dasrel.grid(
-        "fcm1", 5, fuzzifier=2.0, init="random", accelerate=False, n_init=10, max_iter=20, tol=0
-    )  # what a default of ten restarts used to be
-    ways = {"default": dasrel.grid("fcm2", 5, n_init=10), "ten restarts of fcm1": plain}
-    seconds = dict.fromkeys(ways, np.inf)
-    for _ in range(2):
-        for what, runs in ways.items():
-            began = time.perf_counter()
-            dasrel.cluster(matrix, runs, judge=what == "default")
-            seconds[what] = min(seconds[what], time.perf_counter() - began)
-    ratio = seconds["default"] / seconds["ten restarts of fcm1"]
-    print(json.dumps({"bench": "answers", "n": n, "clusters": 5, "seconds": seconds, "ratio": ratio}), flush=True)
+    found, ours = timed(matrix, 5)
+    line("pam", n=n, clusters=5, seconds=ours, pam_seconds=seconds, ratio=ours / seconds, scans=found.scans)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=20_480)
+    parser.add_argument("--n", type=int, default=8_192)
     parser.add_argument("--clusters", type=int, default=10)
     parser.add_argument("--starts", type=int, default=20)
-    parser.add_argument("--default-n", type=int, default=16_384)
+    parser.add_argument("--large-n", type=int, default=50_000)
+    parser.add_argument("--pam-n", type=int, default=16_384)
     parser.add_argument("--dir", type=Path, default=None, help="where stores are made; a temporary folder by default")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
         for name in DATA:
-            compare(Path(folder), name, given)
-        default_command(Path(folder), given.default_n)
+            work(Path(folder), name, given)
+        pam(Path(folder), given.pam_n)
+        large(Path(folder), given.large_n, given.clusters)
 
 
 if __name__ == "__main__":

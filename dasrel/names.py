@@ -25,6 +25,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 """The rules, with the parameters of each and their defaults."""
 RULES = tuple(PARAMETERS)
+AUTO = "auto"
+"""The rule that stands for fcm1 and fcm2, of which silhouettes choose one."""
 OTHER_RULES = {
     "kmeans": "hard", "k-means": "hard", "hcm": "hard", "fcm": "fcm1", "rfcm": "fcm1",
     "nerfcm": "fcm1 with on_negative heal", "irfcm": "fcm1 with a method of euclideanize", "pcm": "pcm1 or pcm2",
@@ -115,7 +117,7 @@ if TYPE_CHECKING:
     ViewName = str
 else:  # a type checker cannot read these; Typer and pydantic can
     KindName = Literal[tuple(KINDS)]
-    RuleName = Literal[RULES]
+    RuleName = Literal[(*RULES, AUTO)]
     MethodName = Literal[METHODS]
     ExportName = Literal[tuple(EXPORTS)]
     OrderName = Literal[ORDERS]

@@ -19,7 +19,7 @@ import typer
 from dasrel.cli.console import Console, as_option
 from dasrel.cli.help import EXAMPLE, show_all
 from dasrel.errors import InputError
-from dasrel.names import OTHER_RULES, RULES
+from dasrel.names import AUTO, OTHER_RULES, RULES
 from dasrel.util.limits import memory_limit
 from dasrel.util.option_fields import (
     REPLACE,
@@ -86,7 +86,7 @@ def comma_list(text: str, kind: Any = str) -> list[Any]:
             such = ", such as 3, 2,5 or 2-10" if number is int else ""
             raise typer.BadParameter(f"{text!r}: give {wanted}{also} with commas between them{such}") from None
         if number is None and words and part not in words:
-            here = OTHER_RULES.get(part.lower()) if words == list(RULES) else None
+            here = OTHER_RULES.get(part.lower()) if words == [*RULES, AUTO] else None
             other = f": it is called {here} here" if here else ""
             raise typer.BadParameter(f"{part!r} is not one of {', '.join(words)}{other}")
     return values

@@ -145,10 +145,11 @@ class BundleResults:
 
     def advance(self, Y: Float, context: BundleContext, map_all: Callable[..., Any]) -> None:
         """Do one iteration of all active runs, given Y = D V of their centres, which is overwritten."""
+        before = {id(state): state.falling_objective for state in self.active if state.run.race}
         ends = np.cumsum([state.run.n_clusters for state in self.active]).tolist()
 
         def step(state: RunState, end: int) -> FinishedRun | None:
-            best = self.best_score(state.run) if state.run.race else None
+            best = self.score_to_beat(state, before) if state.run.race else None
             return state.advance(Y[None, end - state.run.n_clusters : end], context, self.mean_distance, best)
 
         finished = list(map_all(step, self.active, ends))
@@ -170,6 +171,19 @@ class BundleResults:
             self.best[setting] = finished
         if self._keep_all:
             self.kept[finished.index] = finished
+
+    def score_to_beat(self, state: RunState, objectives: Mapping[int, float | None]) -> float | None:
+        """Return the lowest score that another run of the setting has reached or will reach: an objective only falls.
+
+        `objectives` are those of the active runs after the last iteration, by the identity of their states.
+        """
+        others = [
+            objectives[id(other)]
+            for other in self.active
+            if other is not state and id(other) in objectives and other.run.setting == state.run.setting
+        ]
+        known = [score for score in (self.best_score(state.run), *others) if score is not None]
+        return min(known, default=None)
 
     def best_score(self, run: Run) -> float | None:
         """Return the lowest score of the finished runs of a setting, if the best of them has converged and is sound."""

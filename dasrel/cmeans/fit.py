@@ -19,26 +19,19 @@ import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
-from operator import not_
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dasrel.cmeans.bundle import BundleResults, run_bundles
 from dasrel.cmeans.bundle_memory import check_eigenvalue_memory
-from dasrel.cmeans.ladder import (
-    automatic_parameter,
-    begins_with_fcm2,
-    choose,
-    first_run,
-    needs_threshold,
-    rungs,
-    top_eigenvalue,
-)
+from dasrel.cmeans.contests import Contest, Decision, packed, unpacked
+from dasrel.cmeans.ladder import begins_with_fcm2, decide, first_run, needs_threshold, rungs, top_eigenvalue
+from dasrel.cmeans.levels import centres_on_all, decide_all
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.run_state import FinishedRun
-from dasrel.cmeans.sample import centres_on_all, run_on_sample, sample_size
+from dasrel.cmeans.sample import draw_samples, sample_memory, sample_size, second_that_fits
 from dasrel.cmeans.starts import checked_runs, starting_spread, stored_run
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, checkpoint_writer
 from dasrel.engine.relation import Relation, as_dissimilarity
@@ -46,16 +39,17 @@ from dasrel.errors import DasrelWarning
 from dasrel.judging.groupings import Grouping
 from dasrel.judging.structure import sampled_positions
 from dasrel.judging.validity import Validity, compute_indices, joined
+from dasrel.names import AUTO
 from dasrel.partition.model import Model
-from dasrel.partition.result import Ladder, Partition, RunResult, Start
-from dasrel.partition.run import Run
-from dasrel.util import Float, progress
+from dasrel.partition.result import Ladder, LevelReport, Partition, RunResult, Start
+from dasrel.partition.run import Run, listed_runs
+from dasrel.util import Float, limits, progress
 from dasrel.util.text import count_text, some
 
 
 def cluster(
     matrix: Any,
-    runs: Run | Sequence[Run],
+    runs: Run | int | Sequence[Run] | Sequence[int],
     *,
     kind: str | None = None,
     keep_all: bool = False,
@@ -70,7 +64,8 @@ def cluster(
     matrix
         An open matrix, a store's path or URL, an array with its `kind`, or a `Relation`.
     runs
-        From `Run` or `grid`.
+        From `Run` or `grid`; or a number of clusters, or several of them, for what `dasrel cluster --clusters` does:
+        rule "auto", 10 restarts.
     kind
         What the numbers of an array are.
     keep_all
@@ -94,7 +89,7 @@ def cluster(
 
 def prepare_clustering(
     matrix: Any,
-    runs: Run | Sequence[Run],
+    runs: Run | int | Sequence[Run] | Sequence[int],
     *,
     kind: str | None = None,
     keep_all: bool = False,
@@ -102,7 +97,7 @@ def prepare_clustering(
     memory: int | str | None = None,
 ) -> PreparedClustering:
     """Check the arguments of `cluster` against the matrix. Cost: no tile is read."""
-    listed = [runs] if isinstance(runs, Run) else list(runs)
+    listed = listed_runs(runs)
     relation = as_dissimilarity(matrix, kind)
     source = relation.matrix
     return PreparedClustering(
@@ -119,6 +114,9 @@ class PreparedClustering:
     keep_all: bool
     judge: bool
     memory: int | str | None
+    index: str | None = "fuzzy_silhouette"
+    """The validity index that recommends one of several numbers of clusters: "silhouette", "fuzzy_silhouette", or None
+    for another one, by which samples cannot decide, so that all of them are iterated on all objects."""
 
     def run(self, checkpoint: Checkpoint | None) -> Clustering:
         """Run it; see `cluster`."""
@@ -160,8 +158,17 @@ class PreparedClustering:
             largest_eigenvalue=first["eigenvalue"], warnings=notes.issue(),
             requested=tuple(winner.run for winner in winners),
             ladders=tuple(winner.ladders for winner in winners), sample=stages.sample, quality=quality,
+            levels=(*stages.levels, _all_objects(relation.n_objects, stages.done)),
             relation=relation,
         )  # fmt: skip
+
+
+def _all_objects(n: int, done: Sequence[BundleResults]) -> LevelReport:
+    """Return what was done on all objects."""
+    rows = [row for bundle in done for row in bundle.results()]
+    seconds = sum(bundle.scan_seconds + bundle.update_seconds for bundle in done)
+    iterations = sum(len(bundle.columns) for bundle in done)
+    return LevelReport(n, len(rows), iterations, sum(map(sum, (bundle.columns for bundle in done))), seconds)
 
 
 class _Winner(NamedTuple):
@@ -184,8 +191,14 @@ class _Stages:
         self.eigenvalue = eigenvalue
         self.keep, self.notes = keep, notes
         self.positions = sampled_positions(job.relation.n_objects, job.runs[0].random_state) if job.judge else None
+        self.index = job.index
         self.sample: dict[str, Any] | None = None
         self.sample_scans = 0
+        self.levels: list[LevelReport] = []
+        self._decisions: dict[Any, Decision] = {}
+        self._unrefined: dict[Any, tuple[RunResult, int, int]] = {}
+        """Of settings whose centres are of a sample: the result there, the iterations that were allowed on all objects,
+        and the objects of the sample."""
         self.done: list[BundleResults] = []
         self._ladders: dict[Any, list[Run]] = {}
         self._judged: dict[int, tuple[weakref.ref[Float], Validity]] = {}
@@ -195,13 +208,9 @@ class _Stages:
     def run(self, runs: Sequence[Run]) -> list[_Winner]:
         """Return the winner of each setting, in the order in which settings were requested."""
         requested: dict[Any, Run] = {}
-        values, ladders = {}, {}
         for run in runs:
             requested.setdefault(run.setting, run)
-            first = first_run(run)
-            for value in self._values(first):
-                values[_key(value)], ladders[_key(value)] = value, first.setting
-        listed, starts = self._started(list(values.values()), list(ladders.values()))
+        listed, starts = self._listed([first_run(run) for run in runs])
         finished = self.keep.result("stage")
         if finished is None:
             second = [run.max_iter for run in requested.values() if begins_with_fcm2(run)]
@@ -210,6 +219,7 @@ class _Stages:
         else:
             done = BundleResults.unpacked(finished["state"], listed, self.keep_all)
             silhouettes = {listed[k].setting: value for k, value in finished["silhouettes"]}
+        done.change_results(self._as_requested)
         winners = {s: self._winner(run, first_run(run), done, silhouettes) for s, run in requested.items()}
         self.done.append(done)
         later = {s: _after_fcm2(winner) for s, winner in winners.items() if begins_with_fcm2(winner.run)}
@@ -254,27 +264,79 @@ class _Stages:
             self._ladders[_key(run)] = rungs(run, top)
         return self._ladders[_key(run)]
 
-    def _started(self, runs: list[Run], ladders: list[Any]) -> tuple[list[Run], dict[int, Start]]:
-        """Replace runs that start from a sample by the best of them with their first centres."""
-        relation, n = self.relation, self.relation.n_objects
-        is_sampled = [isinstance(run.init, str) and run.init == "sample" for run in runs]
-        others = list(compress(runs, map(not_, is_sampled)))
-        sampled = list(compress(runs, is_sampled))
+    def _listed(self, runs: Sequence[Run]) -> tuple[list[Run], dict[int, Start]]:
+        """Return the runs that are made on all objects, and the first centres of those that start from samples."""
+        others: dict[Any, Run] = {}
+        sampled: dict[Any, dict[Any, Run]] = {}
+        for run in runs:
+            if isinstance(run.init, str) and run.init == "sample":
+                sampled.setdefault(run.setting, {}).setdefault(_key(run), run)
+            else:
+                others.update((_key(value), value) for value in self._values(run))
+        listed, starts = list(others.values()), dict[int, Start]()
         if not sampled:
-            return runs, {}
-        size = sample_size(n, max(run.n_clusters for run in sampled))
-        finalists = self.keep.result("sample")
-        if finalists is None:
+            return listed, starts
+        contests = [
+            Contest(tuple(each.values()), tuple(self._values(run)), starting_spread(self.relation, run))
+            for each in sampled.values()
+            for run in [next(iter(each.values()))]
+        ]
+        decisions, positions = self._decided(contests)
+        at = {_key(run): k for k, run in enumerate(listed)}
+        for contest, decision in zip(contests, decisions, strict=True):
+            self._decisions[contest.runs[0].setting] = decision
+            is_raced = contest.is_decided and len(decision.finalists) > 1 and not decision.is_open
+            for finalist in decision.finalists:
+                run = finalist.result.run.changed(race=finalist.result.run.race or is_raced)
+                if not decision.is_refined:
+                    objects = len(positions[decision.level])
+                    self._unrefined[run.setting] = finalist.result, run.max_iter, objects
+                    run = run.changed(max_iter=1)
+                if _key(run) not in at:
+                    at[_key(run)] = len(listed)
+                    starts[len(listed)] = centres_on_all(finalist.V, positions[decision.level], self.relation.n_objects)
+                    listed.append(run)
+        return listed, starts
+
+    def _decided(self, contests: Sequence[Contest]) -> tuple[list[Decision], list[NDArray[np.intp]]]:
+        """Return what samples decide of contests, and the objects of each sample. Cost: that of `draw_samples`."""
+        relation, n = self.relation, self.relation.n_objects
+        size = sample_size(n, max(contest.runs[0].n_clusters for contest in contests))
+        sample_memory(size, limits.memory_limit(self.memory))
+        second, left_out = second_that_fits(relation, size, self.memory)
+        stored = self.keep.result("sample")
+        if stored is None:
             before = self.keep.scans
-            finalists = run_on_sample(relation, sampled, list(compress(ladders, is_sampled)), size, memory=self.memory)
-            finalists["scans"] = self.keep.scans - before
-            self.keep.finish("sample", finalists)
-        self.sample_scans = finalists["scans"]
-        positions, index = finalists["positions"], finalists["index"]
-        self.sample = {"objects": len(positions), "runs": len(sampled), "finalists": len(index)}
-        listed = [*others, *(sampled[k] for k in index)]
-        centres = (centres_on_all(V, positions, n) for V in finalists["V"])
-        return listed, {len(others) + k: start for k, start in enumerate(centres)}
+            samples = draw_samples(relation, size, second, contests[0].runs[0].random_state, memory=self.memory)
+            scans = self.keep.scans - before
+            decisions, reports = decide_all(samples, contests, self.index, n)
+            stored = {
+                "decisions": packed(contests, decisions), "positions": [sample.positions for sample in samples],
+                "levels": [vars(report) for report in reports], "scans": scans,
+            }  # fmt: skip
+            self.keep.finish("sample", stored)
+        self.sample_scans = stored["scans"]
+        self.levels = [LevelReport(**report) for report in stored["levels"]]
+        decisions = unpacked(contests, stored["decisions"])
+        self.sample = {
+            "objects": len(stored["positions"][0]),
+            "runs": sum(len(contest.runs) for contest in contests),
+            "finalists": sum(len(decision.finalists) for decision in decisions),
+            "left_out": left_out,
+        }
+        return decisions, stored["positions"]
+
+    def _as_requested(self, result: RunResult) -> RunResult:
+        """Return the result of a run whose centres are of a sample as such."""
+        if result.run.setting not in self._unrefined or result.run.max_iter != 1:
+            return result
+        before, max_iter, objects = self._unrefined[result.run.setting]
+        of_sample = None if objects == self.relation.n_objects else objects
+        return replace(
+            result, run=result.run.changed(max_iter=max_iter), objects=of_sample,
+            converged=before.converged, n_iter=before.n_iter, objective_change=before.objective_change,
+            largest_change=before.largest_change,
+        )  # fmt: skip
 
     def _stage(self, phase: str, runs: Sequence[Run], starts: Mapping[int, Start], *, later: int) -> BundleResults:
         """Run a stage, after which `later` scans may follow: silhouettes, the second stage, validity indices."""
@@ -307,11 +369,16 @@ class _Stages:
 
     def _winner(self, requested: Run, run: Run, done: BundleResults, silhouettes: Mapping[Any, float]) -> _Winner:
         values = [value.setting for value in self._values(run) if value.setting in done.settings()]
-        parameter = automatic_parameter(run)
-        if parameter is None:
+        if len(self._values(run)) == 1:
             return _Winner(requested, done.best[values[0]], ())
-        ladder = choose(parameter, [done.best_result(v) for v in values], [silhouettes.get(v, 0.0) for v in values])
-        return _Winner(requested, done.best[ladder.results[ladder.chosen].run.setting], (ladder,))
+        decision = self._decisions.get(run.setting)
+        if len(values) == 1 and decision is not None:
+            return _Winner(requested, done.best[values[0]], decision.ladders)
+        results = [done.best_result(v) for v in values]
+        of_rules = run.rule == AUTO and len({result.run.rule for result in results}) > 1
+        choice = decide(results, [silhouettes.get(v, 0.0) for v in values], rule_is_free=of_rules)
+        before = () if decision is None or of_rules or run.rule != AUTO else decision.ladders[:1]
+        return _Winner(requested, done.best[values[choice.at]], (*before, *choice.ladders))
 
 
 def _key(run: Run) -> tuple[Any, ...]:

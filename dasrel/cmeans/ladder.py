@@ -10,31 +10,50 @@
 The best run of every value is found as among restarts of any setting. Values whose best run has coincident or empty
 clusters are left out while there are others. Of the rest the fuzziest is taken whose mean silhouette is within 1 % of
 the best: fuzzy as far as that costs nothing.
+
+The rule "auto" stands for fcm1 and fcm2, each with its ladder: of the two values that are taken the one with the larger
+silhouette, fcm2 where they are within 1 %. fcm1 heals negative distances then.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from dasrel.cmeans.bundle_memory import LANCZOS_BLOCK, LANCZOS_SCANS
 from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import Relation
 from dasrel.geometry.lanczos import Operator, Search, lanczos
+from dasrel.names import PARAMETERS
 from dasrel.partition.model import Model
 from dasrel.partition.result import Ladder, RunResult
 from dasrel.partition.run import Run
 from dasrel.util import Float
+from dasrel.util.text import count_text
 
 ENTROPY_FRACTIONS = tuple(0.5**k for k in range(1, 10))
 FUZZIFIERS = (2.0, 1.7, 1.5, 1.3, 1.2, 1.1)
 ETA_SCALES = tuple(0.5**k for k in range(7))
 LADDERS = ("fuzzifier", "entropy_weight", "eta_scale")
 """The parameters that may be "auto"."""
+LADDER_OF = {
+    "fcm1": "fuzzifier", "fcm2": "entropy_weight", "pcm1": "eta_scale", "pcm2": "eta_scale",
+}  # fmt: skip
+"""The parameter of each rule that its ladder is made of, after the fcm2 run of pcm1 and pcm2."""
 WITHIN = 0.01
 """How much worse than the best silhouette a fuzzier value may be, as a share."""
+CLOSE = 0.002
+"""A choice is open after the last sample where silhouettes are within this share of those at which it would change."""
+VAGUE = 0.02
+"""The same after a sample that is followed by another one."""
+NEAR_BEST = 0.05
+"""With `exact`, values whose silhouette on the sample is within this share of the best go on to all objects."""
+MOST_VALUES = 4
+"""Values of a ladder that go on with `exact`, at most: the fuzziest ones, and the best one."""
 
 
 def fuzziness(run: Run) -> float:
@@ -62,6 +81,24 @@ def as_fcm2(run: Run) -> Run:
     return run.changed(rule="fcm2", **none)
 
 
+def variants(run: Run) -> list[Run]:
+    """Return the runs that the rule "auto" stands for, or the run itself."""
+    if run.rule != "auto":
+        return [run]
+    if isinstance(run.init, Model):
+        return [Run(run.init.rule, run.n_clusters, init=run.init).changed(**_common(run))]
+    return [
+        run.changed(rule="fcm2", entropy_weight="auto"),
+        run.changed(rule="fcm1", fuzzifier="auto", on_negative="heal"),
+    ]
+
+
+def _common(run: Run) -> dict[str, Any]:
+    """Return the parameters that do not depend on the rule."""
+    own = {"rule", "n_clusters", "init", *PARAMETERS["pcm1"], "eta_cut"}
+    return {name: value for name, value in vars(run).items() if name not in own}
+
+
 def automatic_parameter(run: Run) -> str | None:
     """Return the parameter whose ladder is run first, if one is "auto" and used."""
     run, named = as_model(run), isinstance(run.init, str)
@@ -84,7 +121,7 @@ def as_model(run: Run) -> Run:
 
 def needs_threshold(run: Run) -> bool:
     """Return whether a run needs 2 lambda_max(K) / n, for an automatic entropy weight."""
-    return automatic_parameter(first_run(run)) == "entropy_weight"
+    return any(automatic_parameter(first_run(variant)) == "entropy_weight" for variant in variants(run))
 
 
 def rungs(run: Run, threshold: float) -> list[Run]:
@@ -95,6 +132,8 @@ def rungs(run: Run, threshold: float) -> list[Run]:
     threshold
         2 lambda_max(K) / n with the spread of the run; 0 where all objects are equal.
     """
+    if run.rule == "auto":
+        return [value for variant in variants(run) for value in rungs(variant, threshold)]
     run = as_model(run)
     parameter = automatic_parameter(run)
     if parameter is None:
@@ -103,6 +142,113 @@ def rungs(run: Run, threshold: float) -> list[Run]:
     values = {"entropy_weight": weights, "fuzzifier": FUZZIFIERS, "eta_scale": ETA_SCALES}[parameter]
     changes: list[dict[str, Any]] = [{parameter: value} for value in values]
     return [run.changed(**change) for change in changes]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A choice among the values of a ladder, and among rules."""
+
+    at: int
+    """Position of what was chosen among the results."""
+    ladders: tuple[Ladder, ...]
+    """The choice among rules, where there was one, and among the values of the rule."""
+    runner_up: int | None
+    """Position of the next best; None where there is none."""
+    distance: float
+    """How much silhouettes would have to change for the runner-up to be chosen."""
+    good: tuple[int, ...]
+    """Positions of the values whose silhouettes are near the best of their rule."""
+
+
+def decide(
+    results: Sequence[RunResult],
+    silhouettes: Sequence[float],
+    *,
+    rule_is_free: bool = False,
+    objects: int | None = None,
+) -> Choice:
+    """Choose among the values of a ladder, or of the ladders of several rules.
+
+    Parameters
+    ----------
+    rule_is_free
+        Whether the rule is chosen too.
+    objects
+        Objects of the sample by which it is chosen; None for all objects.
+    """
+    where = {id(result): k for k, result in enumerate(results)}
+    ladders: list[Ladder] = []
+    for rule in dict.fromkeys(result.run.rule for result in results):
+        own = [k for k, result in enumerate(results) if result.run.rule == rule]
+        parameter = LADDER_OF[rule]
+        ladder = choose(parameter, [results[k] for k in own], [silhouettes[k] for k in own])
+        ladders.append(_judged(ladder, objects))
+    good = tuple(where[id(ladder.results[k])] for ladder in ladders for k in _good(ladder))
+    if not rule_is_free:
+        (ladder,) = ladders
+        at = where[id(ladder.results[ladder.chosen])]
+        rival = None if ladder.runner_up is None else where[id(ladder.results[ladder.runner_up])]
+        return Choice(at, (ladder,), rival, ladder.distance, good)
+    rules = _choose_rule(ladders, objects)
+    chosen = next(ladder for ladder in ladders if ladder.results[ladder.chosen] is rules.results[rules.chosen])
+    at = where[id(chosen.results[chosen.chosen])]
+    nearest = min((rules, chosen), key=lambda ladder: ladder.distance)
+    rival = None if nearest.runner_up is None else where[id(nearest.results[nearest.runner_up])]
+    return Choice(at, (rules, chosen), rival, nearest.distance, good)
+
+
+def _choose_rule(ladders: Sequence[Ladder], objects: int | None) -> Ladder:
+    """Choose among rules, each with the value that was chosen for it."""
+    results = tuple(ladder.results[ladder.chosen] for ladder in ladders)
+    values = tuple(ladder.silhouettes[ladder.chosen] for ladder in ladders)
+    usable = [k for k, result in enumerate(results) if result.is_sound] or list(range(len(results)))
+    best = max(usable, key=lambda k: values[k])
+    first = usable[0]
+    margin = WITHIN * abs(values[best])
+    chosen = first if values[first] >= values[best] - margin else best
+    others = [k for k in usable if k != chosen]
+    runner_up = max(others, key=lambda k: values[k]) if others else None
+    distance = np.inf
+    reason = "the only rule without coincident or empty clusters"
+    if runner_up is not None:
+        distance = abs(values[first] - (values[runner_up if chosen == first else chosen] - margin))
+        reason = f"silhouette {values[chosen]:.3f}, and {values[runner_up]:.3f} with {results[runner_up].run.rule}" + (
+            "; within 1 %, fcm2 is taken" if values[runner_up] > values[chosen] else ""
+        )
+    return Ladder(
+        "rule", results, values, chosen, reason + _on(objects), runner_up=runner_up, distance=distance,
+        objects=objects,
+    )  # fmt: skip
+
+
+def _on(objects: int | None) -> str:
+    return "" if objects is None else f", on a sample of {count_text(objects, 'object')}"
+
+
+def _judged(ladder: Ladder, objects: int | None) -> Ladder:
+    """Return a ladder with its runner-up: the value that a small change of silhouettes would make the chosen one."""
+    values, results, chosen = ladder.silhouettes, ladder.results, ladder.chosen
+    usable = [k for k, result in enumerate(results) if result.is_sound] or list(range(len(results)))
+    best = max(values[k] for k in usable)
+    bound = best - WITHIN * abs(best)
+    rivals = [(bound - values[k], k) for k in usable if k < chosen]
+    crisper = [k for k in usable if k > chosen]
+    if crisper:
+        rivals.append((values[chosen] - bound, next((k for k in crisper if values[k] >= bound), crisper[0])))
+    distance, runner_up = min(rivals, default=(np.inf, None))
+    return replace(
+        ladder, runner_up=runner_up, distance=float(distance), objects=objects, reason=ladder.reason + _on(objects)
+    )
+
+
+def _good(ladder: Ladder) -> list[int]:
+    """Return the positions of the values that go on with `exact`: near the best, the fuzziest ones, and the best."""
+    values, results = ladder.silhouettes, ladder.results
+    sound = [k for k, result in enumerate(results) if result.is_sound]
+    usable = [k for k in sound if results[k].converged] or sound or list(range(len(results)))
+    top = max(usable, key=lambda k: values[k])
+    near = [k for k in usable if values[k] >= values[top] - NEAR_BEST * abs(values[top])]
+    return sorted({*near[:MOST_VALUES], top})
 
 
 def choose(parameter: str, results: Sequence[RunResult], silhouettes: Sequence[float]) -> Ladder:
@@ -115,7 +261,7 @@ def choose(parameter: str, results: Sequence[RunResult], silhouettes: Sequence[f
     chosen = next(k for k in usable if silhouettes[k] >= best - WITHIN * abs(best))
     name = parameter.replace("_", " ")
     if len(results) == 1:
-        reason = f"the only {name} that was run on all objects"
+        reason = f"the only {name} that was run"
     else:
         quality = f"{silhouettes[chosen]:.3f}"
         reason = f"the largest {name} whose silhouette, {quality}, is within 1 % of the best, {best:.3f}"

@@ -32,9 +32,9 @@ from dasrel.cmeans.bundle_memory import (
     eigenvalue_memory,
     split_by_memory,
 )
-from dasrel.cmeans.ladder import automatic_parameter, needs_threshold
+from dasrel.cmeans.ladder import automatic_parameter, first_run, needs_threshold, rungs
 from dasrel.cmeans.run_state import update
-from dasrel.cmeans.sample import planned_runs, sample_memory, sample_size
+from dasrel.cmeans.sample import needed_for_second, planned_runs, sample_memory, sample_size, second_that_fits
 from dasrel.cmeans.starts import checked_runs
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.reduce import PartialResult, Plan
@@ -45,7 +45,7 @@ from dasrel.errors import InputError, MemoryLimitError
 from dasrel.names import FITS, METHODS
 from dasrel.partition import rules
 from dasrel.partition.rules import Rule
-from dasrel.partition.run import Run
+from dasrel.partition.run import Run, listed_runs
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
 from dasrel.util import Array, limits, parallel
@@ -56,6 +56,9 @@ TYPICAL = {"hard": (16, 16), "fcm1": (54, 25), "fcm2": (54, 25), "pcm1": (75, 47
 """Iterations of the slowest of 10 restarts, plain and accelerated, at a tolerance of 1e-5: the median over digits, iris
 and wine (Euclidean distances) with 2, 3 and 10 clusters. They range from 16 to 30 for hard, 25 to 168 (17 to 80) for
 fcm1 and fcm2, 62 to 126 (38 to 88) for pcm1 and pcm2. USPS digits 0 and 7 took 34 to 39 (25 to 28) in single runs."""
+TYPICAL_FROM_SAMPLE = 12
+"""Iterations on all objects of finalists of a sample, compared by their objectives: 4 to 30 on digits, blobs, strings
+and communities."""
 TYPICAL_EIGENVALUE = 4
 """Scans for entropy_weight="auto" on the same data: 2 to 5."""
 TASK_SECONDS = 0.001
@@ -222,7 +225,7 @@ def _times_text(seconds: Range) -> str:
 
 def plan_clustering(
     matrix: Any,
-    runs: Run | Sequence[Run],
+    runs: Run | int | Sequence[Run] | Sequence[int],
     *,
     euclideanize: Any = None,
     memory: int | str | None = None,
@@ -251,7 +254,7 @@ def plan_clustering(
     fleet = _fleet(workers or {})
     relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)
     source = relation.matrix
-    listed = [runs] if isinstance(runs, Run) else list(runs)
+    listed = listed_runs(runs)
     requested = checked_runs(listed, relation.n_objects, source.ids, source.diagonal)
     listed = planned_runs(requested)
 
@@ -268,11 +271,10 @@ def plan_clustering(
         first += Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS)
     if any(isinstance(run.init, str) and run.init == "sample" for run in requested):
         first += Range(1, 2, 2)
-    judging = Range(0, 0, 0)
-    if any(automatic_parameter(run) for run in requested):
-        judging = Range(1, 1, 2)
-    elif judge:
-        judging = Range(1, 1, 1)
+    judging = Range(int(judge), int(judge), int(judge))
+    if any(len(rungs(first_run(run), 1.0)) > 1 or automatic_parameter(run) for run in requested):
+        by_samples = all(run.init == "sample" and not run.exact for run in requested if isinstance(run.init, str))
+        judging = Range(int(judge), int(judge), 2) if by_samples else Range(1, 1, 2)
     besides = first + judging + changing
     scans = iterations + besides
     starts = _start_reads(requested)
@@ -354,7 +356,9 @@ def _memory_here(relation: Relation, runs: Sequence[Run], columns: int, held: in
         peak = max(peak, basis + _with_tasks(*first, limit - basis))
     sampled = [run.n_clusters for run in runs if isinstance(run.init, str) and run.init == "sample"]
     if sampled:
-        peak = max(peak, sample_memory(sample_size(relation.n_objects, max(sampled)), limit))
+        size = sample_size(relation.n_objects, max(sampled))
+        second, _ = second_that_fits(relation, size, limit)
+        peak = max(peak, sample_memory(size, limit) + needed_for_second(second, size, relation.matrix.dtype.itemsize))
     return peak, task
 
 
@@ -373,7 +377,9 @@ def _iterations(bundles: list[IndexedRuns]) -> Range:
         for _, run in bundle:
             most = run.most_iterations
             twice = most // run.max_iter  # fcm2 comes first
-            typical = most if run.tol == 0 else min(most, TYPICAL[run.rule][run.accelerate])
+            from_sample = isinstance(run.init, str) and run.init == "sample" and run.stop == "objective"
+            usual = TYPICAL_FROM_SAMPLE * twice if from_sample else TYPICAL[run.rule][run.accelerate]
+            typical = most if run.tol == 0 else min(most, usual)
             each.append(Range(most if run.tol == 0 else twice, typical, most))
         total += Range(*(max(getattr(one, name) for one in each) for name in ("least", "typical", "most")))
     return total

@@ -16,7 +16,7 @@ from dasrel.errors import InputError
 from dasrel.judging.groupings import Grouping
 from dasrel.judging.structure import Structure, judge_structure, sampled_positions
 from dasrel.judging.validity import Validity, compute_indices
-from dasrel.partition.result import Ladder, Partition, RunResult
+from dasrel.partition.result import Ladder, LevelReport, Partition, RunResult
 from dasrel.partition.run import Run
 from dasrel.util import PathLike, html
 from dasrel.util.text import count_text, time_text
@@ -53,6 +53,8 @@ class Clustering:
     """The values that "auto" tried for each partition, and why one was chosen."""
     sample: dict[str, Any] | None
     """Objects of the sample that runs started from, runs on it, and those of them that went on to all objects."""
+    levels: tuple[LevelReport, ...]
+    """What was done on samples, and on all objects, which come last."""
     quality: Validity | None
     """Validity indices of the partitions, with `judge` or where "auto" chose all of them; else None."""
     relation: Relation | None = field(default=None, repr=False)
@@ -103,15 +105,17 @@ class Clustering:
     def recommended(self, index: str = "fuzzy_silhouette") -> int:
         """Return the position of the partition that is best by a validity index, among the sound ones if there are any.
 
-        Objectives of several settings cannot be compared. The first is taken if the index is not defined for any, such
-        as a silhouette of single clusters.
+        Only partitions that were iterated on all objects count, if there are any: numbers of clusters that a sample has
+        ruled out do not. Objectives of several settings cannot be compared. The first is taken if the index is not
+        defined for any, such as a silhouette of single clusters.
 
         Cost: no scan where the indices are known (`quality`), else one.
         """
         if len(self.partitions) == 1:
             return 0
         every = range(len(self.partitions))
-        sound = [k for k in every if self.partitions[k].result.is_sound] or list(every)
+        refined = [k for k in every if self.partitions[k].result.objects is None] or list(every)
+        sound = [k for k in refined if self.partitions[k].result.is_sound] or refined
         known = self.quality is not None and index in self.quality.values
         quality = self.quality if known else self._validity_of(self.partitions, [index], samples=False)
         assert quality is not None

@@ -23,7 +23,7 @@ from dasrel.partition import rules
 from dasrel.partition.model import Model
 from dasrel.partition.result import RunResult, Start
 from dasrel.partition.rules import Rule, Weights
-from dasrel.partition.run import Run
+from dasrel.partition.run import TOLERANCES, Run
 from dasrel.util import Float
 
 STEADY_STEPS = 3
@@ -88,6 +88,9 @@ class Update(NamedTuple):
     U: Float
     W: Weights
     objective: float
+    scale: float
+    """What changes of the objective are relative to: the sum of the absolute values of its two terms. Their sum itself
+    may be zero."""
 
 
 def update(rule: Rule, d: Float) -> Update:
@@ -99,7 +102,9 @@ def update(rule: Rule, d: Float) -> Update:
     W = rules.weights(U, rule.theta)
     cost = W.mass * rules.eta_from_weights(W.V, d)  # sum_h u^theta d
     ones = np.ones_like(cost)
-    return Update(U, W, float(rules.objective(rule, U, Weights(W.V, ones, ones, W.empty), cost)[0]))
+    objective = float(rules.objective(rule, U, Weights(W.V, ones, ones, W.empty), cost)[0])
+    within = float(cost.sum())
+    return Update(U, W, objective, abs(within) + abs(objective - within))
 
 
 class RunState:
@@ -125,6 +130,9 @@ class RunState:
         self.stopped_by_negatives = 0
         self.first_converged = True
         self._score: float | None = None
+        self.objective_change = self.largest_change = np.nan
+        """The relative change of the objective over the last two iterations, and max |U - U'| of the last one."""
+        self._fall = self._plain_fall = np.nan  # of the objective: in the last iteration, in the last plain step
         self._comparable = False  # whether the last objective and the next are of the same function
         self._anchor: Float | None = None
         self._fallback: tuple[Weights, Float, float] | None = None
@@ -186,7 +194,8 @@ class RunState:
             self._comparable = False
             self.eta = self._spreads(self.U, self.W.V, d, mean_distance)
 
-        U, W, objective = update(self._rule(), d)
+        U, W, objective, scale = update(self._rule(), d)
+        is_plain = self._fallback is None
         before = self._fallback[1] if self.U is None and self._fallback is not None else self.U
         slack = context.slack(self.beta) + 1e-14 * abs(objective)
         if self._fallback is not None:
@@ -196,15 +205,21 @@ class RunState:
             self._fallback = None
         elif self._comparable and objective > self.objectives[-1] + slack:
             self.rises += 1
+        still = self._falls_to(objective, scale, is_plain=is_plain)
         self.objectives.append(objective)
+        self.largest_change = np.nan if before is None else float(rules.change(U, before)[0])
         if self.run.history:
-            self.changes.append(np.nan if before is None else float(rules.change(U, before)[0]))
+            self.changes.append(self.largest_change)
         self._comparable = True
 
         own = self._own_distances(U, d) if W.empty.any() else None
         reseed = own is not None and float(own.max()) > small
         self._count_steady(U, before, reseed=reseed)
-        converged = not reseed and (self._change(U, W) < self.run.tol or self.steady >= STEADY_STEPS)
+        if self.run.stop != "objective":
+            still = self._change(U, W) < self._tol or self.steady >= STEADY_STEPS
+        elif still and bool(rules.is_flat(U)[0]):  # perhaps at the saddle U = 1/c, where runs begin to fall slowly
+            still = self.largest_change < TOLERANCES["memberships"]
+        converged = not reseed and still
         stopped = not converged and best is not None and self._cannot_win(best)
         if converged or stopped or self.n_iter_here >= self.run.max_iter:
             shift = float(W.mass.sum() - (W.mass * W.norms).sum())  # A - B, F09 40 and 41
@@ -263,6 +278,31 @@ class RunState:
         self._comparable = False
         self._anchor = None
 
+    @property
+    def _tol(self) -> float:
+        assert self.run.tol is not None
+        return self.run.tol
+
+    def _falls_to(self, objective: float, scale: float, *, is_plain: bool) -> bool:
+        """Note how far the objective has fallen; return whether it has come to rest.
+
+        It has when it fell by less than `tol` of its scale over two iterations, and by less than half of that in the
+        last one, a plain step, and not by more than in the plain step before: at a saddle the steps grow. Accelerated
+        steps alone are no evidence: an extrapolation may end where the objective is as high as before.
+        """
+        fall = self.objectives[-1] - objective if self._comparable else np.nan
+        over_two = abs(fall + self._fall)
+        scale = max(scale, float(np.finfo(np.float64).tiny))
+        self.objective_change = over_two / scale
+        rests = False
+        if is_plain:
+            tol = self._tol * scale
+            shrinks = abs(fall) <= max(abs(self._plain_fall), 1e-12 * scale)
+            rests = bool(over_two < tol and 2 * abs(fall) < tol and shrinks)
+            self._plain_fall = fall
+        self._fall = fall
+        return rests
+
     def _change(self, U: Float, W: Weights) -> float:
         if self.run.stop == "weights":
             return float(rules.change(W.V, self.W.V, p=self.run.norm)[0])
@@ -270,13 +310,19 @@ class RunState:
 
     def _count_steady(self, U: Float, before: Float | None, *, reseed: bool) -> None:
         """Count the iterations of hard in which fewer than the share `tol` of the objects change their cluster."""
-        if self.rule != "hard" or self.run.stop != "memberships" or self.run.tol * U.shape[2] <= 1:
+        if self.rule != "hard" or self.run.stop != "memberships" or self._tol * U.shape[2] <= 1:
             return  # fewer than one object is none, which is tested anyway
         few = False
         if before is not None and not reseed:
             changed = np.count_nonzero(rules.labels(U) != rules.labels(before))
-            few = changed < self.run.tol * U.shape[2]
+            few = changed < self._tol * U.shape[2]
         self.steady = self.steady + 1 if few else 0
+
+    @property
+    def falling_objective(self) -> float | None:
+        """The objective, where it can only fall and is what runs are compared by; else None."""
+        is_smooth = not (self.reseeded or self.rises or self.negatives or self.beta != self.beta_given)
+        return self.objectives[-1] if is_smooth and self.objectives and not self.run.is_possibilistic else None
 
     def _cannot_win(self, best: float) -> bool:
         """Return whether the score of this run will end above `best`; see `Run.race`."""
@@ -284,8 +330,7 @@ class RunState:
             return False
         if self._score is not None:
             return self._score > best
-        is_smooth = not (self.reseeded or self.rises or self.negatives or self.beta != self.beta_given)
-        if self.run.is_possibilistic or not is_smooth or len(self.objectives) <= 2 * RACE_STEPS:
+        if self.falling_objective is None or len(self.objectives) <= 2 * RACE_STEPS:
             return False
         first, middle, last = (self.objectives[-1 - steps] for steps in (2 * RACE_STEPS, RACE_STEPS, 0))
         early, late = first - middle, middle - last
@@ -362,8 +407,13 @@ class RunState:
             coincident_clusters=len(coincident), modes=modes,
             reseeded=self.reseeded, empty=empty, negative_distances=self.negatives, rises=self.rises,
             rejected=self.rejected, changes=tuple(self.changes),
+            objective_change=_number(self.objective_change), largest_change=_number(self.largest_change),
         )  # fmt: skip
         return FinishedRun(self.index, result, U[0], d[0], self.W.V[0], half[0])
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 SAME_MEMBERS = 0.95

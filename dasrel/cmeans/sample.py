@@ -1,66 +1,87 @@
-"""Starts from a sample: all restarts and all ladder values on some objects in memory, the best of them on all objects.
+"""Samples: some objects and the dissimilarities between them, in memory, on which settings are decided (`levels`).
 
-The sample has `sample_size` objects, or all if there are fewer: nine tenths drawn at random, the others far from all of
-those, one after another each the farthest from the ones before (maximin), so that small groups are not missed. On it
-all restarts are iterated from k-means++ starts to a coarse tolerance, of a ladder those of its middle value; its other
-values start from the best distinct ones of them. Of every setting the best distinct runs continue, of a ladder those of
-the values whose silhouette on the sample is near the best. A centre is a weighting of objects: with weight zero on all
-others, the centres found on the sample are centres of the whole matrix, and its first scan gives the memberships of all
-objects. From there on a run is as any other: it ends at a fixed point on all objects, to the same tolerance.
+The first sample has `sample_size` objects, or all if there are fewer: nine tenths drawn at random, the others far from
+all of those, one after another each the farthest from the ones before (maximin), so that small groups are not missed.
+Matrices of at least 16 times as many objects have a second sample, `second_size`, that contains the first. Both are
+drawn together by two scans.
 
-The result depends on the seed alone, not on tiles, threads or workers.
+The samples depend on the seed alone, not on tiles, threads or workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.ladder import as_fcm2, begins_with_fcm2, first_run, fuzziness, rungs
-from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
-from dasrel.cmeans.starts import at_objects, far_apart, starting_spread, unspread
+from dasrel.cmeans.contests import MOST_DISTINCT, REFINED
+from dasrel.cmeans.ladder import MOST_VALUES, begins_with_fcm2, first_run, rungs, variants
+from dasrel.cmeans.starts import unspread
 from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, shares, strip_consumer
 from dasrel.engine.relation import Relation
 from dasrel.engine.scan import scan
 from dasrel.errors import MemoryLimitError
-from dasrel.judging.label_measures import silhouettes
 from dasrel.kernels.products import View
-from dasrel.partition.result import Start
 from dasrel.partition.run import Run
-from dasrel.util import Array, Float, limits, parallel, progress
+from dasrel.util import Array, Float, limits, progress
 from dasrel.util.text import count_text, size_text
 
 LEAST, MOST = 2_000, 10_000
-"""Objects of a sample."""
+"""Objects of the first sample."""
 PER_CLUSTER = 100
-"""Objects of a sample for each cluster, within these limits."""
+"""Objects of the first sample for each cluster, within these limits."""
+SHARE = 0.5
+"""Share of the memory limit that the second sample may take."""
 FAR_SHARE = 0.1
-"""Share of the sample that is chosen by maximin."""
-TOL = 1e-3
-"""Tolerance of the runs on the sample: they are starting points."""
-MAX_ITER = 100
-NEAR_BEST = 0.05
-"""Values of a ladder continue if their silhouette on the sample is within this share of the best."""
-MOST_VALUES = 4
-"""Values of a ladder that continue, at most: the fuzziest ones, and the best one."""
-DISTINCT = 0.01
-"""Two runs of a setting are distinct if more than this share of the objects is in another cluster."""
-MOST_DISTINCT = 2
-"""Distinct runs of a setting that continue, at most, and that other values of its ladder start from."""
+"""Share of the first sample that is chosen by maximin."""
+STEP = 4
+"""A sample has at most this share of the objects of the next one, so that its iterations cost a sixteenth."""
+MOST_SECOND = 16_384
+"""Objects of the second sample, at most: its dissimilarities take 1 GiB in float32."""
 
 
 def sample_size(n_objects: int, n_clusters: int) -> int:
-    """Return the number of objects of a sample: 100 for each cluster, from 2,000 to 10,000, and all if there are fewer.
+    """Return the number of objects of the first sample: 100 for each cluster, from 2,000 to 10,000, and all if there
+    are fewer.
 
     >>> sample_size(100_000, 5), sample_size(100_000, 40), sample_size(300, 5)
     (2000, 4000, 300)
     """
     return min(n_objects, MOST, max(LEAST, PER_CLUSTER * n_clusters))
+
+
+def second_size(n_objects: int, first: int) -> int:
+    """Return the number of objects of the second sample, a quarter of all and at most 16,384; 0 if there is none.
+
+    >>> second_size(50_000, 2_000), second_size(300_000, 2_000), second_size(20_000, 2_000)
+    (12500, 16384, 0)
+    """
+    size = min(n_objects // STEP, MOST_SECOND)
+    return size if size >= STEP * first else 0
+
+
+def second_memory(size: int, itemsize: int) -> int:
+    """Return the bytes that a sample takes while it is drawn: its matrix, and the parts that it is made of."""
+    return 2 * itemsize * size * size
+
+
+def second_that_fits(relation: Relation, first: int, memory: int | str | None) -> tuple[int, str | None]:
+    """Return the number of objects of the second sample, and why there is none where memory does not allow it."""
+    size = second_size(relation.n_objects, first)
+    needed = needed_for_second(size, first, relation.matrix.dtype.itemsize)
+    limit = limits.memory_limit(memory)
+    if size and needed > SHARE * limit:
+        problem = f"a sample of {count_text(size, 'object')} would take {size_text(needed)} of {size_text(limit)}"
+        return 0, f"{problem}: the choice is of the first sample"
+    return size, None
+
+
+def needed_for_second(size: int, first: int, itemsize: int) -> int:
+    """Return the bytes that a second sample takes, with the candidates for maximin beside it; 0 for none."""
+    return second_memory(size + STEP * int(FAR_SHARE * first), itemsize) if size else 0
 
 
 def sample_memory(size: int, limit: int) -> int:
@@ -80,20 +101,34 @@ def planned_runs(runs: Sequence[Run]) -> list[Run]:
     Values of automatic entropy weights are arbitrary here.
     """
     planned: list[Run] = []
-    families: dict[tuple[Any, ...], list[Run]] = {}
+    settings: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        families.setdefault(run.setting, []).append(run)
-    for family in families.values():
+        settings.setdefault(run.setting, []).append(run)
+    numbers: dict[tuple[Any, ...], list[int]] = {}
+    for family in settings.values():
+        numbers.setdefault(family[0].changed(n_clusters=0).setting, []).append(family[0].n_clusters)
+    for family in settings.values():
         run = family[0]
         values = rungs(run if not begins_with_fcm2(run) else run.changed(entropy_weight=1.0), 1.0)
         first = rungs(first_run(run), 1.0)
         sampled = isinstance(run.init, str) and run.init == "sample"
-        restarts = min(len(family), MOST_DISTINCT) if sampled else len(family)
-        width = restarts * (min(len(first), MOST_VALUES + 1) if sampled else len(first))
+        width = len(family) * len(first)
+        if sampled and run.exact:
+            width = min(len(family), MOST_DISTINCT) * min(len(first), len(variants(run)) * (MOST_VALUES + 1))
+        elif sampled and not run.is_possibilistic and run.n_clusters not in _refined_of(numbers, run):
+            planned.append(values[0].changed(max_iter=1))
+            continue
+        elif sampled:
+            width = min(2, width)
         if begins_with_fcm2(run):  # the values of eta_scale come after the fcm2 runs
             width = max(width, len(values))
         planned += [values[k % len(values)] for k in range(width)]
     return planned
+
+
+def _refined_of(numbers: dict[tuple[Any, ...], list[int]], run: Run) -> list[int]:
+    """Return the numbers of clusters that are iterated on all objects, at most: the largest cost most."""
+    return sorted(numbers[run.changed(n_clusters=0).setting])[-REFINED:]
 
 
 class Sample(NamedTuple):
@@ -101,22 +136,34 @@ class Sample(NamedTuple):
 
     positions: NDArray[np.intp]
     """In the order of the matrix."""
-    D: Float
-    """Squared dissimilarities without spread, (m, m)."""
+    D: Array
+    """Squared dissimilarities without spread, (m, m), in the matrix's precision."""
 
 
 def draw_sample(relation: Relation, size: int, random_state: int, *, memory: int | str | None = None) -> Sample:
+    """Draw the first sample only; see `draw_samples`."""
+    return draw_samples(relation, size, 0, random_state, memory=memory)[0]
+
+
+def draw_samples(
+    relation: Relation, size: int, second: int, random_state: int, *, memory: int | str | None = None
+) -> list[Sample]:
     """Draw objects, some at random and some far from those, and return the dissimilarities between them.
 
-    Cost: two scans, one where all objects are taken; 8 bytes for each pair of sampled objects, twice while they are
-    collected.
+    Parameters
+    ----------
+    size, second
+        Objects of the first and of the second sample; 0 for no second one.
+
+    Cost: two scans, one where all objects are taken; for each pair of objects of the largest sample the bytes of one
+    number, twice while they are collected.
     """
     base, n = unspread(relation), relation.n_objects
     if size == n:
         everything = np.arange(n, dtype=np.intp)
         (D,) = scan(base.matrix, [_pairs_consumer(base, everything)], memory=memory)
         _add_terms(D, base, everything)
-        return Sample(everything, D)
+        return [Sample(everything, D)]
     rng = np.random.default_rng(np.random.SeedSequence((random_state, size)))
     far = int(FAR_SHARE * size)
     drawn = np.sort(rng.choice(n, size=size - far, replace=False)).astype(np.intp)
@@ -125,16 +172,20 @@ def draw_sample(relation: Relation, size: int, random_state: int, *, memory: int
     near[drawn] = -np.inf
     candidates = np.argsort(-near, kind="stable")[: 4 * far].astype(np.intp)
     candidates = np.sort(candidates[near[candidates] > 0])
-    everything = np.sort(np.concatenate([drawn, candidates]))
+    more = drawn
+    if second:
+        others = np.setdiff1d(np.arange(n), drawn)
+        more = np.sort(np.concatenate([drawn, rng.choice(others, size=second - len(drawn), replace=False)]))
+    everything = np.union1d(more, candidates).astype(np.intp)
     (D,) = scan(base.matrix, [_pairs_consumer(base, everything)], memory=memory)
     _add_terms(D, base, everything)
     inside = np.searchsorted(everything, candidates)
     chosen = inside[_maximin(D[np.ix_(inside, inside)], near[candidates], far)]
-    kept = np.sort(np.concatenate([np.searchsorted(everything, drawn), chosen]))
-    return Sample(everything[kept], np.ascontiguousarray(D[np.ix_(kept, kept)]))
+    kept = [np.union1d(np.searchsorted(everything, objects), chosen) for objects in (drawn, more)]
+    return [Sample(everything[at], D[np.ix_(at, at)]) for at in (kept if second else kept[:1])]
 
 
-def _maximin(D: Float, near: Float, count: int) -> NDArray[np.intp]:
+def _maximin(D: Array, near: Float, count: int) -> NDArray[np.intp]:
     """Return objects, each the farthest from those before and from the ones that `near` was measured to."""
     near, chosen = near.copy(), []
     for _ in range(min(count, len(near))):
@@ -147,7 +198,7 @@ def _maximin(D: Float, near: Float, count: int) -> NDArray[np.intp]:
     return np.array(chosen, dtype=np.intp)
 
 
-def _add_terms(D: Float, base: Relation, positions: NDArray[np.intp]) -> None:
+def _add_terms(D: Array, base: Relation, positions: NDArray[np.intp]) -> None:
     if not base.terms:
         return
     for at in range(0, len(positions), 64):
@@ -216,6 +267,7 @@ class _PairsKernel(Kernel):
     """The squared dissimilarities between sampled objects."""
 
     view: View
+    dtype: np.dtype[Any]
 
     def empty(self, objects: int) -> list[Any]:
         return []
@@ -224,15 +276,15 @@ class _PairsKernel(Kernel):
         down, across = _in_tile(rows), _in_tile(columns)
         if down.size and across.size:
             seen = _seen(self.view, tile[np.ix_(down, across)], rows, columns, down, across)
-            partial.append((down + rows.span.start, across + columns.span.start, seen))
+            partial.append((down + rows.span.start, across + columns.span.start, seen.astype(self.dtype)))
         return partial
 
 
 def _pairs_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
-    layout, m = base.matrix.layout, len(positions)
+    layout, m, dtype = base.matrix.layout, len(positions), base.matrix.dtype
 
-    def finish(parts: dict[int, Any]) -> Float:
-        D = np.empty((m, m))
+    def finish(parts: dict[int, Any]) -> Array:
+        D = np.empty((m, m), dtype)
         for down, across, block in parts.pop(0):
             rows, columns = np.searchsorted(positions, down), np.searchsorted(positions, across)
             D[np.ix_(rows, columns)] = block
@@ -242,188 +294,7 @@ def _pairs_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
 
     side = min(m, Plan(layout).group_side * layout.tile)
     return Consumer(
-        _PairsKernel(base.view), finish, _sampled(base, positions), part_bytes=8 * side * side,
-        task_memory=8 * side * side * (1 + base.view.panels), fixed_memory=16 * m * m,
+        _PairsKernel(base.view, dtype), finish, _sampled(base, positions), part_bytes=dtype.itemsize * side * side,
+        task_memory=8 * side * side * (1 + base.view.panels), fixed_memory=second_memory(m, dtype.itemsize),
         share_bytes=16 * layout.n_objects,
     )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------- runs on the sample
-
-
-def run_on_sample(
-    relation: Relation,
-    runs: Sequence[Run],
-    ladders: Sequence[Any],
-    size: int,
-    *,
-    memory: int | str | None = None,
-) -> dict[str, Any]:
-    """Run all runs on a sample, and return those that continue: `index` in the list, centres `V`, and `positions`.
-
-    Parameters
-    ----------
-    ladders
-        For each run, what all values of its ladder have in common.
-
-    Cost: that of `draw_sample`; runs are iterated in memory, as many at a time as fit.
-    """
-    limit = limits.memory_limit(memory)
-    needed = sample_memory(size, limit)
-    sample = draw_sample(relation, size, runs[0].random_state, memory=memory)
-    D = sample.D.astype(relation.matrix.dtype)
-    betas = [starting_spread(relation, run) for run in runs]
-    coarse = [_on_sample(run, beta) for run, beta in zip(runs, betas, strict=True)]
-    columns = (limit - needed) // (120 * size)
-
-    def iterate(which: Sequence[int], starts: Sequence[Start]) -> list[FinishedRun]:
-        states = [RunState(coarse[k], k, start, betas[k]) for k, start in zip(which, starts, strict=True)]
-        return _iterate_all(D, states, columns)
-
-    first = _scouts(runs, ladders)
-    m = len(D)  # fewer than `size` where there are not so many different objects
-    objects = far_apart(lambda at: sample.D[list(at)], m, [coarse[k] for k in first], [betas[k] for k in first])
-    finished = iterate(first, [at_objects(positions, m) for positions in objects])
-    followers = _followers(runs, ladders, finished)
-    finished += iterate([k for k, _ in followers], [Start(scout.V[None]) for _, scout in followers])
-    chosen = _finalists(sample, runs, ladders, finished)
-    return {
-        "index": [winner.index for winner in chosen],
-        "V": [winner.V for winner in chosen],
-        "positions": sample.positions,
-    }
-
-
-def _scouts(runs: Sequence[Run], ladders: Sequence[Any]) -> list[int]:
-    """Return the runs that start with k-means++: all restarts of the middle value of each ladder."""
-    values: dict[Any, list[float]] = {}
-    for run, ladder in zip(runs, ladders, strict=True):
-        values.setdefault(ladder, []).append(fuzziness(run))
-    middle = {ladder: sorted(set(of))[len(set(of)) // 2] for ladder, of in values.items()}
-    return [k for k, run in enumerate(runs) if fuzziness(run) == middle[ladders[k]]]
-
-
-def _followers(
-    runs: Sequence[Run], ladders: Sequence[Any], scouts: Sequence[FinishedRun]
-) -> list[tuple[int, FinishedRun]]:
-    """Return runs of the other values of each ladder, each with the scout whose centres it starts from."""
-    done = {winner.index for winner in scouts}
-    best: dict[Any, list[FinishedRun]] = {}
-    for winner in sorted(scouts, key=lambda winner: winner.rank):
-        best.setdefault(ladders[winner.index], []).append(winner)
-    followers: list[tuple[int, FinishedRun]] = []
-    for ladder, ranked in best.items():
-        chosen = {runs[winner.index].restart: winner for winner in _distinct(ranked)}
-        others = (k for k in range(len(runs)) if ladders[k] == ladder and k not in done)
-        followers += [(k, chosen[runs[k].restart]) for k in others if runs[k].restart in chosen]
-    return followers
-
-
-def _on_sample(run: Run, beta: float) -> Run:
-    """Return the run as it is made on the sample: fcm2 where pcm1 or pcm2 begin with it."""
-    return (as_fcm2(run) if run.is_possibilistic else run).changed(
-        init="k-means++", tol=max(run.tol, TOL),
-        max_iter=min(run.max_iter, MAX_ITER), on_negative="heal", spread=beta, accelerate=False,
-        history=False, race=False,
-    )  # fmt: skip
-
-
-def _iterate_all(D: Float, states: list[RunState], columns: int) -> list[FinishedRun]:
-    """Iterate runs on a matrix in memory, so many columns at a time."""
-    finished: list[FinishedRun] = []
-    while states:
-        width, now = 0, 0
-        while now < len(states) and (now == 0 or width + states[now].run.n_clusters <= columns):
-            width += states[now].run.n_clusters
-            now += 1
-        finished += _iterate(D, states[:now])
-        states = states[now:]
-        progress.current().say(f"sample, {count_text(len(finished), 'run')} finished, {len(states)} waiting")
-    return finished
-
-
-def _iterate(D: Float, active: list[RunState]) -> list[FinishedRun]:
-    """Iterate runs on a matrix in memory until the last has ended, one thread for each.
-
-    Each run has a product of its own, whose bits depend neither on the other runs nor on the number of threads.
-    """
-    m = len(D)
-    context = BundleContext(m, float(np.abs(D).max(initial=0.0)), m, D.dtype)
-
-    def step(state: RunState) -> FinishedRun | None:
-        Y = np.matmul(state.W.V[0].astype(D.dtype), D).astype(np.float64)
-        return state.advance(Y[None], context, None)
-
-    finished: list[FinishedRun] = []
-    with parallel.single_threaded_blas(), ThreadPoolExecutor(limits.thread_count(waiting=False)) as pool:
-        while active:
-            done = list(pool.map(step, active))
-            finished += [winner for winner in done if winner is not None]
-            active = [state for state, winner in zip(active, done, strict=True) if winner is None]
-    return finished
-
-
-def _finalists(
-    sample: Sample, runs: Sequence[Run], ladders_of: Sequence[Any], finished: Sequence[FinishedRun]
-) -> list[FinishedRun]:
-    """Choose the runs that continue: the best distinct ones of each setting, of ladders only good values."""
-    by_setting: dict[tuple[Any, ...], list[FinishedRun]] = {}
-    for winner in sorted(finished, key=lambda winner: winner.rank):
-        by_setting.setdefault(runs[winner.index].setting, []).append(winner)
-    ladders: dict[Any, list[list[FinishedRun]]] = {}
-    for ranked in by_setting.values():
-        ladders.setdefault(ladders_of[ranked[0].index], []).append(ranked)
-    d = np.sqrt(np.maximum(sample.D, 0.0))
-    chosen: list[FinishedRun] = []
-    for ladder in ladders.values():
-        for ranked in _good_values(d, runs, ladder):
-            chosen += _distinct(ranked)
-    return sorted(chosen, key=lambda winner: winner.index)
-
-
-def _good_values(d: Float, runs: Sequence[Run], ladder: Sequence[list[FinishedRun]]) -> Sequence[list[FinishedRun]]:
-    """Return the values of a ladder that continue, given the ranked runs of each value."""
-    if len(ladder) == 1:
-        return ladder
-    best = [ranked[0] for ranked in ladder]
-    sound = [k for k, winner in enumerate(best) if winner.result.is_sound]
-    usable = [k for k in sound if best[k].result.converged] or sound or list(range(len(best)))
-    quality = {k: _silhouette(d, best[k].U.argmax(axis=0)) for k in usable}
-    top = max(quality, key=lambda k: quality[k])
-    near = [k for k in usable if quality[k] >= quality[top] - NEAR_BEST * abs(quality[top])]
-    fuzziest = sorted(near, key=lambda k: fuzziness(runs[best[k].index]), reverse=True)[:MOST_VALUES]
-    return [ladder[k] for k in sorted({*fuzziest, top})]
-
-
-def _silhouette(d: Float, labels: NDArray[np.intp]) -> float:
-    """Return the mean silhouette of a partition of the sample; -1 if one cluster has all objects."""
-    _, labels = np.unique(labels, return_inverse=True)
-    sizes = np.bincount(labels).astype(np.float64)
-    if len(sizes) == 1:
-        return -1.0
-    return float(silhouettes(labels, sizes, np.eye(len(sizes))[:, labels] @ d).mean())
-
-
-def _distinct(ranked: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Return the best runs of a setting that differ in the clusters of some objects; unsound ones only if all are."""
-    chosen: list[FinishedRun] = []
-    for winner in ranked:
-        if winner.result.is_sound < ranked[0].result.is_sound or len(chosen) == MOST_DISTINCT:
-            break
-        if all(_moved(winner.U.argmax(axis=0), other.U.argmax(axis=0)) > DISTINCT for other in chosen):
-            chosen.append(winner)
-    return chosen
-
-
-def _moved(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
-    """Return the share of objects that are in another cluster, clusters matched to the one they share most with."""
-    shared = np.zeros((int(first.max()) + 1, int(second.max()) + 1))
-    np.add.at(shared, (first, second), 1)
-    return 1.0 - float(shared.max(axis=1).sum()) / len(first)
-
-
-def centres_on_all(V: Float, positions: NDArray[np.intp], n_objects: int) -> Start:
-    """Return centres on the sample, (c, m), as centres of all objects: the others have weight zero."""
-    whole = np.zeros((1, len(V), n_objects))
-    whole[0][:, positions] = V
-    return Start(whole)

@@ -377,7 +377,11 @@ def prepare_alignment(
     if isinstance(rule, str):
         if rule not in RULES:
             raise InputError(f"no rule {shown(rule)!r}", remedy=did_you_mean(rule, RULES))
-        runs = grid(rule, numbers_of_clusters(n_clusters, n), **{"n_init": N_INIT, "on_negative": "heal", **parameters})
+        runs = grid(
+            rule,
+            numbers_of_clusters(n_clusters, n),
+            **{"n_init": N_INIT, "on_negative": "heal", "exact": True, **parameters},
+        )
     else:
         if n_clusters is not None:
             raise InputError("runs have their numbers of clusters", remedy="leave {n_clusters} out")

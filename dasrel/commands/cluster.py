@@ -38,19 +38,20 @@ from dasrel.cmeans.plan import ClusteringPlan, plan_clustering
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.warm_start import Previous, keep_numbers, load_previous
 from dasrel.commands.base import NOT_CONVERGED, Lines, Operation, Prepared, Reads, Result, Target
+from dasrel.commands.cluster_lines import lines_of
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.judging.medoids import Medoids
 from dasrel.judging.structure import Structure
 from dasrel.judging.validity import DEFAULT
-from dasrel.names import INDICES, INITS, METHODS, TAKES, IndexName, RuleName
+from dasrel.names import AUTO, INDICES, INITS, METHODS, TAKES, IndexName, RuleName
 from dasrel.partition.files import save_partition
 from dasrel.partition.model import load_model
 from dasrel.partition.run import N_INIT, Run, grid
 from dasrel.report.cluster_part import cluster_part
 from dasrel.report.page_parts import ResultPart
 from dasrel.report.result_reading import Source
-from dasrel.report.verdict import DOUBTFUL, structure_statements
+from dasrel.report.verdict import DOUBTFUL
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import PathLike, progress
 from dasrel.util.archives import load_array
@@ -77,7 +78,7 @@ class RunOptions:
     """Which runs of a clustering to make: one of each combination of the listed values."""
 
     n_clusters: list[int] = _of_run("n_clusters", listed=True)
-    rule: list[RuleName] = _of_run("rule", listed=True, default=["fcm2"])
+    rule: list[RuleName] = _of_run("rule", listed=True, default=[AUTO])
     fuzzifier: list[Literal["auto"] | float] | None = _of_run("fuzzifier", listed=True)
     entropy_weight: list[Literal["auto"] | float] | None = _of_run("entropy_weight", listed=True)
     eta_scale: list[Literal["auto"] | float] | None = _of_run("eta_scale", listed=True)
@@ -90,23 +91,31 @@ class RunOptions:
     )
     random_state: int = _of_run("random_state")
     max_iter: int = _of_run("max_iter")
-    tol: float = _of_run("tol")
+    tol: float | None = _of_run("tol")
     on_negative: Literal["error", "heal"] = _of_run("on_negative")
     spread: list[float] = _of_run("spread", listed=True)
     euclideanize: str | None = option(
         None, f"First make the matrix Euclidean: {', '.join(METHODS)}, or a file (.npz) of `dasrel euclideanize`.",
         RUNNING, metavar="METHOD|FILE", reads=Reads(steps=("euclideanize",), words=METHODS, suffixes=(".npz",)),
     )  # fmt: skip
-    stop: Literal["memberships", "weights"] = _of_run("stop")
+    stop: Literal["objective", "memberships", "weights"] = _of_run("stop")
     norm: float | None = _of_run("norm", default=None)
     accelerate: bool = _of_run("accelerate")
     history: bool = _of_run("history")
+    exact: bool = _of_run("exact")
     race: bool = _of_run("race")
 
     def __post_init__(self) -> None:
         for name, takers in TAKES.items():
-            if getattr(self, name) is not None and not set(self.rule) & set(takers):
+            if getattr(self, name) is not None and not set(self.rules()) & set(takers):
                 raise InputError(f"{name} is for {' and '.join(takers)}, not {', '.join(self.rule)}")
+
+    def rules(self) -> list[str]:
+        """Return the rules to run: a parameter of one of the rules that auto stands for names that rule."""
+        if self.rule != [AUTO]:
+            return list(self.rule)
+        named = {"fuzzifier": "fcm1", "entropy_weight": "fcm2"}
+        return [rule for name, rule in named.items() if getattr(self, name) is not None] or [AUTO]
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,12 @@ class ClusterOptions(RunOptions):
 
     def requested(self) -> dict[str, Any]:
         """Return the options that change the result, without some that are not given."""
-        left_out = {**dict.fromkeys([*TAKES, "norm", "warm_start"]), "history": False, "race": False, "null": True}
+        left_out = {
+            **dict.fromkeys([*TAKES, "tol", "norm", "warm_start"]),
+            "history": False,
+            "race": False,
+            "null": True,
+        }
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: value
@@ -159,6 +173,7 @@ class Cluster(Operation):
         header: dict[str, Any] = redacted({**about, "requested": options.requested()})
         finished = target.finished(header)
         work = prepare_clustering(matrix, _within(runs, matrix.n_objects), judge=True, memory=options.memory)
+        work = replace(work, index=options.choose if options.choose in ("silhouette", CHOOSE) else None)
         return PreparedCluster(options, matrix, work, previous, folder, header, target.force, finished)
 
     def part(self, source: Source) -> ResultPart:
@@ -181,97 +196,7 @@ class Cluster(Operation):
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of a clustering."""
-        settings, sample = result["settings"], result["sample"]
-        began = ""
-        if sample is not None:
-            began = f", the best of {sample['runs']:,} on a sample of {count_text(sample['objects'], 'object')}"
-        lines = [("verdict", statement.text) for statement in structure_statements(result["structure"])]
-        lines.append(("results", shown(result["out"], limit=400)))
-        if all(map(_is_unsound, settings)):
-            advice = "try fewer clusters, or smaller values of --entropy-weight, --fuzzifier or --eta-scale"
-            lines.append(("caution", f"clusters coincide or are empty: {advice}"))
-        lines += [
-            ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
-            ("runs", f"{result['runs']:,}{began}; {result['runs_converged']:,} converged"),
-            ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s"),
-        ]
-        changed = result.get("euclideanized")
-        if changed is not None:
-            text = f"{changed['method']}, gamma {changed['gamma']:.6g}, {changed['ratio']:.3g} of D was added"
-            lines.append(("Euclideanised", text))
-        if result.get("warm_start") is not None:
-            lines += _moved_lines(result["warm_start"])
-        return lines + (_one_setting(result) if len(settings) == 1 else _several_settings(result))
-
-
-def _is_unsound(setting: dict[str, Any]) -> bool:
-    return bool(setting["flat"] or setting["coincident_clusters"] or setting["empty"])
-
-
-def _moved_lines(warm: dict[str, Any]) -> Lines:
-    named = f": {some([shown(name) for name in warm['moved_ids']], total=warm['moved'])}" if warm["moved"] else ""
-    before = count_text(warm["objects_before"], "object")
-    shares = " ".join(f"{count:,}" for count in warm["new_per_cluster"])
-    return [
-        ("moved", f"{warm['moved']:,} of {before} changed their cluster{named}"),
-        ("new", count_text(warm["new_objects"], "object") + (f": {shares}" if warm["new_objects"] else "")),
-    ]
-
-
-def _several_settings(result: Result) -> Lines:
-    lines = []
-    for setting in result["settings"]:
-        suffix = "" if setting["converged"] else ", not converged"
-        suffix += ", clusters coincide or are empty" if _is_unsound(setting) else ""
-        quality = setting["validity"] or {}
-        indices = [name for name in ("fuzzy_silhouette", "silhouette", "xie_beni") if quality.get(name) is not None]
-        texts = [f"{name.replace('_', ' ')} {quality[name]:.3f}" for name in indices]
-        lines.append((setting["folder"], ", ".join([*texts, f"sizes {_sizes(setting)}{suffix}"])))
-    advice = result["recommended"]
-    return lines if advice is None else [*lines, ("recommended", f"{advice['folder']}: {advice['reason']}")]
-
-
-def _one_setting(result: Result) -> Lines:
-    setting, advice = result["settings"][0], result["recommended"]
-    weight = setting["entropy_weight_used"] if setting["rule"] == "fcm2" else None
-    used = {"fuzzifier": setting.get("fuzzifier"), "entropy weight": weight}
-    numbers = "".join(f", {name} {value:.6g}" for name, value in used.items() if value is not None)
-    after = f"after {setting['n_iter']:,} of at most {_most_iterations(setting):,} iterations (run {setting['run']})"
-    lines = [
-        ("rule", f"{setting['rule']}, {count_text(setting['n_clusters'], 'cluster')}{numbers}"),
-        *(
-            (ladder["parameter"].replace("_", " "), f"{ladder['chosen']:.6g}: {ladder['reason']}")
-            for ladder in setting["ladders"]
-        ),
-        ("converged", f"{'yes' if setting['converged'] else 'no'}, {after}"),
-        ("objective", f"{setting['objective']:.8g}"),
-    ]
-    silhouette = (setting["validity"] or {}).get("silhouette")
-    if silhouette is not None:
-        low = advice is not None and not advice["is_good"] and result["structure"] is None
-        doubt = ": low, perhaps there are no clusters" if low else ""
-        lines.append(("silhouette", f"{silhouette:.3f}{doubt}"))
-    if setting["n_modes"] not in (None, setting["n_clusters"]):
-        lines.append(("modes", f"{setting['n_clusters']} clusters ended in {count_text(setting['n_modes'], 'mode')}"))
-    bound = result["requested"]["border"]
-    return [
-        *lines,
-        ("sizes", _sizes(setting)),
-        ("medoids", " ".join(shown(name) for name in setting["medoids"] if name is not None)),
-        ("border", f"{count_text(setting['border'], 'object')} with a largest membership below {bound:g}"),
-    ]
-
-
-def _most_iterations(setting: dict[str, Any]) -> int:
-    """Return the most iterations of a run, with those of the fcm2 run before pcm1 and pcm2."""
-    twice = setting["rule"].startswith("pcm") and setting["init"] not in ("memberships", "model")
-    return int(setting["max_iter"]) * (2 if twice else 1)
-
-
-def _sizes(setting: dict[str, Any]) -> str:
-    """Return the sizes of the clusters; clusters in one mode count once."""
-    sizes, modes = setting["sizes"], setting.get("modes") or range(setting["n_clusters"])
-    return " ".join(f"{size:,}" for k, (size, mode) in enumerate(zip(sizes, modes, strict=True)) if k == mode)
+        return lines_of(result)
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -283,7 +208,7 @@ def make_runs(options: RunOptions) -> list[Run]:
     names = {each.name for each in fields(Run)} & {each.name for each in fields(options)} - {*listed}
     common = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     runs: list[Run] = []
-    for rule in options.rule:
+    for rule in options.rules():
         own = {name: getattr(options, name) for name, takers in TAKES.items() if rule in takers}
         own = {name: value for name, value in own.items() if value is not None}
         for init in options.init:
@@ -313,6 +238,8 @@ def _warm_run(options: RunOptions, previous: Previous) -> Run:
         if model.eta is not None and getattr(options, name) is not None:
             problem = f"{name} is of no use here: a warm start keeps the widths of the clusters of {model.rule}"
             raise InputError(problem)
+    if options.rule == [AUTO]:
+        options = replace(options, rule=[model.rule])
     parameters = {"fuzzifier": model.fuzzifier, "entropy_weight": model.entropy_weight}
     kept: dict[str, Any] = {
         name: [value]
@@ -448,7 +375,7 @@ def write_clustering(
     """Write a result folder that `check_out` has allowed, perhaps with pictures; see `save_clustering`."""
     if len(clustering.partitions) > 1 and (clustering.quality is None or choose not in clustering.quality.values):
         clustering = replace(clustering, quality=clustering.validity(indices=[*DEFAULT, choose]))
-    quality, names = clustering.quality, folder_names(clustering.requested)
+    quality, names = clustering.quality, folder_names(_named_by(clustering))
     result = {**redacted(about or {}), **_summary(clustering, names, choose, border, null=null)}
     with result_folder(target, result, force=force) as folder:
         for k, (name, partition) in enumerate(zip(names, clustering.partitions, strict=True)):
@@ -460,8 +387,12 @@ def write_clustering(
             _link_files(folder / names[clustering.recommended(choose)], folder / "best")
         if quality is not None:
             rows = quality.table()
-            cells = ([name, *list(row.values())[1:]] for name, row in zip(names, rows, strict=True))
-            write_csv(folder / "validity.csv", list(rows[0]), cells)
+            iterated = [partition.result.objects or partition.model.n_objects for partition in clustering.partitions]
+            cells = (
+                [name, *list(row.values())[1:], objects]
+                for name, row, objects in zip(names, rows, iterated, strict=True)
+            )
+            write_csv(folder / "validity.csv", [*rows[0], "objects"], cells)
         if picture:
             from dasrel.report.figures.clustering import draw_clustering
 
@@ -475,6 +406,12 @@ def write_clustering(
         for name, (header, lines) in (tables or {}).items():
             write_csv(folder / name, header, lines)
     return result
+
+
+def _named_by(clustering: Clustering) -> list[Run]:
+    """Return the runs that folders are named after: as requested, with the rule that auto has become."""
+    pairs = zip(clustering.requested, clustering.partitions, strict=True)
+    return [run.changed(rule=partition.result.run.rule) for run, partition in pairs]
 
 
 def folder_names(runs: Sequence[Run]) -> list[str]:
@@ -542,6 +479,7 @@ def _summary(clustering: Clustering, names: Sequence[str], choose: str, border: 
         "seconds": round(clustering.seconds, 3),
         "update_seconds": round(clustering.update_seconds, 3),
         "sample": clustering.sample,
+        "levels": [{**vars(level), "seconds": round(level.seconds, 3)} for level in clustering.levels],
         "structure": None if structure is None else structure.report(),
         "recommended": _recommended(clustering, names, choose if len(names) > 1 else "silhouette", structure),
         "settings": [_setting(clustering, k, name, border) for k, name in enumerate(names)],
@@ -574,6 +512,9 @@ def _setting(clustering: Clustering, k: int, name: str, border: float) -> dict[s
         "converged": best.converged,
         "n_iter": best.n_iter,
         "objective": best.objective,
+        "objects": best.objects or partition.model.n_objects,
+        "objective_change": best.objective_change,
+        "largest_change": best.largest_change,
         "entropy": best.entropy,
         "beta": best.beta,
         "sizes": partition.sizes.tolist(),

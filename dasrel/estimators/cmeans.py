@@ -53,7 +53,7 @@ _FAMILY = """
     max_iter
         Most iterations of a run. An iteration is one scan for all runs together.
     tol
-        A run has converged when no membership changes by as much as this.
+        A run has converged when the change that `stop` names is below this; None is 1e-6 for the objective, else 1e-5.
     random_state
         An integer gives the same result every time; None or a RandomState as in scikit-learn.
     on_negative
@@ -67,11 +67,14 @@ _FAMILY = """
     accelerate
         Extrapolate (SQUAREM): fewer iterations, other intermediate values; False reproduces the papers step by step.
     stop
-        What `tol` is compared with: the change of the "memberships", or of the "weights" of the centres (K14).
+        What `tol` is compared with: the relative change of the "objective" over two iterations, the change of the
+        "memberships", as in the papers, or of the "weights" of the centres (K14).
     norm
         The p-norm of this change, at least 1; the largest change by default.
     history
         Keep the objective and the largest change of a membership of every iteration in `history_`.
+    exact
+        Decide automatic parameters on all objects, not on a sample; see `dasrel.Run`.
     race
         Stop runs early that cannot win any more; see `dasrel.Run` for when this is safe.
 
@@ -111,15 +114,16 @@ class _CMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, P
     n_init: int = N_INIT
     init: Any = Run.init
     max_iter: int = Run.max_iter
-    tol: float = Run.tol
+    tol: float | None = Run.tol
     random_state: Any = None
     on_negative: Literal["error", "heal"] = Run.on_negative
     spread: float = Run.spread
     euclideanize: Any = None
     accelerate: bool = Run.accelerate
-    stop: Literal["memberships", "weights"] = Run.stop
+    stop: Literal["objective", "memberships", "weights"] = Run.stop
     norm: float = Run.norm
     history: bool = Run.history
+    exact: bool = Run.exact
     race: bool = Run.race
 
     _rule: ClassVar[str]

@@ -37,7 +37,9 @@ class OneClassRun:
     eta_refit: bool = _run(False, "Estimate eta again at every iteration.")
     """Estimate eta (27) at every iteration instead of once."""
     constrained: bool = _run(False, "Scale the memberships to sum 1 (49). The order of the objects does not change.")
-    tol: float = same(Run, "tol", help="Converged when typicalities change by less than this on average.", rare=False)
+    tol: float = same(
+        Run, "tol", default=1e-5, help="Converged when typicalities change by less than this on average.", rare=False
+    )
     stop: Literal["mean", "sum"] = _run("mean", "What is compared with the tolerance.")
     """What is compared with `tol`: the mean change of the memberships, or their sum as in F10's table I."""
     max_iter: int = same(Run, "max_iter", rare=False)

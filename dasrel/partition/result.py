@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -55,6 +56,12 @@ class RunResult:
     """Iterations in which the objective rose beyond rounding: none on a Euclidean relation."""
     rejected: int
     """Accelerated steps that were rejected."""
+    objective_change: float | None = None
+    """Relative change of the objective over the last two iterations; None where they cannot be compared."""
+    largest_change: float | None = None
+    """max |U - U'| of the last iteration (F09 42)."""
+    objects: int | None = None
+    """Objects of the sample that the centres come from, where they were not iterated on all; else None."""
     changes: tuple[float, ...] = ()
     """max |U - U'| from each iteration to the next, with `history`: as long as the objectives. NaN for the first
     iteration from centres without memberships."""
@@ -98,9 +105,9 @@ class RunResult:
     def row(self) -> dict[str, Any]:
         """Return plain values, for a table or a file."""
         values: dict[str, Any] = self.run.parameters()
-        for name in ("converged", "n_iter", "objective", "score", "entropy", "beta", "flat", "coincident_clusters",
-                     "n_modes", "reseeded", "empty", "negative_distances", "rises", "rejected",
-                     "stopped_early"):  # fmt: skip
+        for name in ("converged", "n_iter", "objective", "objective_change", "largest_change", "score", "entropy",
+                     "beta", "flat", "coincident_clusters", "n_modes", "reseeded", "empty", "negative_distances",
+                     "rises", "rejected", "stopped_early", "objects"):  # fmt: skip
             values[name] = getattr(self, name)
         if self.entropy_weight is not None:
             values["entropy_weight_used"] = self.entropy_weight
@@ -116,15 +123,26 @@ class Ladder:
 
     parameter: str
     results: tuple[RunResult, ...]
-    """The best run of each value that was run on all objects, from fuzzy to crisp."""
+    """The best run of each value that was run where it was decided, from fuzzy to crisp; of the parameter "rule" the
+    best run of each rule."""
     silhouettes: tuple[float, ...]
     """Mean silhouette of each."""
     chosen: int
     reason: str
+    runner_up: int | None = None
+    """The value that would be chosen next, after a small change of silhouettes."""
+    distance: float = math.inf
+    """How large that change would have to be."""
+    objects: int | None = None
+    """Objects of the sample on which it was decided; None for all objects."""
 
     def __repr__(self) -> str:
-        chosen = getattr(self.results[self.chosen].run, self.parameter)
-        return f"<Ladder of {self.parameter}: {chosen:.6g} of {count_text(len(self.results), 'value')}>"
+        chosen = self._value(self.chosen)
+        text = chosen if isinstance(chosen, str) else f"{chosen:.6g}"
+        return f"<Ladder of {self.parameter}: {text} of {count_text(len(self.results), 'value')}>"
+
+    def _value(self, k: int) -> Any:
+        return getattr(self.results[k].run, self.parameter)
 
     def report(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -136,8 +154,26 @@ class Ladder:
             }
             for result, silhouette in zip(self.results, self.silhouettes, strict=True)
         ]  # fmt: skip
-        chosen = getattr(self.results[self.chosen].run, self.parameter)
-        return {"parameter": self.parameter, "chosen": chosen, "reason": self.reason, "values": values}
+        return {
+            "parameter": self.parameter, "chosen": self._value(self.chosen), "reason": self.reason,
+            "decided_on": self.objects,
+            "runner_up": None if self.runner_up is None else self._value(self.runner_up),
+            "distance": self.distance if math.isfinite(self.distance) else None,
+            "values": values,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """What was done on a level: on a sample, or on all objects."""
+
+    objects: int
+    runs: int
+    iterations: int
+    """Of all runs together."""
+    columns: int
+    """Columns that were multiplied with the matrix of the level: the clusters of its runs times their iterations."""
+    seconds: float
 
 
 class Start(NamedTuple):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from typing import Any, Literal
 
 from dasrel.errors import InputError
-from dasrel.names import INITS, OTHER_RULES, PARAMETERS, RULES, TAKES, RuleName
+from dasrel.names import AUTO, INITS, OTHER_RULES, PARAMETERS, RULES, TAKES, RuleName
 from dasrel.util.option_fields import RUNNING, check_choice, check_fields, check_number, option
 from dasrel.util.text import count_text, shown, some
 
@@ -28,6 +29,8 @@ N_INIT = 10
 """Restarts of a setting in commands and estimators."""
 ETA_CUT = 0.5
 """`eta_cut` for eta="cut" where none is given."""
+TOLERANCES = {"objective": 1e-6, "memberships": 1e-5, "weights": 1e-5}
+"""`tol` where none is given, by what is compared."""
 SETTING = ("rule", "n_clusters", *TAKES, "spread", "on_negative")
 """The fields of a run that make objectives comparable."""
 
@@ -49,12 +52,12 @@ class Run:
     dasrel.errors.InputError: fuzzifier is 1; give a finite number above 1, or "auto"
     """
 
-    rule: RuleName = _run(MISSING, f"{', '.join(RULES[:-1])} or {RULES[-1]}.")
+    rule: RuleName = _run(MISSING, f"{', '.join(RULES)}, or auto: fcm1 or fcm2.")
     n_clusters: int = _run(
         MISSING, "Number of clusters; 2-10 tries them all and recommends one.", name="clusters", metavar="C", least=1
     )
     fuzzifier: float | Literal["auto"] | None = _run(
-        None, "Fuzzifier m, above 1: of fcm1, auto if not given, and of pcm1, 2 if not given.", metavar="M", above=1
+        None, "Fuzzifier of fcm1 (auto if not given), pcm1 (2).", metavar="M", above=1
     )
     """m of fcm1 and pcm1. For fcm1 "auto", the default: the largest of a ladder that costs nothing; for pcm1 2 by
     default."""
@@ -93,24 +96,33 @@ class Run:
     """What to do about negative distances: "error" as in RFCM, or "heal" as in NERFCM: beta grows just enough."""
     max_iter: int = _rare(300, "Maximum number of iterations.", least=1)
     """Those of the fcm2 run before pcm1 or pcm2 are counted separately."""
-    tol: float = _rare(
-        1e-5,
-        "Converged when no membership changes by more than this; for hard, also when fewer than this share of the"
-        " objects change their cluster in three iterations one after the other.",
+    tol: float | None = _rare(
+        None,
+        "Converged when the change is below this; if not given, 1e-6 with --stop objective, else 1e-5. For hard with"
+        " --stop memberships also when fewer than this share of the objects change their cluster in three iterations"
+        " one after the other.",
         least=0,
     )
-    """A run has converged when the change from one iteration to the next is below this; 0 runs all iterations. For hard
-    it is a share of the objects: converged when no object changes its cluster, or when fewer than this share of all
-    objects do in each of `run_state.STEADY_STEPS` = 3 iterations one after the other; the default, 1e-5, makes a
-    difference from 100,000 objects on."""
-    stop: Literal["memberships", "weights"] = _rare(
-        "memberships", "What is compared between iterations: memberships, or weights of the centres."
+    """A run has converged when the change that `stop` names is below this; 0 runs all iterations. If none is given, it
+    is 1e-6 for the objective and 1e-5 for memberships and weights. For hard with stop="memberships" it is a share of
+    the objects: converged when no object changes its cluster, or when fewer than this share of all objects do in each
+    of `run_state.STEADY_STEPS` = 3 iterations one after the other."""
+    stop: Literal["objective", "memberships", "weights"] = _rare(
+        "objective",
+        "What is compared: the objective, relative, over two iterations; memberships; or weights of the centres.",
     )
-    """What is compared between iterations: U, or the weights V of the centres (K14)."""
+    """What is compared: the relative change of the objective over two iterations (F09, before 22), U, or the weights V
+    of the centres (K14), from one iteration to the next. The objective ends a run before the last few memberships stand
+    still; the papers compare memberships. With `eta_refit`, whose objective is another at every iteration,
+    "objective" means "memberships"."""
     norm: float = _rare(
-        math.inf, "p-norm of the change; the largest change if not given.", metavar="P", least=1, infinite=True
+        math.inf,
+        "p-norm of the change of memberships or weights; the largest change if not given.",
+        metavar="P",
+        least=1,
+        infinite=True,
     )
-    """The p-norm of the change (F09 22); the largest change by default."""
+    """The p-norm of the change of memberships or weights (F09 22); the largest change by default."""
     accelerate: bool = _rare(True, "Accelerate the iteration: fewer scans, other intermediate results.")
     """Ten plain steps, then SQUAREM with the objective as safeguard: fewer iterations, other intermediate values. False
     reproduces the papers step by step; with `eta_refit` there is none."""
@@ -118,21 +130,36 @@ class Run:
         False, "Write the largest change of a membership at each iteration of every run: history.csv."
     )
     """Whether max |U - U'| (F09 42) of every iteration is kept in the result (`RunResult.changes`); no scan."""
+    exact: bool = _rare(
+        False, "Decide automatic parameters and rules on all objects, and iterate every number of clusters on them."
+    )
+    """Whether values of automatic parameters that are good on the sample are all iterated on all objects, and decided
+    there, and so is every number of clusters; else samples decide, and all objects see one or two finalists. It makes
+    a difference with init="sample" only: from other starts everything is done on all objects."""
     race: bool = _rare(False, "Stop runs early that, as they fall, cannot become the best of their setting any more.")
-    """Whether the run stops early when it cannot win any more: another run of its setting has converged with sound
-    clusters, and this one's objective is above that one's by more than ten times what it is still expected to fall. The
-    expectation is a geometric series from its last ten iterations. This is safe, that is, the same run wins, where the
-    objective falls geometrically, as it does near a fixed point of a Euclidean relation. It is not where a run lingers
-    at a saddle and then falls again, which is why it is off by default. Runs that were healed, reseeded, or whose
-    objective rose are never stopped. pcm1 and pcm2 stop when the fcm2 run that they are compared by has ended worse."""
+    """Whether the run stops early when it cannot win any more: another run of its setting is racing too, or has
+    converged with sound clusters, and this one's objective is above that one's by more than ten times what it is still
+    expected to fall. The expectation is a geometric series from its last ten iterations. This is safe, that is, the
+    same run wins, where the objective falls geometrically, as it does near a fixed point of a Euclidean relation. It is
+    not where a run lingers at a saddle and then falls again, which is why it is off by default, except between two
+    finalists of a sample. Runs that were healed, reseeded, or whose objective rose are never stopped. pcm1 and pcm2
+    stop when the fcm2 run that they are compared by has ended worse."""
 
     def __post_init__(self) -> None:
         called = OTHER_RULES.get(str(self.rule).lower())
         if called is not None:
             raise InputError(f"the rule {shown(self.rule)} is called {called} here")
-        check_choice("rule", self.rule, RULES)
+        check_choice("rule", self.rule, (*RULES, AUTO))
         self._fill()
+        if self.eta_refit and self.stop == "objective":
+            object.__setattr__(self, "stop", "memberships")
         check_fields(self)
+        if self.tol is None:
+            object.__setattr__(self, "tol", TOLERANCES[self.stop])
+        if self.stop == "objective" and not math.isinf(self.norm):
+            raise InputError(
+                "norm is of memberships or weights, and the objective is compared", remedy="say {stop=memberships}"
+            )
         if self.fuzzifier == "auto" and self.rule == "pcm1":
             raise InputError('fuzzifier is "auto", which pcm1 does not have', remedy="give a number above 1")
         most = LARGEST_EXPONENT / math.log(max(self.n_clusters, 2))
@@ -146,7 +173,7 @@ class Run:
 
     def _fill(self) -> None:
         """Set the parameters that are not given to the defaults of the rule; raise for those that it does not have."""
-        filled = dict(PARAMETERS[self.rule])
+        filled = {} if self.rule == AUTO else dict(PARAMETERS[self.rule])
         if self.eta == "cut":
             filled["eta_cut"] = ETA_CUT
         for name in TAKES:
@@ -163,7 +190,8 @@ class Run:
         return run
 
     def __repr__(self) -> str:
-        usual = {f.name: f.default for f in fields(self)} | dict.fromkeys(TAKES) | PARAMETERS[self.rule]
+        usual = {f.name: f.default for f in fields(self)} | dict.fromkeys(TAKES) | PARAMETERS.get(self.rule, {})
+        usual["tol"] = TOLERANCES[self.stop]
         given = {name: value for name, value in self.parameters().items() if name not in ("rule", "n_clusters", "norm")}
         if not math.isinf(self.norm):
             given["norm"] = float(self.norm)
@@ -207,12 +235,18 @@ class Runs(list[Run]):
 
 
 def grid(
-    rule: str | Sequence[str], n_clusters: int | Sequence[int], *, n_init: int = 1, random_state: int = 0, **others: Any
+    rule: str | Sequence[str],
+    n_clusters: int | Sequence[int],
+    *,
+    n_init: int | None = None,
+    random_state: int = 0,
+    **others: Any,
 ) -> list[Run]:
     """Return runs for every combination of the values, `n_init` restarts of each: one bundle for `dasrel.cluster`.
 
-    Any other field of `Run` may be given too, as one value or as a list of values. Restarts of the same number use the
-    same random numbers in every combination.
+    From a sample, the default, there are 10 restarts if no number is given, as `dasrel cluster` makes; else one. Any
+    other field of `Run` may be given too, as one value or as a list of values. Restarts of the same number use the same
+    random numbers in every combination.
 
     >>> grid("fcm1", [2, 3, 4], fuzzifier=[1.5, 2], n_init=10)
     <60 runs: Run('fcm1', 2, fuzzifier=1.5), Run('fcm1', 2, fuzzifier=1.5, restart=1), ... and 57 more>
@@ -223,6 +257,9 @@ def grid(
         raise InputError(
             f"no such setting of a run: {shown(unknown[0])}", remedy=f"there are {', '.join(sorted(known))}"
         )
+    if n_init is None:
+        inits = _several("init", others.get("init", Run.init))
+        n_init = N_INIT if all(isinstance(init, str) and init == "sample" for init in inits) else 1
     check_number("n_init", n_init, whole=True, least=1)
     values = {"rule": rule, "n_clusters": n_clusters, **others}
     lists = {name: _several(name, value) for name, value in values.items()}
@@ -234,6 +271,14 @@ def grid(
     combinations = (dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values()))
     firsts = (Run(**combination, random_state=random_state) for combination in combinations)
     return Runs(first.changed(restart=restart) for first in firsts for restart in range(n_init))
+
+
+def listed_runs(runs: Any) -> list[Any]:
+    """Return given runs as a list; numbers of clusters are the runs that `dasrel cluster` makes of them."""
+    listed: list[Any] = [runs] if isinstance(runs, (Run, numbers.Integral)) else list(runs)
+    if listed and all(isinstance(count, numbers.Integral) for count in listed):
+        return grid(AUTO, [int(count) for count in listed])
+    return listed
 
 
 def _several(name: str, value: Any) -> list[Any]:

@@ -127,7 +127,7 @@ def test_people_get_lines(folder: Path, here: Callable[..., Any]) -> None:
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines["results"] == "out"
     assert lines["objects"] == "45, kind distance"
-    assert re.fullmatch(r"\d, the best of 12 on a sample of 45 objects; \d converged", lines["runs"])
+    assert re.fullmatch(r"\d, the best of 2 on a sample of 45 objects; \d converged", lines["runs"])
     assert lines["rule"] == "fcm1, 3 clusters, fuzzifier 2"
     assert lines["fuzzifier"].startswith("2: the largest fuzzifier whose silhouette, ")
     assert float(lines["silhouette"]) > 0.5

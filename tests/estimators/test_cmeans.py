@@ -165,7 +165,7 @@ def memberships(squared: Any) -> Any:
 )
 def test_the_oracle_agrees(squared: Any, memberships: Any, estimator: Any, rule: str, more: dict[str, Any]) -> None:
     more_params = {"kind": "squared-distance", "tol": 1e-9, "max_iter": 500, "accelerate": False}
-    estimator.set_params(init=memberships, **more_params).fit(squared)
+    estimator.set_params(init=memberships, stop="memberships", **more_params).fit(squared)
     expected = oracle.run(squared, rule, memberships.T, max_iter=500, **more)
     np.testing.assert_allclose(estimator.memberships_.T, expected["U"], atol=1e-6)
     assert estimator.objective_ == pytest.approx(expected["J_history"][-1], rel=1e-6)
@@ -186,7 +186,9 @@ def test_the_oracle_agrees(squared: Any, memberships: Any, estimator: Any, rule:
 def test_the_oracle_agrees_on_possibilities(
     squared: Any, memberships: Any, estimator: Any, rule: str, more: dict[str, Any]
 ) -> None:
-    estimator.set_params(init=memberships, kind="squared-distance", tol=1e-9, max_iter=2000).fit(squared)
+    estimator.set_params(init=memberships, kind="squared-distance", stop="memberships", tol=1e-9, max_iter=2000).fit(
+        squared
+    )
     theta = more.get("m", 1.0)
     d = oracle.relational_distances(squared, memberships.T, theta)
     power = memberships.T**theta
@@ -425,7 +427,7 @@ def test_a_frame_with_other_columns_than_rows(frame: Any) -> None:
 def test_the_words_are_the_same_everywhere(kind: Any) -> None:
     common = {
         *("n_clusters", "n_init", "init", "max_iter", "tol", "random_state"),
-        *("on_negative", "spread", "euclideanize", "accelerate", "stop", "norm", "history", "race"),
+        *("on_negative", "spread", "euclideanize", "accelerate", "stop", "norm", "history", "exact", "race"),
         *("kind", "memory", "checkpoint"),
     }
     widths = {"entropy_weight", "eta_scale", "eta", "eta_cut", "eta_refit"}

@@ -16,7 +16,7 @@ PAPERS: dict[str, dict[str, Any]] = {
 
 
 def _filled(rule: str, more: dict[str, Any]) -> dict[str, Any]:
-    return {"init": "random", "accelerate": False, **PAPERS.get(rule, {}), **more}
+    return {"init": "random", "accelerate": False, "stop": "memberships", **PAPERS.get(rule, {}), **more}
 
 
 def Run(rule: str, n_clusters: int, **more: Any) -> dasrel.Run:  # noqa: N802 - it stands for the class
