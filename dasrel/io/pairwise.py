@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from dasrel.store.matrix import Matrix, StoredNames
 from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import StoreLike, TileFiles, checked_ids
 from dasrel.store.writer import check_new_store, claimed, new_layout
-from dasrel.util import Array, Names, limits, parallel
+from dasrel.util import Array, Names, limits, parallel, stalls
 from dasrel.util.labelled import check_not_reordered, in_standard_order
 from dasrel.util.text import count_text, shown, some
 
@@ -343,7 +344,8 @@ def _sent(features: Features) -> Any:
     client = parallel.active_client()
     if client is None or features.in_file:
         return features.data
-    return client.scatter([features.data], broadcast=True, hash=False)[0]
+    with stalls.watching(client, repeats=True) as watch:
+        return watch.waited(partial(client.scatter, [features.data], broadcast=True, hash=False))[0]
 
 
 def _spans(rows: slice, columns: slice) -> str:
