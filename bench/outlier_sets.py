@@ -226,8 +226,9 @@ def measure_ranks(sets: list[tuple[str, Draw]], seeds: int) -> None:
         rows.append({method: float(np.mean([row[method] for row in drawn])) for method in drawn[0]})
         say(what="auc", set=name, half=number % 2, **{method: round(value, 3) for method, value in rows[-1].items()})
     for half, some in (("all", rows), ("even, which chose constants", rows[::2]), ("odd, kept aside", rows[1::2])):
-        means = {name: round(float(np.mean([row[name] for row in some])), 4) for name in some[0]} if some else {}
-        say(what="mean auc", sets=half, count=len(some), **means)
+        if some:
+            means = {name: round(float(np.mean([row[name] for row in some])), 4) for name in some[0]}
+            say(what="mean auc", sets=half, count=len(some), **means)
 
 
 def clean(rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -263,13 +264,15 @@ def measure_cuts(samples: int) -> None:
         **dict(made()),
     }  # fmt: skip
     for name, draw in planted.items() if samples else ():
-        shares = []
+        found, right = [], []
         for seed in range(samples):
             D, odd, _ = draw(np.random.default_rng([2000, seed]))
-            cut = dasrel.one_class(D, kind="distance").best.outliers().rejected
-            shares.append((float((cut & odd).sum() / odd.sum()), float((cut & odd).sum() / max(1, cut.sum()))))
-        recall, precision = np.mean(shares, axis=0)
-        say(what="planted", set=name, samples=samples, found=round(recall, 3), right=round(precision, 3))
+            rejected_here = dasrel.one_class(D, kind="distance").best.outliers().rejected
+            found.append(float((rejected_here & odd).sum() / odd.sum()))
+            if rejected_here.any():
+                right.append(float((rejected_here & odd).sum() / rejected_here.sum()))
+        precision = round(float(np.mean(right)), 3) if right else None
+        say(what="planted", set=name, samples=samples, found=round(float(np.mean(found)), 3), right=precision)
 
 
 def main() -> None:
