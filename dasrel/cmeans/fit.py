@@ -42,6 +42,7 @@ from dasrel.judging.validity import Validity, compute_indices, joined
 from dasrel.names import AUTO
 from dasrel.partition.model import Model
 from dasrel.partition.result import Ladder, LevelReport, Partition, RunResult, Start
+from dasrel.partition.rules import SYMBOLS
 from dasrel.partition.run import Run, listed_runs
 from dasrel.util import Float, limits, progress
 from dasrel.util.text import count_text, some
@@ -473,7 +474,8 @@ def _partition(relation: Relation, finished: FinishedRun) -> Partition:
     fuzzifier = None if run.fuzzifier is None else float(run.fuzzifier)
     model = Model(
         rule=run.rule, V=finished.V, half=finished.half, kind=source.kind, ids=np.array(source.ids, dtype=object),
-        beta=result.beta, fuzzifier=fuzzifier, entropy_weight=result.entropy_weight if run.rule == "fcm2" else None,
+        beta=result.beta, fuzzifier=fuzzifier,
+        entropy_weight=result.entropy_weight if "lam" in SYMBOLS[run.rule] else None,
         eta=None if result.eta is None else np.array(result.eta), steps=relation.view.steps,
         modes=result.modes,
         diagonal=None if diagonal is None else np.asarray(diagonal), has_terms=bool(relation.terms),

@@ -116,7 +116,7 @@ class RunState:
         self.beta = self.beta_given = beta
         self.first = run.is_possibilistic and isinstance(run.init, str)
         """Whether this is still the fcm2 run that pcm1 and pcm2 begin with."""
-        given = run.entropy_weight if self.rule == "fcm2" else None
+        given = run.entropy_weight if "lam" in rules.SYMBOLS[self.rule] else None
         self.entropy_weight = None if given is None else float(given)
         self.U = start.U
         self.W = rules.given_weights(start.V)
@@ -236,17 +236,9 @@ class RunState:
         return None
 
     def _rule(self) -> Rule:
-        name, m, lam, eta = self.rule, self.run.fuzzifier, self.entropy_weight, self.eta
-        match name:
-            case "fcm1":
-                return _cached_rule(name, m=m)
-            case "fcm2":
-                return _cached_rule(name, lam=lam)
-            case "hard":
-                return _cached_rule(name)
-            case _:
-                assert eta is not None
-                return _cached_rule(name, m=m, eta=tuple(eta.tolist()))
+        eta = None if self.eta is None else tuple(self.eta.tolist())
+        given: dict[str, Any] = {"m": self.run.fuzzifier, "lam": self.entropy_weight, "eta": eta}
+        return _cached_rule(self.rule, **{symbol: given[symbol] for symbol in rules.SYMBOLS[self.rule]})
 
     def _spreads(self, U: Float | None, V: Float, d: Float, mean_distance: float | None) -> Float:
         """Return eta of each cluster, (c,), times eta_scale."""
