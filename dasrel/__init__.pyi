@@ -33,6 +33,7 @@ from .estimators.cmeans import (
     HardCMeans as HardCMeans,
     PossibilisticCMeans as PossibilisticCMeans,
 )
+from .estimators.density import HDBSCAN as HDBSCAN
 from .estimators.outliers import OneClusterPCM as OneClusterPCM
 from .estimators.pcoa import PCoA as PCoA
 from .geometry.dendrogram import Dendrogram as Dendrogram

@@ -20,6 +20,7 @@ OPERATIONS: tuple[str, ...] = (
     "plan",
     "align",
     "outliers",
+    "density",
     "neighbours",
     "predict",
     "validity",

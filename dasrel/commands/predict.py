@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from dasrel.commands.base import Input, Lines, Operation, Output as Written, Prepared, Result, Target
+from dasrel.density.model import DensityModel, is_density_model
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import InputError
 from dasrel.io.features import read_rows
 from dasrel.io.options import IDS, Reading
 from dasrel.io.readers.stream import given_ids
-from dasrel.partition.model import Model, load_model
+from dasrel.partition.model import Model, model_path
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import READING, group, option
 from dasrel.util.results import check_file, check_not_input, write_csv
@@ -54,7 +55,8 @@ class Predict(Operation):
         """Read the model. Cost: the rows only have to exist."""
         check_not_input(target.path, source, options.rows, options.reading.ids)
         check_file(target.path, force=target.force)
-        model = load_model(source)
+        path = model_path(source)
+        model = DensityModel.load(path) if is_density_model(path) else Model.load(path)
         if "://" not in options.rows and not os.path.exists(options.rows):
             raise InputError(f"no rows at {shown(options.rows, limit=200)}: there is no such file or folder")
         return PreparedPredictions(model, options, Path(target.path))
@@ -64,6 +66,8 @@ class Predict(Operation):
         lines = [("wrote", shown(result["out"], limit=400)), ("objects", f"{result['n_objects']:,}")]
         if "outliers" in result:
             return [*lines, ("outliers", f"{result['outliers']:,}")]
+        if "noise" in result:
+            lines.append(("noise", f"{result['noise']:,}"))
         return [*lines, ("sizes", " ".join(f"{size:,}" for size in result["sizes"]))]
 
 
@@ -71,7 +75,7 @@ class Predict(Operation):
 class PreparedPredictions(Prepared):
     """New objects to be assigned."""
 
-    model: Model
+    model: Model | DensityModel
     options: PredictOptions
     out: Path
 
@@ -80,6 +84,15 @@ class PreparedPredictions(Prepared):
         model, options = self.model, self.options
         rows = read_rows(options.rows, checksum=False)
         ids = rows.ids if options.reading.ids is None else given_ids(options.reading.ids)
+        if isinstance(model, DensityModel):
+            placed = model.predict(rows, self_similarity=options.self_similarity)
+            columns = [placed.labels.tolist(), placed.probabilities.tolist(), placed.outlier_scores.tolist()]
+            count = len(placed.labels)
+            self._write(["label", "probability", "outlier_score"], columns, ids, count)
+            sizes = np.bincount(placed.labels[placed.labels >= 0], minlength=model.n_clusters).tolist()
+            noise = int((placed.labels < 0).sum())
+            found = {"n_objects": count, "n_clusters": model.n_clusters, "sizes": sizes, "noise": noise}
+            return {"out": str(self.out), **found}
         if model.threshold is not None:
             scores = model.score_samples(rows, self_similarity=options.self_similarity)
             rejected = scores < model.threshold

@@ -15,11 +15,11 @@ _run = partial(option, panel=RUNNING)
 class DensityRun:
     """One clustering by density. Objects count themselves in `min_samples`, as in scikit-learn."""
 
-    min_size: int = _run(15, "Objects that a cluster has at least.", least=2)
+    min_size: int = _run(15, "Objects that a cluster has at least.", metavar="N", least=2)
     """Objects that a cluster has at least."""
     min_samples: int | None = _run(
         None, "Objects, itself included, that are as near to one as its core distance; like min-size if not given.",
-        least=1,
+        metavar="N", least=1,
     )  # fmt: skip
     """The core distance of an object is that to the nearest of which so many, itself included, are at least as near."""
     method: Literal["eom", "leaf"] = _run("eom", "Clusters of largest excess of mass (eom), or without a split (leaf).")

@@ -98,14 +98,15 @@ class PairwiseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
         Arrays in memory are checked by scikit-learn's own functions. Cost: an array is read once, and not copied.
         """
-        if self.kind is None and not _knows_its_kind(X):
+        kind = self.kind if _knows_its_kind(X) else self._array_kind
+        if kind is None and not _knows_its_kind(X):
             raise InputError(
                 "an array does not tell its kind", remedy=f"say what its numbers are, {{kind=KIND}}: {explain_kinds()}"
             )
         named = labelled(X)
         names = None if named is None else named.ids()
         X = X if named is None else named.values
-        return as_matrix(self._checked(X) if _is_plain(X) else X, kind=self.kind, ids=names), names
+        return as_matrix(self._checked(X) if _is_plain(X) else X, kind=kind, ids=names), names
 
     def _checked(self, X: Any) -> Any:
         if isinstance(X, np.ndarray) and X.ndim == 1:
@@ -116,14 +117,19 @@ class PairwiseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         if self._is_positive and X.min() < 0:
             row, column = (int(k) for k in np.unravel_index(X.argmin(), X.shape))
             raise InputError(
-                f"Negative values in data of kind {self.kind}: {X[row, column]:g} in row {row}, column {column}"
+                f"Negative values in data of kind {self._array_kind}: {X[row, column]:g} in row {row}, column {column}"
                 f" ({int((X < 0).sum())} such); dissimilarities are at least 0"
             )
         return X
 
     @property
+    def _array_kind(self) -> str | None:
+        """The kind of an array."""
+        return self.kind
+
+    @property
     def _is_positive(self) -> bool:
-        return self.kind is not None and not is_similarity(self.kind)
+        return self._array_kind is not None and not is_similarity(self._array_kind)
 
     def _new_rows(self, X: Any) -> Any:
         """Return rows of new objects; arrays without names are checked by scikit-learn's own functions."""

@@ -309,12 +309,17 @@ class Model:
 
 def load_model(path: PathLike) -> Model:
     """Read a model from its file, or from the result folder that holds it."""
+    return Model.load(model_path(path))
+
+
+def model_path(path: PathLike) -> Path:
+    """Return the file of a model, given it or the result folder that holds it."""
     folder = Path(path)
     if folder.is_dir() and not (folder / "model.npz").is_file():
         settings = sorted(file.parent.name for file in folder.glob("*/model.npz"))  # "best" comes first
         remedy = f"choose one of its settings, such as {shown(folder / settings[0], limit=200)}" if settings else None
         raise StoreError(f"no model in {shown(folder, limit=200)}", remedy=remedy)
-    return Model.load(folder / "model.npz" if folder.is_dir() else folder)
+    return folder / "model.npz" if folder.is_dir() else folder
 
 
 def load_memberships(folder: PathLike) -> Float:

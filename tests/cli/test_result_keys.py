@@ -91,6 +91,10 @@ COMMANDS = [
     ("euclideanize", "euclideanize d.zarr --method spread --out spread.npz"),
     ("export", "export d.zarr d.csv --format lsmat --relation plain"),
     ("export", "export d.zarr full.npy --format npy"),
+    ("density", "density d.zarr dense --min-size 3 --min-samples 2,3 --eps 2"),
+    ("density", "density d.zarr single --min-size 3"),
+    ("predict", "predict single new.npy dense.csv --ids more.txt"),
+    ("dry-run", "density d.zarr new --min-size 3 --dry-run"),
     ("neighbours", "neighbours d.zarr near --k 3"),
     ("neighbours", "neighbours d.zarr within --within 2"),
     ("dry-run", "neighbours d.zarr new --within 2 --dry-run"),
@@ -129,6 +133,11 @@ FILES = [
     ("embed", "axes/result.json"),
     ("coordinates.csv", "axes/coordinates.csv"),
     ("eigenvalues.csv", "axes/eigenvalues.csv"),
+    ("density", "dense/result.json"),
+    ("density-labels.csv", "single/labels.csv"),
+    ("condensed_tree.csv", "single/condensed_tree.csv"),
+    ("dbscan.csv", "dense/dbscan.csv"),
+    ("density-predicted.csv", "dense.csv"),
     ("neighbours", "near/result.json"),
     ("neighbours", "within/result.json"),
     ("tree", "tree/result.json"),
@@ -167,6 +176,8 @@ components = 2
 result = "cluster/fcm1-clusters2"
 [outliers]
 width = 2
+[density]
+min_size = 3
 [neighbours]
 k = 3
 [tree.mst]
@@ -234,6 +245,7 @@ def cell_type(text: str) -> str:
 def placed(output: str, key: str, table: Keys) -> tuple[str, str] | None:
     """Find where the table describes a key: with another output, where it refers to one; nowhere in a `map`."""
     key = re.sub(r"^(cluster|label_|axis)\d+$", r"\1K", key)
+    key = re.sub(r"^eps\d+(-samples)\d+$", r"epsD\1K", key)
     for end in (k for k, letter in enumerate(key) if letter == "."):
         for kind in table.get((output, key[:end].removesuffix("[]")), ()):
             if kind == "map":

@@ -29,6 +29,7 @@ STARTING = {"dry_run", "resume", "force", "time_limit", "part"}
 COMMAND_ONLY = {
     "align": {"target", "checkpoint"},  # are in the folder of the workflow
     "demo": {"target"},
+    "density": {"target", "checkpoint"},
     "import": {"target"},
     "pairwise": {"target"},
     "append": {"features"},  # follow from the steps that the store was made by
@@ -47,10 +48,11 @@ TABLE_ONLY = {"spectrum": {"picture"}, "image": {"format"}, "demo": {"data"}}
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
-    ("embed", "store"), ("image", "store"), ("neighbours", "store"), ("outliers", "store"), ("spectrum", "store"),
+    ("embed", "store"), ("density", "store"), ("image", "store"),
+    ("neighbours", "store"), ("outliers", "store"), ("spectrum", "store"),
     ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
-    ("align", "every"), ("embed", "every"), ("outliers", "every"), ("tree", "every"),
+    ("align", "every"), ("density", "every"), ("embed", "every"), ("outliers", "every"), ("tree", "every"),
 }  # fmt: skip
 
 
