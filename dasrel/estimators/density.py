@@ -75,7 +75,7 @@ class HDBSCAN(ClusterMixin, PairwiseEstimator):  # type: ignore[misc]  # scikit-
         if self.metric not in (None, "precomputed"):
             raise InputError(
                 f"metric is {shown(self.metric)}: a matrix of dissimilarities is given",
-                remedy='say {metric="precomputed"}, and compute it by `dasrel.pairwise`',
+                remedy="say {metric=precomputed}, and compute it by `dasrel.pairwise`",
             )
         return DensityRun(
             self.min_cluster_size, self.min_samples, self.cluster_selection_method,  # type: ignore[arg-type]

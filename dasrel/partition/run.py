@@ -98,9 +98,9 @@ class Run:
     """Those of the fcm2 run before pcm1 or pcm2 are counted separately."""
     tol: float | None = _rare(
         None,
-        "Converged when the change is below this; if not given, 1e-6 with --stop objective, else 1e-5. For hard with"
-        " --stop memberships also when fewer than this share of the objects change their cluster in three iterations"
-        " one after the other.",
+        "Converged when the change is below this; if not given, 1e-6 of the objective, 1e-5 of memberships or weights."
+        " For hard, where memberships are compared, also when fewer than this share of the objects change their cluster"
+        " in three iterations one after the other.",
         least=0,
     )
     """A run has converged when the change that `stop` names is below this; 0 runs all iterations. If none is given, it

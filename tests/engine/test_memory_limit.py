@@ -39,6 +39,7 @@ def calls(matrix: dasrel.Matrix, folder: Path) -> dict[str, Callable[[Any], Any]
             matrix, memory=memory
         ),
         "Clustering.validity": lambda memory: dasrel.cluster(matrix, run).validity(memory=memory),
+        "Clustering.structure": lambda memory: dasrel.cluster(matrix, run).structure(memory=memory),
         "Writing": lambda memory: dasrel.import_matrix(
             np.zeros((3, 3)), new, kind="distance", writing=dasrel.Writing(memory=memory)
         ),
@@ -52,6 +53,7 @@ def calls(matrix: dasrel.Matrix, folder: Path) -> dict[str, Callable[[Any], Any]
         "embed": lambda memory: dasrel.embed(matrix, memory=memory),
         "euclideanize": lambda memory: dasrel.euclideanize(matrix, method="spread", memory=memory),
         "export_matrix": lambda memory: dasrel.export_matrix(matrix, folder / "out.npy", format="npy", memory=memory),
+        "hdbscan": lambda memory: dasrel.hdbscan(matrix, dasrel.DensityRun(3), memory=memory),
         "linkage": lambda memory: dasrel.linkage(matrix, memory=memory),
         "matrix_image": lambda memory: dasrel.matrix_image(matrix, memory=memory),
         "minimum_spanning_tree": lambda memory: dasrel.minimum_spanning_tree(matrix, memory=memory),

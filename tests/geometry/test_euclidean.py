@@ -455,6 +455,7 @@ def test_estimators_take_it_in_every_form(form: str, tmp_path: Path) -> None:
     made.save(tmp_path / "e.npz")
     forms = {"method": "ultrametric", "object": made, "file": str(tmp_path / "e.npz"), "path": tmp_path / "e.npz"}
     words = {"n_init": 2, "random_state": 3, "kind": kind, "init": "random", "fuzzifier": 2.0, "accelerate": False}
+    words["stop"] = "memberships"
     found = clone(FuzzyCMeans(3, euclideanize=forms[form], **words)).fit(S)
     by_hand = cluster(made.relation, grid("fcm1", 3, n_init=2, random_state=3)).best
     np.testing.assert_allclose(found.memberships_, by_hand.memberships, atol=1e-9)

@@ -55,10 +55,17 @@ def bits(value: Any) -> Any:
     return value.hex() if isinstance(value, float) else value
 
 
+def without_seconds(value: Any) -> Any:
+    """The same value without what was timed, at any depth."""
+    if isinstance(value, dict):
+        return {name: without_seconds(part) for name, part in value.items() if "seconds" not in name}
+    return [without_seconds(part) for part in value] if isinstance(value, list) else value
+
+
 def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What a folder of results holds, but for seconds and its own name."""
     output = json.loads((path / "result.json").read_text())
-    output = {name: value for name, value in output.items() if "seconds" not in name and name != "out"}
+    output = without_seconds({name: value for name, value in output.items() if name != "out"})
     found = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "result.json"}
     tables = {"runs.csv", "labels.csv", "medoids.csv", "validity.csv"}
     assert {*tables, "memberships.npy", "model.npz", "partition.png"} == set(found)

@@ -358,7 +358,7 @@ def test_widths_at_which_kernels_are_constant_name_the_usable_ones(matrix):
 
 def test_parameters_of_runs_and_of_evolutions_are_keywords(matrix):
     given = {"n_init": 2, "random_state": 3, "max_iter": 50, "fuzzifier": 1.5}
-    runs = dasrel.grid("fcm1", [2, 3], on_negative="heal", **given)
+    runs = dasrel.grid("fcm1", [2, 3], on_negative="heal", exact=True, **given)
     named, listed = align(matrix, n_clusters=[2, 3], **given), align(matrix, rule=runs)
     assert named.values.tobytes() == listed.values.tobytes()
     assert [repr(p.result.run) for p in named.partitions] == [repr(p.result.run) for p in listed.partitions]

@@ -203,7 +203,7 @@ def test_everything_is_short_when_printed(tmp_path: Path, frame: Any) -> None:
 def test_a_run_is_printed_as_it_is_written() -> None:
     for run in (
         dasrel.Run("fcm1", 3),
-        dasrel.Run("fcm1", 3, fuzzifier=np.float64(1.5), norm=2, tol=0.0),
+        dasrel.Run("fcm1", 3, fuzzifier=np.float64(1.5), stop="memberships", norm=2, tol=0.0),
         dasrel.Run("pcm1", 4, eta_scale=0.5, eta="cut", eta_cut=0.25, eta_refit=True, on_negative="heal"),
         dasrel.Run("fcm2", 2, init="rows", random_state=7, restart=2, spread=0.5, accelerate=False),
     ):
