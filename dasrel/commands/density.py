@@ -46,7 +46,7 @@ MOST_SIZES = 50
 class DensityOptions:
     """How to find clusters by density: one result for each combination of the listed values."""
 
-    min_size: list[int] = _run("min_size", listed=True)
+    min_size: list[int] | None = _run("min_size")
     min_samples: list[int] | None = _run("min_samples")
     method: Literal["eom", "leaf"] = _run("method")
     epsilon: float = _run("epsilon")
@@ -61,8 +61,7 @@ class DensityOptions:
 
     def runs(self) -> Iterator[DensityRun]:
         """Yield the run of every setting."""
-        samples: list[int | None] = [None] if self.min_samples is None else [*dict.fromkeys(self.min_samples)]
-        for size, of in itertools.product(dict.fromkeys(self.min_size), samples):
+        for size, of in itertools.product(_each(self.min_size), _each(self.min_samples)):
             yield DensityRun(size, of, self.method, self.epsilon, self.allow_single_cluster)
 
 
@@ -145,6 +144,10 @@ class DensityOperation(Operation):
         facts = [("objects", f"{n:,}, kind {shown(result['kind'])}"), scans_fact(result)]
         return ResultPart("Density", path_text(source.path), headline, verdict, facts,
                           [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
+
+
+def _each(values: list[int] | None) -> list[int | None]:
+    return [None] if values is None else [*dict.fromkeys(values)]
 
 
 def _sizes(sizes: list[int]) -> str:
@@ -257,7 +260,7 @@ def _folders(results: list[DensityResult]) -> list[str]:
     """Return a folder for each setting: "." for a single one."""
     if len(results) == 1:
         return ["."]
-    return [f"size{of.run.min_size}-samples{of.run.samples}" for of in results]
+    return [f"size{of.run.size}-samples{of.run.samples}" for of in results]
 
 
 def _setting(of: DensityResult, folder: str) -> dict[str, Any]:
@@ -270,7 +273,7 @@ def _setting(of: DensityResult, folder: str) -> dict[str, Any]:
         for k, (at, size) in enumerate(zip(order[:LISTED].tolist(), of.sizes, strict=False))
     ]  # fmt: skip
     return {
-        "folder": folder, "min_size": of.run.min_size, "min_samples": of.run.samples, "n_clusters": of.n_clusters,
+        "folder": folder, "min_size": of.run.size, "min_samples": of.run.samples, "n_clusters": of.n_clusters,
         "noise": int((of.labels < 0).sum()), "sizes": np.sort(of.sizes)[::-1][:MOST_SIZES].tolist(),
         "clusters": clusters,
     }  # fmt: skip

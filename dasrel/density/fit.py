@@ -170,7 +170,8 @@ def prepare_density(
         raise InputError("there is no run", remedy="give at least one DensityRun")
     source = as_matrix(matrix, kind=kind)
     n = source.n_objects
-    for name, value in (("min_size", max(run.min_size for run in listed)),
+    listed = [run.of(n) for run in listed]
+    for name, value in (("min_size", max(run.size for run in listed)),
                         ("min_samples", max(run.samples for run in listed))):  # fmt: skip
         if value > n:
             remedy = f"give {{{name}=NUMBER}} of at most {n}" if n > 1 else "give more objects"
@@ -210,10 +211,10 @@ class DensityJob:
         condensed: dict[tuple[int, int], CondensedTree] = {}
         results = []
         for run in self.runs:
-            key = run.samples, run.min_size
+            key = run.samples, run.size
             if key not in condensed:
                 tree = trees[run.samples]
-                condensed[key] = condense(tree.linkage()[:, :2].astype(np.int64), distances_of(tree), run.min_size)
+                condensed[key] = condense(tree.linkage()[:, :2].astype(np.int64), distances_of(tree), run.size)
             results.append(_result(run, condensed[key], _core(near, run.samples, n)))
         warn_of_noise(results)
         return Density(self.matrix, results, near, trees, scans)
@@ -273,7 +274,7 @@ def warn_of_noise(results: list[DensityResult]) -> None:
         run = empty[0]
         warnings.warn(
             DasrelWarning(
-                f"no cluster of at least {run.min_size} objects stands out: all objects are noise",
+                f"no cluster of at least {run.size} objects stands out: all objects are noise",
                 remedy="give a smaller {min_size}, say {allow_single_cluster=True}, or take it that there are none",
             ),
             stacklevel=4,

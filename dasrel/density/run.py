@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from dasrel.util.option_fields import RUNNING, check_fields, option
 
 _run = partial(option, panel=RUNNING)
+SIZE = 15
+"""Objects that a cluster has at least, if nothing is said and there are enough."""
 
 
 @dataclass(frozen=True)
 class DensityRun:
     """One clustering by density. Objects count themselves in `min_samples`, as in scikit-learn."""
 
-    min_size: int = _run(15, "Objects that a cluster has at least.", metavar="N", least=2)
+    min_size: int | None = _run(
+        None, f"Objects that a cluster has at least: if not given {SIZE}, a quarter of fewer than {4 * SIZE} objects.",
+        metavar="N", least=2,
+    )  # fmt: skip
     """Objects that a cluster has at least."""
     min_samples: int | None = _run(
         None, "Objects, itself included, that are as near to one as its core distance; like min-size if not given.",
@@ -32,7 +37,21 @@ class DensityRun:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def of(self, n_objects: int) -> DensityRun:
+        """Return the run with the numbers that so many objects are clustered with.
+
+        >>> DensityRun().of(1_000).size, DensityRun().of(12).size, DensityRun(20).of(12).size
+        (15, 3, 20)
+        """
+        size = max(2, min(SIZE, n_objects // 4)) if self.min_size is None else self.min_size
+        return replace(self, min_size=size, min_samples=size if self.min_samples is None else self.min_samples)
+
+    @property
+    def size(self) -> int:
+        """Objects that a cluster has at least, of a run with its numbers (`of`)."""
+        return SIZE if self.min_size is None else self.min_size
+
     @property
     def samples(self) -> int:
-        """The number of samples that is used."""
-        return self.min_size if self.min_samples is None else self.min_samples
+        """The number of samples that is used, of a run with its numbers (`of`)."""
+        return self.size if self.min_samples is None else self.min_samples

@@ -214,6 +214,16 @@ def test_an_interrupted_computation_is_resumed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.best.probabilities, whole.probabilities)
 
 
+def test_the_default_size_follows_from_the_number_of_objects() -> None:
+    """Two groups of six are found without any option; only a number that was given is refused."""
+    x = np.concatenate([np.arange(6.0), 100 + np.arange(6.0)])
+    found = dasrel.hdbscan(np.abs(x[:, None] - x), kind="distance").best
+    assert (found.run.size, found.run.samples) == (3, 3)
+    assert found.labels.tolist() == [0] * 6 + [1] * 6
+    for n, size in ((2, 2), (59, 14), (60, 15), (10**6, 15)):
+        assert DensityRun().of(n).size == size
+
+
 def test_refusals() -> None:
     D = distances(fifteen()[4][:20])
     for run, message in (

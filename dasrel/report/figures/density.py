@@ -38,7 +38,7 @@ def draw_density(found: Density, result: DensityResult, path: Path) -> None:
     noise = int((result.labels < 0).sum())
     figure.suptitle(
         f"{count_text(result.n_clusters, 'cluster')} of {count_text(len(result.labels), 'object')}, {noise:,} noise;"
-        f" min_size {result.run.min_size}, min_samples {result.run.samples}",
+        f" min_size {result.run.size}, min_samples {result.run.samples}",
         fontsize=12,
     )
     save_figure(figure, path, dpi=110)
