@@ -126,6 +126,9 @@ class TileStatistics:
 
 
 RECORD_LENGTH = TileStatistics().to_row().size
+PROGRESS_LENGTH = RECORD_LENGTH + 3
+"""Numbers that a store which is being written keeps of a finished tile: its record, its checksum, the size of its
+object, and the first 48 bits of its MD5 in an object store."""
 
 
 def audit_of(record: TileStatistics, ids: Sequence[str] | Array) -> dict[str, Any]:

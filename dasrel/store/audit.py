@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from dasrel.errors import StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.names import KINDS
 from dasrel.store.layout import Layout, TileIndex
-from dasrel.store.manifest import array_metadata
-from dasrel.store.matrix import Matrix, open_matrix, open_unchecked, read_manifest
+from dasrel.store.matrix import open_matrix, open_unchecked, read_manifest
 from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, local_path, location, storing
 from dasrel.store.written import read_progress
 from dasrel.util import Array, parallel
@@ -45,8 +43,8 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
         `n_objects`, `kind`, `tile`, `dtype`, `state`, `tiles`, `tiles_written`, `bytes_per_scan`,
         `bytes_on_disk` (None for a remote store), the facts `pairs`, `minimum`, `maximum`, `mean`, `zeros`,
         `asymmetry`, `diagonal`, `missing`, `clipped` (each None while the store is unfinished), `input` (the policies),
-        `provenance`, and `without_checksums`: what an earlier version wrote without checksums. With `verify` also
-        `verified`: `tiles` read and `bad`, one entry per fault with `tile`, `file`, `objects` and `problem`.
+        and `provenance`. With `verify` also `verified`: `tiles` read and `bad`, one entry per fault with `tile`,
+        `file`, `objects` and `problem`.
 
     Cost: no scan; one scan with `verify`.
     """
@@ -70,11 +68,7 @@ def audit_store(store: StoreLike, *, verify: bool = False, memory: int | str = "
         "input": manifest["input"],
         "provenance": manifest["provenance"],
         "format_version": manifest["format_version"],
-        "without_checksums": [],
     }
-    if manifest["state"] == "complete":
-        with contextlib.suppress(StoreError):  # damaged checksums are a fault for `verify`
-            result["without_checksums"] = Matrix(store, manifest, group).without_checksums()
     if verify:
         result["verified"] = {"tiles": total, "bad": _verify(store, memory)}
     return result
@@ -91,8 +85,7 @@ def _written(group: Any, layout: Layout, store: StoreLike) -> int:
     """Return the finished tiles of an unfinished store."""
     if "progress" not in group:
         return 0
-    length = array_metadata(group, "progress")["shape"][2]
-    files = TileFiles(absolute_location(store), layout, mapped=False, progress_length=length)
+    files = TileFiles(absolute_location(store), layout, mapped=False)
     with storing(store, "read"):
         return int(np.count_nonzero(~np.isnan(read_progress(files)[..., 0])))
 
@@ -215,9 +208,6 @@ def audit_lines(audit: dict[str, Any]) -> list[tuple[str, str]]:
     for record in provenance.get("appends", []):
         source = shown(record["source"], limit=200)
         lines.append(("appended", f"{count_text(record['objects'], 'object')} by their {record['as']}: {source}"))
-    if audit["without_checksums"]:
-        lacking = ", ".join(audit["without_checksums"])
-        lines.append(("no checksums of", f"{lacking}: written by an earlier dasrel; import again to be able to verify"))
     if "verified" in audit:
         lines += _verdict(audit["verified"])
     return lines

@@ -29,10 +29,10 @@ import numpy as np
 
 from dasrel import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError
-from dasrel.kernels.checks import BLOCK, EXAMPLES, RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.kernels.checks import BLOCK, EXAMPLES, PROGRESS_LENGTH, RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
-from dasrel.store.tile_files import PROGRESS_LENGTH, StoreLike, TileFiles, absolute_location, local_path, location
+from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, local_path, location
 from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_manifest, write_records
 from dasrel.store.written import check_tiles_there, lost_tiles, read_progress, write_until_kept
 from dasrel.util import Array, Names, progress
@@ -120,7 +120,6 @@ class AppendTransaction:
         sweep(self.old.store)
         if resumed:
             self._group["progress"].attrs["owner"] = self._owner
-            self.files = replace(self.files, progress_length=self._group["progress"].shape[2])
         else:
             side = self.layout.n_blocks
             self._group.create_array(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
+from dasrel.kernels.checks import PROGRESS_LENGTH
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
 from dasrel.util.text import shown, some
@@ -160,8 +161,12 @@ def check_manifest(manifest: dict[str, Any], where: str) -> None:
             f"{'.'.join(map(str, fault['loc']))} ({_reason(fault)})" for fault in error.errors(include_url=False)
         ]
         raise _damaged(where, some(problems)) from None
-    if checked.state == "complete" and checked.audit is None:
-        raise _damaged(where, "audit (a complete store has one)")
+    if checked.state == "complete":
+        lacking = [name for name in ("audit", "checksums", "identity") if getattr(checked, name) is None]
+        if checked.checksums and checked.checksums.diagonal is None and is_similarity(checked.kind):
+            lacking.append("checksums.diagonal")
+        if lacking:
+            raise _damaged(where, f"{some(lacking)} (a complete store has it)")
 
 
 def _reason(error: Any) -> str:
@@ -194,11 +199,10 @@ def check_arrays(group: Any, manifest: dict[str, Any], where: str) -> None:
     side = -(-n // tile)
     if manifest["state"] == "complete":
         _check_array(group, manifest.get("records", "records"), where, "float64", (side, side, 1), numbers)
-        if kept := manifest.get("checksums"):
-            _check_array(group, kept["array"], where, "int64", (side, side), numbers)
+        _check_array(group, manifest["checksums"]["array"], where, "int64", (side, side), numbers)
     if "progress" in group:
         try:
-            _check_array(group, "progress", where, "float64", (side, side, 1), numbers)
+            _check_array(group, "progress", where, "float64", (side, side, PROGRESS_LENGTH), numbers)
         except StoreError:
             if "progress" in group:  # else an append or an import has just removed it: it is done
                 raise

@@ -60,9 +60,8 @@ class Matrix:
         self.dtype: np.dtype[Any] = np.dtype(manifest["dtype"])
         self.audit: dict[str, Any] = manifest["audit"]
         self.layout = Layout(self.n_objects, self.tile, self.dtype)
-        self._checksums: dict[str, Any] = manifest.get("checksums") or {}
-        known = self._checksums.get("tiles")
-        recorded = RecordedChecksums(self._checksums["array"], known) if known else None
+        self._checksums: dict[str, str] = manifest["checksums"]
+        recorded = RecordedChecksums(self._checksums["array"], self._checksums["tiles"])
         self.files = TileFiles(absolute_location(store), self.layout, is_mapped(group), recorded)
         self._ids: Array | None = None
         self._index: dict[str, int] | None = None
@@ -124,26 +123,24 @@ class Matrix:
         self.checksums()
 
     def checksums(self) -> Array:
-        """Return the checksum of every tile, (n_blocks, n_blocks) int64; -1 where none is kept."""
-        recorded, shape = self.files.recorded, (self.layout.n_blocks,) * 2
-        if recorded is None:
-            return np.full(shape, -1)
+        """Return the checksum of every tile, (n_blocks, n_blocks) int64; -1 below the diagonal."""
+        recorded = RecordedChecksums(self._checksums["array"], self._checksums["tiles"])
         checksums = read_checksums(self.files.store, recorded)
-        if checksums is None or checksums.shape != shape:
+        if checksums is None or checksums.shape != (self.layout.n_blocks,) * 2:
             raise StoreError(f"the checksums of the tiles of {location(self.store)} are missing", remedy=IMPORT_AGAIN)
         return checksums
 
     def check_unchanged(self) -> None:
         """Raise if another store has taken the place of this one since it was opened. An append is no other store.
 
-        Cost: of a local store a stat of its manifest, which is read again only after a change. Of others nothing where
-        each tile that is read is compared with its checksum, else a read of the manifest.
+        Cost: of a local store a stat of its manifest, which is read again only after a change. Of others nothing:
+        each tile that is read is compared with its checksum.
         """
         local = local_path(self.files.store)
-        seen = None if local is None else _signature(local)
-        if seen is not None and seen == self._signature:
+        if local is None:
             return
-        if local is None and not self.without_checksums():
+        seen = _signature(local)
+        if seen is not None and seen == self._signature:
             return
         try:
             now = _settled_manifest(self.files.store)
@@ -154,14 +151,6 @@ class Matrix:
             problem = f"{location(self.store)} was replaced by another store while it was read"
             raise StoreError(problem, remedy="run again")
         self._signature = seen
-
-    def without_checksums(self) -> list[str]:
-        """Return the parts of the store that cannot be verified, because an earlier version kept no checksums."""
-        parts = ("ids", *(("diagonal",) if is_similarity(self.kind) else ()), "records")
-        lacking = [name for name in parts if not self._checksums.get(name)]
-        known = self.checksums()
-        unknown = sum(known[tile] < 0 for tile in self.layout.tiles())
-        return lacking + ([f"places of {count_text(unknown, 'tile')}"] if unknown else [])
 
     def _stored(self, name: str) -> Array:
         """Read one of the small arrays beside the tiles."""
@@ -178,10 +167,10 @@ class Matrix:
             ) from None
 
     def _check(self, name: str, content: Array | bytes) -> None:
-        wanted = self._checksums.get(name)
-        if wanted and wanted != (found := checksum_text(content)):
+        wanted, checksum = self._checksums[name], checksum_text(content)
+        if checksum != wanted:
             raise StoreError(
-                f"{name} of {location(self.store)} are not those that were written (checksum {found}, recorded"
+                f"{name} of {location(self.store)} are not those that were written (checksum {checksum}, recorded"
                 f" {wanted})",
                 remedy=IMPORT_AGAIN,
             )
@@ -423,7 +412,7 @@ def read_manifest(store: StoreLike, mode: Literal["r", "r+"] = "r") -> tuple[dic
             f"{location(store)} is a Zarr group, but not a dasrel store", remedy="`dasrel import` makes one"
         )
     check_manifest(manifest, location(store))
-    if manifest["state"] == "complete" and manifest.get("identity") and manifest != sealed(manifest):
+    if manifest["state"] == "complete" and manifest != sealed(manifest):
         problem = f"the manifest of {location(store)} is not the one that was written: it was edited or is damaged"
         raise StoreError(problem, remedy=IMPORT_AGAIN)
     if (local := local_path(store)) is not None:

@@ -38,7 +38,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dasrel.errors import DasrelError, InputError, StoreError
-from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics
+from dasrel.kernels.checks import TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.store.manifest import LocalGroup, array_metadata
 from dasrel.util import Array, Names, limits
@@ -47,11 +47,6 @@ from dasrel.util.text import count_text, redacted, shown, some
 
 StoreLike = str | os.PathLike[str] | Any
 """A local path, a URL that Zarr opens, or a Zarr store object."""
-
-
-PROGRESS_LENGTH = RECORD_LENGTH + 3
-"""Numbers of a finished tile in `progress`: its record, its checksum, the size of its object, and the first 48 bits of
-its MD5 in an object store. Earlier versions did not have all of them."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +66,7 @@ class TileFiles:
     mapped: bool
     """Whether tiles are plain local files: then they are mapped, and nothing is copied."""
     recorded: RecordedChecksums | None = None
-    """The checksums that tiles are compared with; None for a store that has none."""
-    progress_length: int = PROGRESS_LENGTH
-    """Numbers that are written for a finished tile: fewer in a store that was begun by an earlier version."""
+    """The checksums that tiles are compared with; None of a store that is being written."""
 
     @property
     def local_array(self) -> Any | None:
@@ -177,7 +170,7 @@ class TileFiles:
             )
 
     def _progress(self, record: TileStatistics, checksum: int, size: float, md5: float = np.nan) -> Array:
-        return np.append(record.to_row(), [float(checksum), float(size), md5])[: self.progress_length]
+        return np.append(record.to_row(), [float(checksum), float(size), md5])
 
     @cached_property
     def _output(self) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
@@ -249,7 +242,7 @@ class TileFiles:
     def recorded_checksum(self, i: int, j: int) -> int | None:
         """Return the crc32c that tile (i, j), with its padding, had when it was written; None if it is not known."""
         known = self._checksums
-        return None if known is None or known[i, j] < 0 else int(known[i, j])
+        return None if known is None else int(known[i, j])
 
     @cached_property
     def _checksums(self) -> Array | None:

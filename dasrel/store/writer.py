@@ -26,13 +26,12 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
-from dasrel.kernels.checks import RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.kernels.checks import PROGRESS_LENGTH, RECORD_LENGTH, TileStatistics, audit_of
 from dasrel.names import KINDS, explain_kinds, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, Layout
 from dasrel.store.matrix import Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
 from dasrel.store.options import Policy, Writing, group
 from dasrel.store.tile_files import (
-    PROGRESS_LENGTH,
     StoreLike,
     TileFiles,
     absolute_location,
@@ -82,8 +81,7 @@ class Writer:
         self.manifest = manifest
         self.layout = Layout(manifest["n_objects"], manifest["tile"], np.dtype(manifest["dtype"]))
         check_files(store, "ids")
-        length = group["progress"].shape[2] if "progress" in group else PROGRESS_LENGTH
-        self.files = TileFiles(absolute_location(store), self.layout, is_mapped(group), progress_length=length)
+        self.files = TileFiles(absolute_location(store), self.layout, is_mapped(group))
         self.ids = np.asarray(group["ids"][:])
         self._group = group
         self._replaced: set[tuple[int, int]] = set()
@@ -409,9 +407,7 @@ def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, ov
 
 
 def split_progress(rows: Array) -> tuple[Array, Array]:
-    """Return the records of the tiles and their checksums; -1 where there is none, as of an earlier version."""
-    if rows.shape[-1] == RECORD_LENGTH:
-        return rows, np.full(rows.shape[:-1], -1, dtype=np.int64)
+    """Return the records of the tiles and their checksums; -1 where there is no tile."""
     checksums = rows[..., CHECKSUM]
     return rows[..., :RECORD_LENGTH].copy(), np.where(np.isnan(checksums), -1, checksums).astype(np.int64)
 

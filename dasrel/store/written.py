@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.errors import StoreError
-from dasrel.kernels.checks import RECORD_LENGTH
+from dasrel.kernels.checks import PROGRESS_LENGTH, RECORD_LENGTH
 from dasrel.store.layout import IMPORT_AGAIN, TileIndex
 from dasrel.store.tile_files import (
     StoreLike,
@@ -40,7 +40,7 @@ from dasrel.util.text import count_text, shown, some
 
 ROUNDS = 4
 """Times that what was lost is written before the storage is given up."""
-CHECKSUM, SIZE, MD5 = range(RECORD_LENGTH, RECORD_LENGTH + 3)  # columns of `progress` behind the record
+CHECKSUM, SIZE, MD5 = range(RECORD_LENGTH, PROGRESS_LENGTH)  # columns of `progress` behind the record
 AT_ONCE = 64
 """Requests in flight."""
 
@@ -108,16 +108,16 @@ def read_progress(files: TileFiles, first: int = 0) -> Array:
 
     NaN where a tile is not written. Cost: a listing, and a read of some hundred bytes for each written tile.
     """
-    side, length = files.layout.n_blocks, files.progress_length
-    rows = np.full((side, side - first, length), np.nan)
+    side, size = files.layout.n_blocks, 8 * PROGRESS_LENGTH
+    rows = np.full((side, side - first, PROGRESS_LENGTH), np.nan)
     keys = {}
     for key, about in listed(files.store, "progress/c").items():
         with suppress(ValueError):  # a temporary file
             i, j, _ = (int(part) for part in key.split("/")[2:])
-            if i < side and first <= j < side and about.size == 8 * length:
+            if i < side and first <= j < side and about.size == size:
                 keys[key] = i, j - first
     for key, content in contents(files.store, keys).items():
-        if len(content) == 8 * length:
+        if len(content) == size:
             rows[keys[key]] = np.frombuffer(content, "<f8")
     return rows
 
@@ -140,12 +140,7 @@ def lost_tiles(
         return []
     found = listed(files.store, "values/c")
     there = [found.get(f"values/c/{i}/{j}", Listed(-1)) for i, j in tiles]
-    sizes = rows[:, SIZE] if rows.shape[1] > SIZE else np.full(len(tiles), np.nan)
-    lost = {
-        tile
-        for tile, about, size in zip(tiles, there, sizes, strict=True)
-        if about.size < 0 or (about.size != size and not np.isnan(size))
-    }
+    lost = {tile for tile, about, size in zip(tiles, there, rows[:, SIZE], strict=True) if about.size != size}
     lost |= _without_diagonal(files, [tile for tile in tiles if tile[0] == tile[1]])
     if local_path(files.store) is None:
         lost |= _others(files, tiles, rows, there, lost, replaced)
@@ -194,20 +189,20 @@ def _others(
 ) -> set[TileIndex]:
     """Return tiles in whose place there is something else of the same size."""
     suspected = []
-    known = rows[:, MD5] if rows.shape[1] > MD5 else np.full(len(tiles), np.nan)
     same = [
-        about.md5 is not None and md5_number(digits=about.md5) == head for about, head in zip(there, known, strict=True)
+        about.md5 is not None and md5_number(digits=about.md5) == head
+        for about, head in zip(there, rows[:, MD5], strict=True)
     ]
     # If none of many is the same, the storage encrypts: its digits are not those of the content.
     for k, tile in enumerate(tiles):
         other = any(same) and there[k].md5 is not None and not same[k]
         if tile not in lost and (other or (tile in replaced and not same[k])):
-            suspected.append((tile, rows[k, CHECKSUM] if rows.shape[1] > CHECKSUM else np.nan))
+            suspected.append((tile, int(rows[k, CHECKSUM])))
 
-    def differs(item: tuple[TileIndex, float]) -> bool:
+    def differs(item: tuple[TileIndex, int]) -> bool:
         (i, j), checksum = item
         try:
-            return bool(not np.isnan(checksum) and crc32c(files.padded(files.read(i, j))) != checksum)
+            return crc32c(files.padded(files.read(i, j))) != checksum
         except StoreError:
             return True
 

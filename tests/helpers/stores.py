@@ -2,16 +2,18 @@
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import zarr
 
 import dasrel
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.audit import FACTS, audit_store
+from dasrel.store.matrix import joined_names, sealed
+from dasrel.store.tile_files import checksum_text
 
 
 def stored(path: Any, values: Any, kind: str = "distance", ids: Any = None, **writing: Any) -> dasrel.Matrix:
@@ -72,13 +74,22 @@ def result_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     return output, found
 
 
-def written_before(store: Path) -> Path:
-    """Make a complete store into one that an earlier version wrote, without checksums beside the tiles."""
-    document = json.loads((store / "zarr.json").read_text())
-    manifest = document["attributes"]["dasrel"]
-    shutil.rmtree(store / manifest.pop("checksums")["array"])
-    del manifest["identity"]
-    (store / "zarr.json").write_text(json.dumps(document))
+def resealed(store: Path) -> Path:
+    """Make the checksums of a local store those of what is there, so that only the values show what is wrong."""
+    group: Any = zarr.open_group(store, mode="r+")
+    manifest = dict(group.attrs["dasrel"])
+    checksums = np.asarray(group["checksums"][:])
+    for file in (store / "values" / "c").glob("*/*"):
+        checksums[int(file.parent.name), int(file.name)] = google_crc32c.value(file.read_bytes()[:-4])
+    group["checksums"][:] = checksums
+    kept = {
+        **manifest["checksums"],
+        "tiles": checksum_text(checksums),
+        "ids": checksum_text(joined_names(group["ids"][:])),
+    }
+    if "diagonal" in group:
+        kept["diagonal"] = checksum_text(np.asarray(group["diagonal"][:]))
+    group.attrs["dasrel"] = sealed({**manifest, "checksums": kept})
     return store
 
 

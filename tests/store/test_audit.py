@@ -17,7 +17,7 @@ from dasrel.store.options import Policy, Writing
 from dasrel.store.writer import Writer, create_store
 from dasrel.util.progress import watch
 from tests.helpers.matrices import distances, uniform_points
-from tests.helpers.stores import written_before
+from tests.helpers.stores import resealed
 
 N, TILE = 70, 20  # 4 tiles a side, the last one padded
 PLACES = [(i, j) for i in range(4) for j in range(i, 4)]
@@ -117,11 +117,9 @@ def tile_of(file: Path) -> np.ndarray:
     return np.frombuffer(file.read_bytes()[:-4], dtype=np.float32).reshape(TILE, TILE).copy()
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path, earlier: bool) -> None:
+@pytest.mark.parametrize("fitting", [False, True])
+def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path, fitting: bool) -> None:
     store = make(tmp_path / "d.zarr", distances(uniform_points(N)))
-    if earlier:
-        written_before(store)
     values = store / "values" / "c"
     (values / "0" / "1").unlink()
     (values / "0" / "2").write_bytes((values / "0" / "2").read_bytes()[:-1])
@@ -140,13 +138,15 @@ def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path, earlier: bool) 
     tile = tile_of(values / "1" / "1")
     tile[3, 8] = tile[3, 9]
     reseal(values / "1" / "1", tile)
+    if fitting:
+        resealed(store)
 
     bad = {tuple(fault["tile"]): fault for fault in audit_store(store, verify=True)["verified"]["bad"]}
     assert list(bad) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2)]
     assert bad[0, 1]["problem"] == "the tile is missing"
     assert bad[0, 2]["problem"] == "the tile has 1,603 bytes instead of 1,604"
     assert bad[0, 3]["problem"].startswith("the tile is corrupt (checksum ")
-    if earlier:
+    if fitting:
         assert bad[1, 1]["problem"] == "1 pair of a tile on the diagonal with another value in each half"
         assert bad[1, 2]["problem"] == "1 value is NaN"
         assert "to 99, recorded was" in bad[1, 3]["problem"]
@@ -159,9 +159,10 @@ def test_every_kind_of_damage_is_found_in_one_go(tmp_path: Path, earlier: bool) 
 
 
 def test_a_diagonal_of_self_similarities_is_compared(tmp_path: Path) -> None:
-    store = written_before(make(tmp_path / "k.zarr", uniform_points(N) @ uniform_points(N).T, kind="kernel"))
+    store = make(tmp_path / "k.zarr", uniform_points(N) @ uniform_points(N).T, kind="kernel")
     group = zarr.open_group(str(store), mode="r+")
     group["diagonal"][25] = 17.0  # type: ignore[index]
+    resealed(store)
     [fault] = audit_store(store, verify=True)["verified"]["bad"]
     assert fault["tile"] == [1, 1]
     assert "1 value of the diagonal" in fault["problem"]

@@ -36,7 +36,8 @@ def matrix(kind: str) -> Any:
 
 def clustering(out: str, *more: str) -> list[str]:
     """The command of the result and of the checkpoint."""
-    options = "--rule fcm2 --clusters 2 --entropy-weight 4 --init random --no-accelerate --no-picture --quiet"
+    options = "--rule fcm2 --clusters 2 --entropy-weight 4 --init random --stop memberships"
+    options += " --no-accelerate --no-picture --quiet"
     return ["cluster", "stores/distance.zarr", out, *options.split(), *more]
 
 
