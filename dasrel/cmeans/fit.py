@@ -132,7 +132,11 @@ class PreparedClustering:
             check_eigenvalue_memory(relation, memory=self.memory)
 
         def about() -> dict[str, Any]:
-            return {"relation": relation.identity(), "keep_all": self.keep_all, "run": [stored_run(r) for r in runs]}
+            given = [stored_run(run) for run in runs]
+            for options in given:
+                if options["init"] != "sample":
+                    del options["exact"]  # of samples only
+            return {"relation": relation.identity(), "keep_all": self.keep_all, "run": given}
 
         with checkpoint_writer(checkpoint, "cluster", about) as keep:
             first: dict[str, Any] = {"eigenvalue": None, "scans": 0}

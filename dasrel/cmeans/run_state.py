@@ -110,6 +110,12 @@ def update(rule: Rule, d: Float) -> Update:
 class RunState:
     """The state of one run between two scans."""
 
+    # A stored state that is without one of these begins with it.
+    objective_change = largest_change = np.nan
+    """The relative change of the objective over the last two iterations, and max |U - U'| of the last one."""
+    _fall = _plain_fall = np.nan  # of the objective: in the last iteration, in the last plain step
+    _comparable = False  # whether the last objective and the next are of the same function
+
     def __init__(self, run: Run, index: int, start: Start, beta: float) -> None:
         self.run = run
         self.index = index
@@ -130,10 +136,6 @@ class RunState:
         self.stopped_by_negatives = 0
         self.first_converged = True
         self._score: float | None = None
-        self.objective_change = self.largest_change = np.nan
-        """The relative change of the objective over the last two iterations, and max |U - U'| of the last one."""
-        self._fall = self._plain_fall = np.nan  # of the objective: in the last iteration, in the last plain step
-        self._comparable = False  # whether the last objective and the next are of the same function
         self._anchor: Float | None = None
         self._fallback: tuple[Weights, Float, float] | None = None
 

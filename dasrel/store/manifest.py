@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from dasrel.errors import InputError, StoreError
-from dasrel.kernels.checks import PROGRESS_LENGTH
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
 from dasrel.util.text import shown, some
@@ -202,7 +201,7 @@ def check_arrays(group: Any, manifest: dict[str, Any], where: str) -> None:
         _check_array(group, manifest["checksums"]["array"], where, "int64", (side, side), numbers)
     if "progress" in group:
         try:
-            _check_array(group, "progress", where, "float64", (side, side, PROGRESS_LENGTH), numbers)
+            _check_array(group, "progress", where, "float64", (side, side, 1), numbers)
         except StoreError:
             if "progress" in group:  # else an append or an import has just removed it: it is done
                 raise
