@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ from dasrel.io.features import sliced_rows, squared_blocks
 from dasrel.kernels.products import View
 from dasrel.names import KINDS, is_similarity
 from dasrel.util import Array, Float, Index, Names, PathLike
-from dasrel.util.archives import ArchiveFormat, array_json, json_array, load_archive, save_archive
+from dasrel.util.archives import ArchiveFormat, array_json, holds_array, json_array, load_archive, save_archive
 from dasrel.util.text import shown
 
 ARRAYS = ("core", "clusters", "leaves_at", "parents", "births", "labels", "most", "deepest", "diagonal", "ids")
@@ -181,13 +178,9 @@ class DensityModel:
         return model
 
 
-def is_density_model(path: str | os.PathLike[str]) -> bool:
+def is_density_model(path: PathLike) -> bool:
     """Return whether a file is the model of clusters by density."""
-    try:
-        with zipfile.ZipFile(Path(path)) as archive:
-            return "leaves_at.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return False
+    return holds_array(path, "leaves_at")
 
 
 def _fault(model: DensityModel) -> str:
@@ -199,10 +192,13 @@ def _fault(model: DensityModel) -> str:
         return "arrays that do not belong together"
     if not n or not c or model.kind not in KINDS or not 1 <= model.min_samples <= n:
         return f"{n} objects, {c} clusters, kind {shown(model.kind)}, min_samples {model.min_samples}"
-    if any(a.dtype.kind != "f" or not np.isfinite(a).all() for a in (*of_objects[::2], *of_clusters[1::2][:1])):
+    numbers = (model.core, model.leaves_at, model.births, model.most, model.deepest)
+    if any(a.dtype.kind != "f" or not np.isfinite(a).all() for a in numbers):
         return "values that are not finite"
     if any(a.dtype.kind != "i" for a in (model.clusters, model.parents, model.labels)):
         return "numbers of clusters that are not whole"
+    if not (model.labels.min() >= -1 and model.labels.max() < c):
+        return "labels that are not those of its clusters"
     if not (model.clusters.min() >= 0 and model.clusters.max() < c and model.parents[0] == -1):
         return "objects of clusters that it does not have"
     if c > 1 and not ((model.parents[1:] >= 0) & (model.parents[1:] < np.arange(1, c))).all():

@@ -34,7 +34,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import ipaddress
-import json
 import logging
 import os
 import time
@@ -52,6 +51,7 @@ from dasrel.engine.cluster_settings import parsed_cluster, plain_path
 from dasrel.engine.launch import has_dashboard, one_line, start
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
 from dasrel.util import limits, stalls
+from dasrel.util.files import load_json
 from dasrel.util.option_fields import PLACE, option
 from dasrel.util.text import count_text, redacted, shown, some
 
@@ -334,8 +334,8 @@ def _address_in(path: Path, limit: float) -> str:
         limits.check()
         time.sleep(0.1)
     try:
-        address = json.loads(path.read_text(encoding="utf-8"))["address"]
-    except (ValueError, KeyError, TypeError):
+        address = load_json(path)["address"]
+    except (OSError, ValueError, KeyError, TypeError):
         address = None
     if not isinstance(address, str) or "@" in address:
         raise ClusterError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from dasrel.store.layout import unchanged
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
-from dasrel.util.files import disk_errors, replacing, replacing_folder
+from dasrel.util.files import disk_errors, load_json, replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.text import is_url, path_text, shown, size_text, some
 
@@ -231,7 +230,7 @@ class Numbers:
 
 def _is_zarr_array(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / "zarr.json").read_text(encoding="utf-8"))["node_type"] == "array")
+        return bool(load_json(folder / "zarr.json")["node_type"] == "array")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

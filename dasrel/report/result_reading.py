@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.util import Array, Index, PathLike
+from dasrel.util.files import load_json, open_regular
 from dasrel.util.text import count_text, path_text, shown
 
-LARGEST_JSON = 256 << 20
-"""Bytes of a JSON file, at most."""
 BLOCK = 16 << 20
 """Bytes of a CSV file that are parsed at once; a line is at most as long."""
 WHOLE = 150_000
@@ -34,16 +32,11 @@ def damaged(path: PathLike, why: object) -> InputError:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file."""
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise InputError(f"{path_text(path)} has {path.stat().st_size:,} bytes: it is no result of dasrel")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
     except OSError as error:
         raise InputError(f"{path_text(path)} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise damaged(path, f"it is not JSON ({why})") from None
+    except ValueError as error:
+        raise damaged(path, f"it is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise damaged(path, "it is JSON, but no object")
     return content
@@ -55,7 +48,7 @@ def read_table(path: Path, most: int = 20_000, *, last: bool = False) -> tuple[l
     A row with another number of cells than the header is damage: the file was cut.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with open(open_regular(path), encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
             header = next(lines, [])
             rows: deque[list[str]] = deque(maxlen=most)

@@ -6,7 +6,6 @@ a codec that data have chosen. Arrays of other programs may have the codecs of `
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from dasrel.errors import InputError, StoreError
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
+from dasrel.util.files import load_json
 from dasrel.util.text import shown, some
 
 
@@ -22,7 +22,7 @@ class LocalGroup:
     """The Zarr v3 group of a local store, for reading. Zarr, which takes 0.3 s to import, is used for arrays only."""
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
+        about = load_json(folder / "zarr.json")
         if about["zarr_format"] != 3 or about["node_type"] != "group":
             raise FileNotFoundError(f"{folder} is no Zarr group of format 3")
         self._folder = folder
@@ -39,7 +39,7 @@ class LocalGroup:
     def metadata(self, name: str) -> dict[str, Any]:
         """Return what the file of an array says, as it stands there; KeyError if there is none."""
         try:
-            about: dict[str, Any] = json.loads((self._folder / name / "zarr.json").read_text(encoding="utf-8"))
+            about: dict[str, Any] = load_json(self._folder / name / "zarr.json")
         except FileNotFoundError:
             raise KeyError(name) from None
         return about

@@ -39,7 +39,7 @@ from dasrel.store.tile_files import (
     read_checksums,
 )
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import check_regular, digest
+from dasrel.util.files import check_regular, digest, load_json
 from dasrel.util.html import Html, card
 from dasrel.util.text import count_text, redacted, shown, size_text, some
 
@@ -545,10 +545,7 @@ def remote_content_hash(url: str) -> str:
 def store_manifest(folder: Path) -> dict[str, Any] | None:
     """Read the manifest of a local store; None where there is none."""
     try:
-        if not (folder / "zarr.json").is_file():  # reading a pipe would wait for ever
-            return None
-        text = (folder / "zarr.json").read_text(encoding="utf-8")
-        manifest = json.loads(text)["attributes"]["dasrel"]
+        manifest = load_json(folder / "zarr.json")["attributes"]["dasrel"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return manifest if isinstance(manifest, dict) else None

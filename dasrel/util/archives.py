@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import numpy as np
 from dasrel import __version__
 from dasrel.errors import StoreError
 from dasrel.util import Array, PathLike
-from dasrel.util.files import crc32c, replacing
+from dasrel.util.files import crc32c, open_regular, replacing
 from dasrel.util.text import count_text, shown
 
 
@@ -70,6 +69,15 @@ def load_archive(path: PathLike, form: ArchiveFormat) -> tuple[dict[str, Array],
     )
 
 
+def holds_array(path: PathLike, name: str) -> bool:
+    """Return whether a file is an archive with an array of this name, which tells formats apart; nothing is loaded."""
+    try:
+        with _opened(path) as file, zipfile.ZipFile(file) as archive:
+            return f"{name}.npy" in archive.namelist()
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False
+
+
 def json_array(value: Any) -> Array:
     """Return a value as JSON in an array of bytes: text of any length and any characters, without pickle."""
     return np.frombuffer(json.dumps(value).encode("utf-8"), dtype=np.uint8)
@@ -109,9 +117,7 @@ PACKED = 1032
 
 def _opened(path: PathLike) -> BinaryIO:
     """Open a regular file; a pipe would wait for somebody to write into it."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError("it is no regular file")
-    return open(path, "rb")
+    return open(open_regular(path), "rb")
 
 
 def _read_array(file: Any, size: int) -> Array:
@@ -136,7 +142,8 @@ def _read_array(file: Any, size: int) -> Array:
 
 def _described(error: Exception) -> str:
     """Return an error of a library in one line."""
-    return shown(" ".join(str(error).split()) or type(error).__name__, limit=200)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return shown(" ".join(text.split()) or type(error).__name__, limit=200)
 
 
 def _write_members(path: PathLike, members: Mapping[str, Array], *, sync: bool = False) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from dasrel import __version__
 from dasrel.errors import DasrelError, DasrelWarning, InputError
 from dasrel.util import PathLike, progress
-from dasrel.util.files import replacing, replacing_folder
+from dasrel.util.files import load_json, replacing, replacing_folder
 from dasrel.util.text import is_url, json_ready, redacted, shown
 
 VARYING = frozenset(
@@ -47,8 +47,8 @@ def finished_result(out: PathLike, wanted: dict[str, Any]) -> dict[str, Any] | N
     the work: the matrix and the options.
     """
     try:
-        result = json.loads((Path(out) / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        result = load_json(Path(out) / "result.json")
+    except (OSError, ValueError):
         return None
     wanted = json.loads(json.dumps(json_ready(wanted)))
     if not isinstance(result, dict) or any(name not in result or result[name] != wanted[name] for name in wanted):

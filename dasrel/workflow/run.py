@@ -29,7 +29,7 @@ from dasrel.errors import DasrelError, DasrelWarning, InputError, Stopped
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import store_manifest
 from dasrel.util import limits, progress
-from dasrel.util.files import disk_error_text, exclusive_lock, remove_leftovers
+from dasrel.util.files import disk_error_text, exclusive_lock, load_json, remove_leftovers
 from dasrel.util.text import redacted, shown
 from dasrel.workflow import status
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs
@@ -366,7 +366,7 @@ class _Run:
         """Return the record of the step's work, which is done now unless it was done before an interruption."""
         marker = work / "done.json"
         with suppress(OSError, ValueError):
-            before = dict(json.loads(marker.read_text(encoding="utf-8")))
+            before = dict(load_json(marker))
             homes = (work, self.workflow.out)
             if all(any(os.path.lexists(home / name) for home in homes) for name in before["outputs"]):
                 return before

@@ -24,6 +24,7 @@ from dasrel.commands.operations import OPERATIONS, STEPS
 from dasrel.engine.cluster_settings import RUNS_CODE, parsed_cluster
 from dasrel.engine.runtime import TLS, Runtime
 from dasrel.errors import InputError
+from dasrel.util.files import open_regular
 from dasrel.util.text import did_you_mean, redacted, shown, some
 from dasrel.workflow.tables import RuntimeTable, Table, table_of
 
@@ -116,7 +117,8 @@ def read_workflow(path: str | Path, *, out: str | Path | None = None) -> Workflo
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"{where} has {path.stat().st_size:,} bytes", remedy=f"give at most {LARGEST:,}")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(open_regular(path), encoding="utf-8") as file:
+            content = tomllib.loads(file.read())
     except OSError as error:
         raise InputError(f"cannot read the workflow {where}: {error.strerror}") from None
     except InputError:

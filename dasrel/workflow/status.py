@@ -30,7 +30,7 @@ from pydantic import BaseModel, ValidationError
 
 from dasrel.commands.base import Target
 from dasrel.errors import DasrelError, InputError, StoreError
-from dasrel.util.files import lock_owner, replacing
+from dasrel.util.files import load_json, lock_owner, open_regular, replacing
 from dasrel.util.results import without_times
 from dasrel.util.text import redacted, shown, some
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs
@@ -355,10 +355,10 @@ def read(path: Path, *, leave_out: Iterable[str] = (), verify: bool = True) -> s
 
 def _file(path: Path) -> str:
     if path.name in TIMES:  # the same result has the same hash, whenever it was computed
-        with suppress(OSError, ValueError, RecursionError):
-            content = without_times(json.loads(path.read_text(encoding="utf-8")))
+        with suppress(OSError, ValueError):
+            content = without_times(load_json(path))
             return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -428,7 +428,7 @@ class StateFile:
         self.steps: dict[str, dict[str, Any]] = {}
         self.files: dict[str, dict[str, str]] = {}
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = load_json(path)
             version = content["version"]
             if version == VERSION:
                 self.steps, self.files = dict(content["steps"]), dict(content["files"])

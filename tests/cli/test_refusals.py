@@ -154,3 +154,35 @@ def test_words_of_other_programs(line: str, message: str, capfd: pytest.CaptureF
 def test_an_unknown_option_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert app.run(["audit", "x", "--no-such"]) == 2
     assert "No such option" in capfd.readouterr().err
+
+
+@pytest.mark.timeout(120)
+def test_a_pipe_in_the_place_of_any_file_is_refused_at_once(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Opening one waits until somebody writes into it, perhaps for ever."""
+    np.save("rows.npy", line_distances(24, "float64")[:2])
+    Path("w.toml").write_text("[store]\npath = 'd.zarr'\n[tree.t]\npicture = false\n")
+    assert ran(*CLUSTER.split(), "--n-init", 1, "--no-picture", "-q") == 0
+    assert ran("density", "d.zarr", "dense", "--min-size", 3, "--no-picture", "-q") == 0
+    assert ran("run", "w.toml", "-q") == 0
+    for place, line in (
+        ("out/model.npz", "predict out rows.npy new.csv"),
+        ("dense/model.npz", "predict dense rows.npy new.csv"),
+        ("rows.npy", "predict out rows.npy new.csv"),
+        ("out/memberships.npy", "compare out out"),
+        ("out/result.json", "report out/result.json"),
+        ("out/result.json", "report out"),
+        ("w/run.state.json", "run w.toml --status"),
+        ("w/run.state.json", "report w"),
+        ("w.toml", "run w.toml --status"),
+        ("scheduler.json", "tree d.zarr new --scheduler-file scheduler.json"),
+        ("d.zarr/zarr.json", "audit d.zarr"),
+        ("d.zarr/ids/zarr.json", "audit d.zarr"),
+    ):
+        there = Path(place).exists()
+        if there:
+            os.rename(place, "kept")
+        os.mkfifo(place)
+        assert "unexpected" not in refused(line.split(), capfd), line
+        os.unlink(place)
+        if there:
+            os.rename("kept", place)

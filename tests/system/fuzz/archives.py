@@ -67,12 +67,12 @@ def damaged_archive(rng: Rng, path: Path) -> bool:
 
 def model(rng: Rng, folder: Path, base: Path) -> Case:
     """A damaged model predicts as before, or is refused. What a program has written into it on purpose is not known."""
-    rule = pick(rng, ("fcm1", "fcm2", "pcm1", "hard", "outliers"))
+    rule = pick(rng, ("fcm1", "fcm2", "pcm1", "hard", "outliers", "density"))
     result, out = folder / "result", folder / "out.csv"
     shutil.copytree(base / f"model-{rule}", result)
     rewritten = damaged_archive(rng, result / "model.npz")
     if chance(rng, 0.3):
-        other = "fcm1" if rule == "outliers" else rule
+        other = "fcm1" if rule in ("outliers", "density") else rule
         command = ["cluster", str(base / "plain.zarr"), str(folder / "next"), "--rule", other, "--clusters", "3",
                    "--max-iter", "2", "--no-picture", "--warm-start", str(result)]  # fmt: skip
         return Case([command])

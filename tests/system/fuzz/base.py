@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,23 @@ pixels = 20
 [export.all]
 format = "npy"
 """
+
+
+RESULTS = {
+    "cluster": "cluster {store} {out} --rule hard --clusters 2,3 --max-iter 3",
+    "outliers": "outliers {store} {out} --reject 0.2",
+    "density": "density {store} {out} --min-size 3 --no-picture",
+    "linkage": "tree {store} {out} --linkage average --clusters 2 --no-picture",
+    "tree": "tree {store} {out} --no-picture",
+    "embed": "embed {store} {out} --no-picture",
+    "align": "align {store} {out} --rule hard --clusters 2 --width 1 --n-init 1 --max-iter 3 --no-picture",
+}
+"""Commands that write a folder of which pages are made."""
+PRINTED = {
+    "spectrum": "spectrum {store}", "audit": "audit {store}", "validity": "validity {store} {cluster}/labels.csv",
+    "euclideanize": "euclideanize {store} --method power --out {out}.npz",
+}  # fmt: skip
+"""Commands whose JSON object a page is made of."""
 
 
 def commands(store: Path, out: Path) -> dict[str, list[str]]:
@@ -109,6 +127,14 @@ def build(base: Path) -> None:
         run("predict", base / f"model-{rule}", base / "new.npy", base / f"model-{rule}.csv")
     run("outliers", plain, base / "model-outliers", "--reject", 0.2, "--no-picture")
     run("predict", base / "model-outliers", base / "new.npy", base / "model-outliers.csv")
+    run("density", plain, base / "model-density", "--min-size", 3, "--no-picture")
+    run("predict", base / "model-density", base / "new.npy", base / "model-density.csv")
+    for name, line in RESULTS.items():
+        run(*line.format(store=plain, out=base / "results" / name).split())
+    for name, line in PRINTED.items():
+        words = line.format(store=plain, out=base / "results" / name, cluster=base / "results/cluster/best").split()
+        with open(base / "results" / f"{name}.json", "w") as file, redirect_stdout(file):
+            run(*words, "--json")
     with dasrel.watch(lambda event: _keep(base, event.scans)):
         run("cluster", plain, base / "interrupted", *CLUSTER, "--checkpoint", base / "running")
     (base / "flow").mkdir()
