@@ -37,7 +37,7 @@ import numpy as np
 from dasrel.store.layout import FileReader, Reader, TileIndex, TileSource
 from dasrel.store.tile_files import count_maps
 from dasrel.util import Array, limits
-from dasrel.util.files import open_regular
+from dasrel.util.reading import open_regular
 
 STREAMS = 3  # reading threads; more of them are no faster on the disks that were measured
 CHUNK = 16 * 2**20  # bytes of one read; the remainder at the end, such as a checksum, is read with the last chunk

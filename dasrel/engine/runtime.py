@@ -51,8 +51,8 @@ from dasrel.engine.cluster_settings import parsed_cluster, plain_path
 from dasrel.engine.launch import has_dashboard, one_line, start
 from dasrel.errors import ClusterError, DasrelError, DasrelWarning, InputError
 from dasrel.util import limits, stalls
-from dasrel.util.files import load_json
 from dasrel.util.option_fields import PLACE, option
+from dasrel.util.reading import load_json
 from dasrel.util.text import count_text, redacted, shown, some
 
 WAIT = 60.0

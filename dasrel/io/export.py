@@ -22,8 +22,9 @@ from dasrel.store.layout import unchanged
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
-from dasrel.util.files import disk_errors, load_json, replacing, replacing_folder
+from dasrel.util.files import disk_errors, replacing, replacing_folder
 from dasrel.util.limits import Cost, Output, Range
+from dasrel.util.reading import load_json
 from dasrel.util.text import is_url, path_text, shown, size_text, some
 
 SUFFIXES = {"npy": ".npy", "condensed": ".npy", "lsmat": ".lsmat", "phylip": ".phy", "zarr": ".zarr"}

@@ -13,7 +13,7 @@ import numpy as np
 
 from dasrel.errors import InputError
 from dasrel.util import Array, Index, PathLike
-from dasrel.util.files import load_json, open_regular
+from dasrel.util.reading import load_json, open_regular
 from dasrel.util.text import count_text, path_text, shown
 
 BLOCK = 16 << 20

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from dasrel.errors import InputError, StoreError
 from dasrel.names import KINDS, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, IMPORT_AGAIN
-from dasrel.util.files import load_json
+from dasrel.util.reading import load_json
 from dasrel.util.text import shown, some
 
 

@@ -39,8 +39,9 @@ from dasrel.store.tile_files import (
     read_checksums,
 )
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import check_regular, digest, load_json
+from dasrel.util.files import digest
 from dasrel.util.html import Html, card
+from dasrel.util.reading import check_regular, load_json
 from dasrel.util.text import count_text, redacted, shown, size_text, some
 
 DECIDING = ("input", "compress", "format_version")

@@ -42,7 +42,8 @@ from dasrel.kernels.checks import TileStatistics
 from dasrel.store.layout import Layout
 from dasrel.store.manifest import LocalGroup, array_metadata
 from dasrel.util import Array, Names, limits
-from dasrel.util.files import check_regular, crc32c, md5_number, open_regular, replacing
+from dasrel.util.files import crc32c, md5_number, replacing
+from dasrel.util.reading import check_regular, open_regular
 from dasrel.util.text import count_text, redacted, shown, some
 
 StoreLike = str | os.PathLike[str] | Any

@@ -35,7 +35,8 @@ from dasrel.store.tile_files import (
     zarr_store,
 )
 from dasrel.util import Array, parallel
-from dasrel.util.files import crc32c, md5_number, open_regular
+from dasrel.util.files import crc32c, md5_number
+from dasrel.util.reading import open_regular
 from dasrel.util.text import count_text, shown, some
 
 ROUNDS = 4

@@ -22,7 +22,8 @@ import numpy as np
 from dasrel import __version__
 from dasrel.errors import StoreError
 from dasrel.util import Array, PathLike
-from dasrel.util.files import crc32c, open_regular, replacing
+from dasrel.util.files import crc32c, replacing
+from dasrel.util.reading import open_regular
 from dasrel.util.text import count_text, shown
 
 

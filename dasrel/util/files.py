@@ -26,7 +26,6 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,31 +52,6 @@ def crc32c(data: bytes | memoryview | Array, start: int = 0) -> int:
         data = data.reshape(-1).view("u1")
         data.flags.writeable = False  # the library takes read-only bytes only
     return int(google_crc32c.extend(start, data))
-
-
-def open_regular(path: PathLike, flags: int = 0) -> int:
-    """Open a file for reading and return its descriptor; raise OSError, without waiting, if it is no regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
-    return descriptor
-
-
-LARGEST_JSON = 256 << 20
-"""Bytes of a JSON file, at most."""
-
-
-def load_json(path: PathLike) -> Any:
-    """Return the content of a JSON file. Raise OSError or ValueError, whatever is there: a pipe, too much, no JSON."""
-    with open(open_regular(path), "rb") as file:
-        raw = file.read(LARGEST_JSON + 1)
-    if len(raw) > LARGEST_JSON:
-        raise ValueError(f"more than {LARGEST_JSON:,} bytes")
-    try:
-        return json.loads(raw.decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def file_crc32c(path: PathLike, *, chunk: int = 1 << 20) -> int:
@@ -561,11 +535,3 @@ def _read_owner(descriptor: int) -> dict[str, Any]:
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}
-
-
-def check_regular(*paths: str | os.PathLike[str]) -> None:
-    """Raise `StoreError` if a pipe, a device or a folder is in place of a file: opening it might wait for ever."""
-    for path in paths:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise StoreError(f"{shown(path, limit=400)} is not a regular file", remedy="restore it from a copy")

@@ -15,7 +15,8 @@ from typing import Any
 from dasrel import __version__
 from dasrel.errors import DasrelError, DasrelWarning, InputError
 from dasrel.util import PathLike, progress
-from dasrel.util.files import load_json, replacing, replacing_folder
+from dasrel.util.files import replacing, replacing_folder
+from dasrel.util.reading import load_json
 from dasrel.util.text import is_url, json_ready, redacted, shown
 
 VARYING = frozenset(

@@ -29,7 +29,8 @@ from dasrel.errors import DasrelError, DasrelWarning, InputError, Stopped
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import store_manifest
 from dasrel.util import limits, progress
-from dasrel.util.files import disk_error_text, exclusive_lock, load_json, remove_leftovers
+from dasrel.util.files import disk_error_text, exclusive_lock, remove_leftovers
+from dasrel.util.reading import load_json
 from dasrel.util.text import redacted, shown
 from dasrel.workflow import status
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs

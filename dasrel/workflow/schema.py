@@ -24,7 +24,7 @@ from dasrel.commands.operations import OPERATIONS, STEPS
 from dasrel.engine.cluster_settings import RUNS_CODE, parsed_cluster
 from dasrel.engine.runtime import TLS, Runtime
 from dasrel.errors import InputError
-from dasrel.util.files import open_regular
+from dasrel.util.reading import open_regular
 from dasrel.util.text import did_you_mean, redacted, shown, some
 from dasrel.workflow.tables import RuntimeTable, Table, table_of
 

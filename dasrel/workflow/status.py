@@ -30,7 +30,8 @@ from pydantic import BaseModel, ValidationError
 
 from dasrel.commands.base import Target
 from dasrel.errors import DasrelError, InputError, StoreError
-from dasrel.util.files import load_json, lock_owner, open_regular, replacing
+from dasrel.util.files import lock_owner, replacing
+from dasrel.util.reading import load_json, open_regular
 from dasrel.util.results import without_times
 from dasrel.util.text import redacted, shown, some
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs
