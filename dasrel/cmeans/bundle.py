@@ -36,7 +36,8 @@ from dasrel.util.text import count_text
 
 _PLAIN = ("columns", "scan_seconds", "update_seconds", "bundle", "iteration", "mean_distance")
 """The fields of `BundleResults` that a checkpoint holds as they are."""
-_SMALL_UPDATE = 200_000  # numbers in a bundle below which threads cost more than they give
+SMALL_UPDATE = 200_000
+"""Numbers in a bundle below which threads cost more than they give."""
 
 
 def run_bundles(
@@ -296,7 +297,7 @@ def iterate(
             if with_mean:
                 results.mean_distance = float(Y[-1].sum() / n)
             results.columns.append(len(Y))
-            threaded = width * n > _SMALL_UPDATE
+            threaded = width * n > SMALL_UPDATE
             results.advance(Y, context, pool.map if threaded else map)
             del Y
             results.scan_seconds += scanned - prepared

@@ -24,15 +24,16 @@ and one scan gives the memberships of all objects. The result depends on the see
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dasrel.cmeans.bundle import SMALL_UPDATE
 from dasrel.cmeans.contests import MOST_DISTINCT, Contest, Decision, Finalist
 from dasrel.cmeans.ladder import (
     CLOSE,
@@ -44,6 +45,7 @@ from dasrel.cmeans.ladder import (
 from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
 from dasrel.cmeans.starts import at_objects, generator
 from dasrel.judging.label_measures import silhouettes
+from dasrel.kernels import products
 from dasrel.names import AUTO
 from dasrel.partition.result import Ladder, LevelReport, Start
 from dasrel.partition.run import Run
@@ -66,10 +68,18 @@ MAX_ITER = 60
 FINE_TOL = 1e-6
 """The same for finalists."""
 FINE_ITER = 150
-LARGE = 4096
-"""Objects of a level above which a product is divided among threads; below, each thread has a run of its own."""
 BLOCK = 512
 """Rows of a sample's matrix that a thread works on at a time."""
+NARROW = 12
+"""Columns up to which the compiled kernel multiplies faster than BLAS."""
+HELD = 600
+"""Bytes for each object and cluster of a contest that is decided, at most: ten restarts and the ends of two ladders."""
+FREE = 16 << 20
+"""Bytes that contests may always take together; on large samples they take as much as the sample."""
+
+T = TypeVar("T")
+Trail = Generator[RunState, FinishedRun, T]
+"""Runs one after another: it yields each at its start, gets its end, and returns what has become of them."""
 
 
 class Level:
@@ -83,31 +93,68 @@ class Level:
         self.size = len(D)
         self._context = BundleContext(self.size, float(np.abs(D).max(initial=0.0)), self.size, D.dtype)
         self._blocks = [slice(at, min(at + BLOCK, self.size)) for at in range(0, self.size, BLOCK)]
-        self._is_large = self.size > LARGE
         self._pool: ThreadPoolExecutor | None = None
         self.runs = self.iterations = self.columns = 0
         """What was done here, for the report."""
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """Work on all threads inside the block: on a run each, or on a block of a product each where it is large."""
+        """Work on all threads inside the block: on a block of a product, or on the memberships of a run, each."""
         with parallel.single_threaded_blas(), ThreadPoolExecutor(limits.thread_count(waiting=False)) as self._pool:
             yield
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Apply a function to every item, in order."""
-        assert self._pool is not None
-        return list(map(function, items) if self._is_large else self._pool.map(function, items))
-
     def multiply(self, V: Float) -> Float:
         """Return V D, (c, m); the bits do not depend on the number of threads."""
-        V = V.astype(self.D.dtype)
-        if not self._is_large:
-            product: Float = np.matmul(V, self.D).astype(np.float64)
-            return product
         assert self._pool is not None
-        parts = self._pool.map(lambda rows: np.matmul(V, self.D[rows].T), self._blocks)
-        return np.concatenate(list(parts), axis=1, dtype=np.float64)
+        given = np.ascontiguousarray(V, dtype=self.D.dtype)
+        upright = np.ascontiguousarray(given.T) if len(V) > NARROW else given.T
+        result = np.zeros(V.shape)
+
+        def fill(rows: slice) -> None:
+            part = result[:, rows]
+            narrow = len(V) <= NARROW
+            if not (narrow and products._add_products_native(self.D[rows], None, given, part, None)):
+                part[:] = np.matmul(self.D[rows], upright).T
+
+        list(self._pool.map(fill, self._blocks))
+        return result
+
+    def step(self, states: Sequence[RunState]) -> list[FinishedRun | None]:
+        """Do one iteration of all runs, with one product for all of them; return the results of those that ended."""
+        assert self._pool is not None
+        ends = np.cumsum([state.run.n_clusters for state in states]).tolist()
+        Y = self.multiply(np.concatenate([state.W.V[0] for state in states]))
+        self.iterations += len(states)
+        self.columns += len(Y)
+
+        def advance(state: RunState, end: int) -> FinishedRun | None:
+            return state.advance(Y[None, end - state.run.n_clusters : end].copy(), self._context, None)
+
+        return list((self._pool.map if Y.size > SMALL_UPDATE else map)(advance, states, ends))
+
+    def follow(self, trails: Iterable[Trail[T]]) -> list[T]:
+        """Follow all trails to their ends, side by side, and return what they return, in order."""
+        returned: dict[int, T] = {}
+        active: list[tuple[int, Trail[T], RunState]] = []
+
+        def go_on(k: int, trail: Trail[T], finished: FinishedRun | None) -> None:
+            try:
+                state = next(trail) if finished is None else trail.send(finished)
+            except StopIteration as end:
+                returned[k] = end.value
+            else:
+                active.append((k, trail, state))
+
+        for k, trail in enumerate(trails):
+            go_on(k, trail, None)
+        while active:
+            before, active = active, []
+            for (k, trail, state), finished in zip(before, self.step([state for *_, state in before]), strict=True):
+                if finished is None:
+                    active.append((k, trail, state))
+                else:
+                    go_on(k, trail, finished)
+        return [returned[k] for k in sorted(returned)]
 
     def state(self, run: Run, beta: float, start: Start, *, fine: bool = False) -> RunState:
         """Return a run at its first centres, as it is made on a sample: fcm2 where pcm1 or pcm2 begin with it."""
@@ -117,35 +164,12 @@ class Level:
             max_iter=min(run.max_iter, FINE_ITER if fine else MAX_ITER),
             spread=beta, accelerate=fine, history=False, race=False, norm=np.inf,
         )  # fmt: skip
+        self.runs += 1
         return RunState(coarse, 0, start, beta)
-
-    def advance(self, state: RunState, steps: int) -> FinishedRun | None:
-        """Do some iterations of a run; return its result if it has ended."""
-        for _ in range(steps):
-            finished = state.advance(self.multiply(state.W.V[0])[None], self._context, None)
-            if finished is not None:
-                return finished
-        return None
-
-    def finish(self, state: RunState) -> FinishedRun:
-        """Iterate a run to its end."""
-        finished = None
-        while finished is None:
-            finished = self.advance(state, MAX_ITER)
-        return finished
 
     def report(self, seconds: float) -> LevelReport:
         """Return what a result says of this level."""
         return LevelReport(self.size, self.runs, self.iterations, self.columns, seconds)
-
-    def count(self, finished: Sequence[FinishedRun | RunState]) -> None:
-        """Count the work of runs, for the report."""
-        for one in finished:
-            n_iter = one.n_iter if isinstance(one, RunState) else one.result.n_iter
-            run = one.run if isinstance(one, RunState) else one.result.run
-            self.runs += 1
-            self.iterations += n_iter
-            self.columns += n_iter * run.n_clusters
 
     def silhouettes(self, partitions: Sequence[FinishedRun]) -> list[tuple[float, float]]:
         """Return the mean silhouette and the fuzzy silhouette of each partition; -1 and NaN for a single cluster."""
@@ -204,41 +228,58 @@ def first_level(level: Level, contests: Sequence[Contest], index: str, *, share:
 
     Cost: no scan.
     """
+    decisions: list[Decision] = []
     with level.threads():
-        scouts = _scouts(level, contests)
-        progress.current().say(f"sample, {count_text(len(contests), 'setting')}: values of parameters")
-        jobs = [
-            (k, way) for k, (contest, ends) in enumerate(zip(contests, scouts, strict=True))
-            for way in _ways(contest, ends)
-        ]  # fmt: skip
-        found = level.map(lambda job: _along(level, contests[job[0]], job[1]), jobs)
-        reached: list[Ends] = [{_middle(c): list(ends)} for c, ends in zip(contests, scouts, strict=True)]
-        for (k, _), pairs in zip(jobs, found, strict=True):
-            level.count([finished for _, finished in pairs])
-            for value, finished in pairs:
-                reached[k].setdefault(value, []).append(finished)
-        decisions = _settled(level, contests, reached, index, share)
-
-        # other distinct ends of the restarts, at the value that was chosen
-        waiting = [
-            k for k, contest in enumerate(contests)
-            if contest.is_decided and len(scouts[k]) > 1 and not (decisions[k].is_open and not level.has_all)
-            and decisions[k].finalists[0].value != _middle(contest)
-        ]  # fmt: skip
-        others = level.map(
-            lambda k: _along(level, contests[k], (scouts[k][1], [decisions[k].finalists[0].value], False), fine=True),
-            waiting,
-        )
-        for k, pairs in zip(waiting, others, strict=True):
-            level.count([finished for _, finished in pairs])
-            value = decisions[k].finalists[0].value
-            ends = _distinct([*reached[k][value], *(finished for _, finished in pairs)])
-            decisions[k] = replace(decisions[k], finalists=_rivals(value, ends))
+        for group in _groups(level, contests):
+            decisions += _first_decisions(level, group, index, share)
     if level.has_all:
         return [
             replace(decision, finalists=decision.finalists[:1]) if contest.is_decided else decision
             for contest, decision in zip(contests, decisions, strict=True)
         ]
+    return decisions
+
+
+def _groups(level: Level, contests: Sequence[Contest]) -> Iterator[list[Contest]]:
+    """Yield contests that fit into memory together."""
+    most = max(32 * level.size**2, FREE) // (HELD * level.size)
+    group: list[Contest] = []
+    for contest in contests:
+        if group and sum(one.runs[0].n_clusters for one in (*group, contest)) > most:
+            yield group
+            group = []
+        group.append(contest)
+    yield group
+
+
+def _first_decisions(level: Level, contests: Sequence[Contest], index: str, share: float) -> list[Decision]:
+    """Run some contests on the first level, side by side; see `first_level`."""
+    scouts = _scouts(level, contests)
+    progress.current().say(f"sample, {count_text(len(contests), 'setting')}: values of parameters")
+    jobs = [
+        (k, way) for k, (contest, ends) in enumerate(zip(contests, scouts, strict=True))
+        for way in _ways(contest, ends)
+    ]  # fmt: skip
+    found = level.follow(_along(level, contests[k], way) for k, way in jobs)
+    reached: list[Ends] = [{_middle(c): list(ends)} for c, ends in zip(contests, scouts, strict=True)]
+    for (k, _), pairs in zip(jobs, found, strict=True):
+        for value, finished in pairs:
+            reached[k].setdefault(value, []).append(finished)
+    decisions = _settled(level, contests, reached, index, share)
+
+    # other distinct ends of the restarts, at the value that was chosen
+    waiting = [
+        k for k, contest in enumerate(contests)
+        if contest.is_decided and len(scouts[k]) > 1 and not (decisions[k].is_open and not level.has_all)
+        and decisions[k].finalists[0].value != _middle(contest)
+    ]  # fmt: skip
+    others = level.follow(
+        _along(level, contests[k], (scouts[k][1], [decisions[k].finalists[0].value], False), fine=True) for k in waiting
+    )
+    for k, pairs in zip(waiting, others, strict=True):
+        value = decisions[k].finalists[0].value
+        ends = _distinct([*reached[k][value], *(finished for _, finished in pairs)])
+        decisions[k] = replace(decisions[k], finalists=_rivals(value, ends))
     return decisions
 
 
@@ -262,17 +303,25 @@ def _scouts(level: Level, contests: Sequence[Contest]) -> list[list[FinishedRun]
         level.state(run, beta, at_objects(_seeds(level.D, run, beta), level.size))
         for run, beta in zip(starting, betas, strict=True)
     ]
-    early = level.map(lambda state: level.advance(state, HALVING), states)
-    going: list[int] = []
+    early: dict[int, FinishedRun] = {}
+    for _ in range(HALVING):
+        going = [j for j in range(len(states)) if j not in early]
+        ended = level.step([states[j] for j in going]) if going else []
+        early.update((j, end) for j, end in zip(going, ended, strict=True) if end is not None)
+    kept: list[int] = []
     for k in range(len(contests)):
         ranked = sorted(
             (j for j, contest in enumerate(of) if contest == k), key=lambda j: (states[j].objectives[-1], j)
         )
-        going += ranked[: max(MOST_DISTINCT, (len(ranked) + 1) // 2)]
-    level.count([states[j] for j in sorted(set(range(len(states))) - set(going))])
-    ended = level.map(lambda j: early[j] or level.finish(states[j]), going)
-    level.count(ended)
-    return [_distinct([end for j, end in zip(going, ended, strict=True) if of[j] == k]) for k in range(len(contests))]
+        kept += ranked[: max(MOST_DISTINCT, (len(ranked) + 1) // 2)]
+    going = [j for j in kept if j not in early]
+    early.update(zip(going, level.follow(_to_end(states[j]) for j in going), strict=True))
+    return [_distinct([early[j] for j in kept if of[j] == k]) for k in range(len(contests))]
+
+
+def _to_end(state: RunState) -> Trail[FinishedRun]:
+    """Iterate a run to its end."""
+    return (yield state)
 
 
 def _seeds(D: Array, run: Run, beta: float) -> NDArray[np.intp]:
@@ -343,13 +392,13 @@ def _ways(contest: Contest, ends: Sequence[FinishedRun]) -> list[Way]:
     return [way for way in ways if way[1]]
 
 
-def _along(level: Level, contest: Contest, way: Way, *, fine: bool = False) -> list[tuple[int, FinishedRun]]:
+def _along(level: Level, contest: Contest, way: Way, *, fine: bool = False) -> Trail[list[tuple[int, FinishedRun]]]:
     """Run values one after another, each from the centres of the one before."""
     before, values, becomes_fuzzier = way
     first, reached, failures = before, list[tuple[int, FinishedRun]](), 0
     for value in values:
         run = contest.values[value].changed(restart=first.result.run.restart)
-        before = level.finish(level.state(run, contest.beta, Start(before.V[None]), fine=fine))
+        before = yield level.state(run, contest.beta, Start(before.V[None]), fine=fine)
         reached.append((value, before))
         if becomes_fuzzier and not before.result.is_sound:
             before, failures = first, failures + 1
@@ -391,20 +440,21 @@ def _settled(
         if not jobs:
             return decisions
 
-        def end(job: tuple[int, int]) -> list[FinishedRun]:
-            k, value = job
-            return [
-                level.finish(level.state(
-                    contests[k].values[value].changed(restart=before.result.run.restart), contests[k].beta,
-                    Start(before.V[None]), fine=True,
-                ))
-                for before in _distinct(reached[k][value])
-            ]  # fmt: skip
-
-        for (k, value), ends in zip(jobs, level.map(end, jobs), strict=True):
-            level.count(ends)
-            reached[k][value] = ends
+        starts = [
+            (k, value, before) for k, value in jobs for before in _distinct(reached[k][value])
+        ]  # fmt: skip
+        ends = level.follow(
+            _to_end(level.state(
+                contests[k].values[value].changed(restart=before.result.run.restart), contests[k].beta,
+                Start(before.V[None]), fine=True,
+            ))
+            for k, value, before in starts
+        )  # fmt: skip
+        for k, value in jobs:
+            reached[k][value] = []
             settled[k].add(value)
+        for (k, value, _), end in zip(starts, ends, strict=True):
+            reached[k][value].append(end)
 
 
 def _decision(
@@ -443,17 +493,21 @@ def second_level(
 ) -> list[Decision]:
     """Run the finalists of contests on a larger level, and return what it says of each. Cost: no scan."""
     where = np.searchsorted(level.positions, before.positions)
-    reached: list[Ends] = []
+    starts = [
+        (k, finalist) for k, decision in enumerate(decisions) for finalist in decision.finalists
+    ]  # fmt: skip
+    progress.current().say(f"sample of {count_text(level.size, 'object')}, {count_text(len(starts), 'run')}")
     with level.threads():
-        for contest, decision in zip(contests, decisions, strict=True):
-            ends: Ends = {}
-            for finalist in decision.finalists:
-                progress.current().say(f"sample of {count_text(level.size, 'object')}, run {level.runs + 1}")
-                run = contest.values[finalist.value].changed(restart=finalist.result.run.restart)
-                start = centres_on_all(finalist.V, where, level.size)
-                ends.setdefault(finalist.value, []).append(level.finish(level.state(run, contest.beta, start)))
-            level.count([end for of_value in ends.values() for end in of_value])
-            reached.append(ends)
+        ends = level.follow(
+            _to_end(level.state(
+                contests[k].values[finalist.value].changed(restart=finalist.result.run.restart), contests[k].beta,
+                centres_on_all(finalist.V, where, level.size),
+            ))
+            for k, finalist in starts
+        )  # fmt: skip
+        reached: list[Ends] = [{} for _ in contests]
+        for (k, finalist), end in zip(starts, ends, strict=True):
+            reached[k].setdefault(finalist.value, []).append(end)
         found = _decisions(level, contests, reached, index, CLOSE)
     return [
         replace(now, ladders=now.ladders if then.is_open else then.ladders, level=1)

@@ -387,12 +387,11 @@ def write_clustering(
             _link_files(folder / names[clustering.recommended(choose)], folder / "best")
         if quality is not None:
             rows = quality.table()
-            iterated = [partition.result.objects or partition.model.n_objects for partition in clustering.partitions]
+            iterated = ["all" if partition.result.objects is None else "sample" for partition in clustering.partitions]
             cells = (
-                [name, *list(row.values())[1:], objects]
-                for name, row, objects in zip(names, rows, iterated, strict=True)
+                [name, *list(row.values())[1:], which] for name, row, which in zip(names, rows, iterated, strict=True)
             )
-            write_csv(folder / "validity.csv", [*rows[0], "objects"], cells)
+            write_csv(folder / "validity.csv", [*rows[0], "iterated_on"], cells)
         if picture:
             from dasrel.report.figures.clustering import draw_clustering
 

@@ -25,7 +25,10 @@ Keys = dict[tuple[str, str], set[str]]
 """The types of values, by output and key."""
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "text", list: "list", dict: "object"}
 
-NUMBERS = "--fuzzifier 2 --entropy-weight auto,9 --eta-scale 1 --eta cut --eta-cut 0.4 --eta-refit --norm 2"
+NUMBERS = (
+    "--fuzzifier 2 --entropy-weight auto,9 --eta-scale 1 --eta cut --eta-cut 0.4 --eta-refit"
+    " --stop memberships --norm 2"
+)
 RUNS = f"--rule fcm2,pcm1 --clusters 2 --n-init 2 {NUMBERS} --on-negative heal --history --race"
 ONE = "--rule fcm1 --clusters 2 --n-init 1 --on-negative heal"
 FOUR = "--rule fcm1 --clusters 4 --n-init 1 --on-negative heal"

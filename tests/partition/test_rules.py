@@ -576,3 +576,12 @@ def test_take_keeps_the_parameters_of_the_runs_that_stay():
 def test_wrong_parameters_are_refused(name, words, message):
     with pytest.raises(InputError, match=message):
         Rule(name, **words)
+
+
+def test_negligible_weights_are_zero():
+    """As float32 they would be subnormal, and products with them slow."""
+    U = np.array([[[1.0, 0.5, 1e-20, 1e-29, 1e-31, 1e-300], [1e-200, 2e-200, 0.0, 1e-231, 1e-229, 1e-300]]])
+    V = rules.weights(U, 1.0).V[0]
+    np.testing.assert_allclose(V[0], [1 / 1.5, 0.5 / 1.5, 1e-20 / 1.5, 1e-29 / 1.5, 0, 0], rtol=1e-12)
+    np.testing.assert_allclose(V[1], [1 / 3, 2 / 3, 0, 0, 1e-29 / 3, 0], rtol=1e-12)
+    assert (V[V > 0].astype(np.float32) >= np.finfo(np.float32).tiny).all()
