@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dasrel.cmeans.bundle_memory import IndexedRuns, split_by_memory
-from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
+from dasrel.cmeans.run_state import SMALL_UPDATE, BundleContext, FinishedRun, RunState
 from dasrel.cmeans.starts import first_starts, starting_spread, unspread
 from dasrel.engine.checkpoint import CheckpointWriter
 from dasrel.engine.relation import LeftProducts, Relation
@@ -36,8 +36,6 @@ from dasrel.util.text import count_text
 
 _PLAIN = ("columns", "scan_seconds", "update_seconds", "bundle", "iteration", "mean_distance")
 """The fields of `BundleResults` that a checkpoint holds as they are."""
-SMALL_UPDATE = 200_000
-"""Numbers in a bundle below which threads cost more than they give."""
 
 
 def run_bundles(

@@ -33,7 +33,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.bundle import SMALL_UPDATE
 from dasrel.cmeans.contests import MOST_DISTINCT, Contest, Decision, Finalist
 from dasrel.cmeans.ladder import (
     CLOSE,
@@ -42,7 +41,7 @@ from dasrel.cmeans.ladder import (
     decide,
     fuzziness,
 )
-from dasrel.cmeans.run_state import BundleContext, FinishedRun, RunState
+from dasrel.cmeans.run_state import SMALL_UPDATE, BundleContext, FinishedRun, RunState
 from dasrel.cmeans.starts import at_objects, generator
 from dasrel.judging.label_measures import silhouettes
 from dasrel.kernels import products
@@ -94,7 +93,7 @@ class Level:
         self._context = BundleContext(self.size, float(np.abs(D).max(initial=0.0)), self.size, D.dtype)
         self._blocks = [slice(at, min(at + BLOCK, self.size)) for at in range(0, self.size, BLOCK)]
         self._pool: ThreadPoolExecutor | None = None
-        self.runs = self.iterations = self.columns = 0
+        self.runs = self.n_iter = self.columns = 0
         """What was done here, for the report."""
 
     @contextmanager
@@ -124,7 +123,7 @@ class Level:
         assert self._pool is not None
         ends = np.cumsum([state.run.n_clusters for state in states]).tolist()
         Y = self.multiply(np.concatenate([state.W.V[0] for state in states]))
-        self.iterations += len(states)
+        self.n_iter += len(states)
         self.columns += len(Y)
 
         def advance(state: RunState, end: int) -> FinishedRun | None:
@@ -169,7 +168,7 @@ class Level:
 
     def report(self, seconds: float) -> LevelReport:
         """Return what a result says of this level."""
-        return LevelReport(self.size, self.runs, self.iterations, self.columns, seconds)
+        return LevelReport(self.size, self.runs, self.n_iter, self.columns, seconds)
 
     def silhouettes(self, partitions: Sequence[FinishedRun]) -> list[tuple[float, float]]:
         """Return the mean silhouette and the fuzzy silhouette of each partition; -1 and NaN for a single cluster."""

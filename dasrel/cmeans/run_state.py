@@ -32,6 +32,8 @@ RACE_STEPS = 5
 """Iterations over which the fall of an objective is measured, twice, to estimate how far it will still fall."""
 RACE_MARGIN = 10.0
 """How many times that estimate a run must be behind to be stopped."""
+SMALL_UPDATE = 200_000
+"""Numbers in an update of runs below which threads cost more than they give."""
 PLAIN_STEPS = 10
 """Steps before acceleration begins: far from the end, extrapolating leads to other optima."""
 

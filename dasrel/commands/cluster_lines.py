@@ -43,7 +43,7 @@ def _level_lines(levels: list[dict[str, Any]]) -> Lines:
     return [
         (
             f"on {level['objects']:,}",
-            f"{count_text(level['runs'], 'run')}, {count_text(level['iterations'], 'iteration')}"
+            f"{count_text(level['runs'], 'run')}, {count_text(level['n_iter'], 'iteration')}"
             f" in {level['seconds']:.1f} s",
         )
         for level in levels

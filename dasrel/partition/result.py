@@ -169,8 +169,8 @@ class LevelReport:
 
     objects: int
     runs: int
-    iterations: int
-    """Of all runs together."""
+    n_iter: int
+    """Iterations of all runs together."""
     columns: int
     """Columns that were multiplied with the matrix of the level: the clusters of its runs times their iterations."""
     seconds: float

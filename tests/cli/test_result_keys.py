@@ -27,7 +27,7 @@ TYPES = {bool: "boolean", int: "integer", float: "number", str: "text", list: "l
 
 NUMBERS = (
     "--fuzzifier 2 --entropy-weight auto,9 --eta-scale 1 --eta cut --eta-cut 0.4 --eta-refit"
-    " --stop memberships --norm 2"
+    " --stop memberships --norm 2 --tol 1e-5"
 )
 RUNS = f"--rule fcm2,pcm1 --clusters 2 --n-init 2 {NUMBERS} --on-negative heal --history --race"
 ONE = "--rule fcm1 --clusters 2 --n-init 1 --on-negative heal"
@@ -133,6 +133,7 @@ FILES = [
     ("outliers-predicted.csv", "odd.csv"),
     ("validity.csv", "indices.csv"),
     ("validity.csv", "all.csv"),
+    ("validity.csv", "out/validity.csv"),
     ("embed", "axes/result.json"),
     ("coordinates.csv", "axes/coordinates.csv"),
     ("eigenvalues.csv", "axes/eigenvalues.csv"),

@@ -51,7 +51,7 @@ def test_runs_side_by_side_end_where_each_ends_alone():
         with level.threads():
             alone += level.follow([trail(level, run)])
     assert together.runs == 2 * len(runs)
-    assert together.iterations == sum(end.result.n_iter for ends in found for end in ends)
+    assert together.n_iter == sum(end.result.n_iter for ends in found for end in ends)
     for ends, expected in zip(found, alone, strict=True):
         for end, other in zip(ends, expected, strict=True):
             assert end.result.n_iter == other.result.n_iter
