@@ -10,7 +10,7 @@ The samples depend on the seed alone, not on tiles, threads or workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from dasrel.cmeans.contests import MOST_DISTINCT, REFINED
 from dasrel.cmeans.ladder import MOST_VALUES, begins_with_fcm2, first_run, rungs, variants
 from dasrel.cmeans.starts import unspread
-from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, shares, strip_consumer
+from dasrel.engine.reduce import Consumer, Kernel, Side, strip_consumer
 from dasrel.engine.relation import Relation
+from dasrel.engine.sampled_pairs import add_terms, in_tile, pairs_consumer, sampled_shares, seen
 from dasrel.engine.scan import scan
 from dasrel.errors import MemoryLimitError
 from dasrel.kernels.products import View
@@ -140,11 +141,6 @@ class Sample(NamedTuple):
     """Squared dissimilarities without spread, (m, m), in the matrix's precision."""
 
 
-def draw_sample(relation: Relation, size: int, random_state: int, *, memory: int | str | None = None) -> Sample:
-    """Draw the first sample only; see `draw_samples`."""
-    return draw_samples(relation, size, 0, random_state, memory=memory)[0]
-
-
 def draw_samples(
     relation: Relation, size: int, second: int, random_state: int, *, memory: int | str | None = None
 ) -> list[Sample]:
@@ -161,8 +157,8 @@ def draw_samples(
     base, n = unspread(relation), relation.n_objects
     if size == n:
         everything = np.arange(n, dtype=np.intp)
-        (D,) = scan(base.matrix, [_pairs_consumer(base, everything)], memory=memory)
-        _add_terms(D, base, everything)
+        (D,) = scan(base.matrix, [pairs_consumer(base, everything, base.matrix.dtype)], memory=memory)
+        add_terms(D, base, everything)
         return [Sample(everything, D)]
     rng = np.random.default_rng(np.random.SeedSequence((random_state, size)))
     far = int(FAR_SHARE * size)
@@ -177,8 +173,8 @@ def draw_samples(
         others = np.setdiff1d(np.arange(n), drawn)
         more = np.sort(np.concatenate([drawn, rng.choice(others, size=second - len(drawn), replace=False)]))
     everything = np.union1d(more, candidates).astype(np.intp)
-    (D,) = scan(base.matrix, [_pairs_consumer(base, everything)], memory=memory)
-    _add_terms(D, base, everything)
+    (D,) = scan(base.matrix, [pairs_consumer(base, everything, base.matrix.dtype)], memory=memory)
+    add_terms(D, base, everything)
     inside = np.searchsorted(everything, candidates)
     chosen = inside[_maximin(D[np.ix_(inside, inside)], near[candidates], far)]
     kept = [np.union1d(np.searchsorted(everything, objects), chosen) for objects in (drawn, more)]
@@ -198,36 +194,6 @@ def _maximin(D: Array, near: Float, count: int) -> NDArray[np.intp]:
     return np.array(chosen, dtype=np.intp)
 
 
-def _add_terms(D: Array, base: Relation, positions: NDArray[np.intp]) -> None:
-    if not base.terms:
-        return
-    for at in range(0, len(positions), 64):
-        some = positions[at : at + 64]
-        unit = np.zeros((len(some), base.n_objects))
-        unit[np.arange(len(some)), some] = 1.0
-        for weight, term in base.terms:
-            D[at : at + 64] += weight * term.left(unit)[:, positions]
-
-
-def _sampled(base: Relation, positions: NDArray[np.intp]) -> Callable[[slice], Share]:
-    """Return the shares: which objects are sampled."""
-    sampled = np.zeros(base.n_objects, dtype=bool)
-    sampled[positions] = True
-    return shares(base.matrix, sampled=sampled)
-
-
-def _in_tile(side: Side) -> NDArray[np.intp]:
-    """Return the sampled objects of a side of a tile, counted from its start."""
-    return np.flatnonzero(side.get("sampled"))
-
-
-def _seen(view: View, tile: Array, rows: Side, columns: Side, r: Any = slice(None), c: Any = slice(None)) -> Float:
-    """Return part of a tile as squared dissimilarities, float64; r and c count from the starts of its sides."""
-    raw = tile.astype(np.float64)
-    own, other = (None if side.itself is None else side.itself[at] for side, at in ((rows, r), (columns, c)))
-    return view.apply(raw, np.empty_like(raw), row_self=own, column_self=other)
-
-
 @dataclass(frozen=True)
 class _NearestKernel(Kernel):
     """The squared dissimilarity of every object to the nearest sampled one."""
@@ -239,13 +205,13 @@ class _NearestKernel(Kernel):
         return np.full(objects, np.inf)
 
     def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
-        down, across = _in_tile(rows), _in_tile(columns)
+        down, across = in_tile(rows), in_tile(columns)
         if down.size:
             near = partial[1][columns.inside]
-            np.minimum(near, _seen(self.view, tile[down], rows, columns, r=down).min(axis=0), out=near)
+            np.minimum(near, seen(self.view, tile[down], rows, columns, r=down).min(axis=0), out=near)
         if rows is not columns and across.size:
             near = partial[0][rows.inside]
-            np.minimum(near, _seen(self.view, tile[:, across], rows, columns, c=across).min(axis=1), out=near)
+            np.minimum(near, seen(self.view, tile[:, across], rows, columns, c=across).min(axis=1), out=near)
         return partial
 
     def combine(self, first: Float, second: Float) -> Float:
@@ -258,43 +224,5 @@ def _nearest_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
     picked = 2 * 8 * tile * min(tile, len(positions)) * base.view.panels
     return strip_consumer(
         base.matrix, _NearestKernel(base.view), lambda parts: np.concatenate([parts[k] for k in sorted(parts)]),
-        _sampled(base, positions), sent=8, held=32, scratch=picked, fixed=24, shared=16,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _PairsKernel(Kernel):
-    """The squared dissimilarities between sampled objects."""
-
-    view: View
-    dtype: np.dtype[Any]
-
-    def empty(self, objects: int) -> list[Any]:
-        return []
-
-    def add(self, partial: list[Any], tile: Array, rows: Side, columns: Side) -> list[Any]:
-        down, across = _in_tile(rows), _in_tile(columns)
-        if down.size and across.size:
-            seen = _seen(self.view, tile[np.ix_(down, across)], rows, columns, down, across)
-            partial.append((down + rows.span.start, across + columns.span.start, seen.astype(self.dtype)))
-        return partial
-
-
-def _pairs_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
-    layout, m, dtype = base.matrix.layout, len(positions), base.matrix.dtype
-
-    def finish(parts: dict[int, Any]) -> Array:
-        D = np.empty((m, m), dtype)
-        for down, across, block in parts.pop(0):
-            rows, columns = np.searchsorted(positions, down), np.searchsorted(positions, across)
-            D[np.ix_(rows, columns)] = block
-            D[np.ix_(columns, rows)] = block.T
-        np.fill_diagonal(D, base.view.at_zero)
-        return D
-
-    side = min(m, Plan(layout).group_side * layout.tile)
-    return Consumer(
-        _PairsKernel(base.view, dtype), finish, _sampled(base, positions), part_bytes=dtype.itemsize * side * side,
-        task_memory=8 * side * side * (1 + base.view.panels), fixed_memory=second_memory(m, dtype.itemsize),
-        share_bytes=16 * layout.n_objects,
+        sampled_shares(base, positions), sent=8, held=32, scratch=picked, fixed=24, shared=16,
     )  # fmt: skip

@@ -53,7 +53,7 @@ from dasrel.util import limits, progress
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, as_number, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
-from dasrel.util.text import count_text, did_you_mean, path_text, shown, some
+from dasrel.util.text import cluster_sizes_text, count_text, did_you_mean, path_text, shown, some
 
 COMMAND = "align"
 MOST_CLUSTERS = 10
@@ -143,7 +143,10 @@ class Align(Operation):
             ("results", shown(result["out"], limit=400)),
             ("objects", f"{result['n_objects']:,}, kind {result['kind']}"),
             ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s"),
-            ("clusters", f"{result['n_clusters']}, {result['parameters']}, sizes {_sizes(result['sizes'])}"),
+            (
+                "clusters",
+                f"{result['n_clusters']}, {result['parameters']}, sizes {cluster_sizes_text(result['sizes'])}",
+            ),
             ("width", _width(result["width"], bounds)),
             ("alignment", f"{result['alignment']:.4f}, centred {result['centred']:.4f}"),
         ]
@@ -188,10 +191,6 @@ class Align(Operation):
                  ("widths", f"{result['widths']:,}"), scans_fact(result)]  # fmt: skip
         return ResultPart("Alignment", path_text(source.path), headline, alignment_verdict(result), facts, sections,
                           result.get("matrix"), n)  # fmt: skip
-
-
-def _sizes(sizes: list[int]) -> str:
-    return " ".join(f"{size:,}" for size in sizes[:10]) + (" ..." if len(sizes) > 10 else "")
 
 
 def _width(width: float | None, bounds: list[float] | None) -> str:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dasrel.density.condensed import CondensedTree
-from dasrel.errors import InputError, StoreError
+from dasrel.errors import StoreError
 from dasrel.io.features import sliced_rows, squared_blocks
 from dasrel.kernels.products import View
 from dasrel.names import KINDS, is_similarity
+from dasrel.partition.model import checked_self_similarity
 from dasrel.util import Array, Float, Index, Names, PathLike
 from dasrel.util.archives import ArchiveFormat, array_json, holds_array, json_array, load_archive, save_archive
 from dasrel.util.text import shown
@@ -104,7 +105,7 @@ class DensityModel:
         Cost: no scan; one read of the rows, 32 MiB at a time.
         """
         values, order = sliced_rows(rows, self.ids)
-        own = self._own(self_similarity, values.shape[0])
+        own = checked_self_similarity(self.kind, self_similarity, values.shape[0])
         parts = [np.empty(values.shape[0], dtype=np.int64), np.empty(values.shape[0]), np.empty(values.shape[0])]
         blocks = squared_blocks(values, order, View(self.kind), row_self=own, column_self=self.diagonal)
         for span, D in blocks:
@@ -133,24 +134,6 @@ class DensityModel:
         deepest = self.deepest[at]
         score = np.divide(deepest - rate, deepest, out=np.zeros(len(d)), where=deepest > 0).clip(0, 1)
         return labels, np.where(labels >= 0, share, 0.0), score
-
-    def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
-        if not is_similarity(self.kind):
-            if self_similarity is not None:
-                raise InputError(
-                    f"self_similarity is for similarities and kernels, and this model is of kind {self.kind}",
-                    remedy="leave out {self_similarity}",
-                )
-            return None
-        if self_similarity is None:
-            raise InputError(
-                f"this model is of kind {self.kind}, and the similarity of each new object with itself is not given",
-                remedy="say {self_similarity=NUMBER} if all have the same, such as 1 for a Gaussian kernel",
-            )
-        own = np.asarray(self_similarity, dtype=np.float64)
-        if own.shape not in ((), (count,)) or not np.isfinite(own).all():
-            raise InputError(f"self_similarity has shape {own.shape}", remedy=f"give one finite number, or {count}")
-        return np.array(np.broadcast_to(own, (count,)))
 
     def save(self, path: PathLike) -> None:
         """Write the model to a .npz file, atomically."""

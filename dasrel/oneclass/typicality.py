@@ -53,12 +53,6 @@ class Typicality:
         u: Float = np.exp(self.log_typicality)
         return u
 
-    @property
-    def kernel_sums(self) -> Float:
-        """(K v)_h of every object, for a Gaussian kernel: a density with the weights v (31)."""
-        sums: Float = self.kernel_sum_of(self.log_typicality)
-        return sums
-
     def kernel_sum_of(self, log_typicality: Any) -> Any:
         """Return (K v)(x) of a point of this log typicality: d = 2 - 2 (K v)(x) - half."""
         return (2 - self.half + self.eta * (log_typicality - self._log_scale)) / 2

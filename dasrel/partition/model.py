@@ -165,7 +165,7 @@ class Model:
         from dasrel.io.features import squared_blocks  # the command line starts quickly without it
 
         values, order = self._rows(rows)
-        own = self._own(self_similarity, values.shape[0])
+        own = checked_self_similarity(self.kind, self_similarity, values.shape[0])
         result = np.empty((values.shape[0], self.n_clusters))
         norms = np.einsum("in,in->i", self.V, self.V)
         blocks = squared_blocks(values, order, View(self.kind, self.steps), row_self=own, column_self=self.diagonal)
@@ -286,25 +286,25 @@ class Model:
             )
         return sliced_rows(rows, self.ids)
 
-    def _own(self, self_similarity: ArrayLike | None, count: int) -> Float | None:
-        if not is_similarity(self.kind):
-            if self_similarity is not None:
-                raise InputError(
-                    f"self_similarity is for similarities and kernels, and this model is of kind {self.kind}",
-                    remedy="leave out {self_similarity}",
-                )
-            return None
-        if self_similarity is None:
+
+def checked_self_similarity(kind: str, self_similarity: ArrayLike | None, count: int) -> Float | None:
+    """Return the similarity of each new object with itself, (count,); None for a model of a kind that has none."""
+    if not is_similarity(kind):
+        if self_similarity is not None:
             raise InputError(
-                f"this model is of kind {self.kind}, and the similarity of each new object with itself is not given",
-                remedy="say {self_similarity=NUMBER} if all have the same, such as 1 for a Gaussian kernel",
+                f"self_similarity is for similarities and kernels, and this model is of kind {kind}",
+                remedy="leave out {self_similarity}",
             )
-        own = np.asarray(self_similarity, dtype=np.float64)
-        if own.shape not in ((), (count,)) or not np.isfinite(own).all():
-            raise InputError(
-                f"self_similarity has shape {own.shape}", remedy=f"give one finite number, or {count} of them"
-            )
-        return np.array(np.broadcast_to(own, (count,)))
+        return None
+    if self_similarity is None:
+        raise InputError(
+            f"this model is of kind {kind}, and the similarity of each new object with itself is not given",
+            remedy="say {self_similarity=NUMBER} if all have the same, such as 1 for a Gaussian kernel",
+        )
+    own = np.asarray(self_similarity, dtype=np.float64)
+    if own.shape not in ((), (count,)) or not np.isfinite(own).all():
+        raise InputError(f"self_similarity has shape {own.shape}", remedy=f"give one finite number, or {count} of them")
+    return np.array(np.broadcast_to(own, (count,)))
 
 
 def load_model(path: PathLike) -> Model:

@@ -97,9 +97,8 @@ def run_section(source: Source) -> Section:
         rows.append(("scans", f"{values['scans']:,}{of}"))
     if values.get("seconds") is not None:
         rows.append(("time", time_text(values["seconds"])))
-    versions = values.get("versions") or {}
-    known = ", ".join(f"{name} {shown(text)}" for name, text in versions.items())
-    rows.append(("versions", known or "not recorded by the version that wrote this result"))
+    if values.get("versions"):
+        rows.append(("versions", ", ".join(f"{name} {shown(text)}" for name, text in values["versions"].items())))
     blocks: list[Block] = [Facts(rows)]
     if source.command:
         blocks += [

@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 import dasrel
 from dasrel import MemoryLimitError
 from dasrel.cmeans import sample
-from dasrel.cmeans.sample import draw_sample
+from dasrel.cmeans.sample import draw_samples
 from dasrel.engine.relation import relation
 from dasrel.util import progress
 from tests.helpers.faults import quiet
@@ -41,7 +41,7 @@ def test_the_sample_has_the_dissimilarities_of_its_objects(small_samples, kind, 
     values = {"distance": cdist(X, X), "squared-distance": cdist(X, X, "sqeuclidean"), "kernel": X @ X.T}[kind]
     matrix = stored(tmp_path / "s", values, kind, dtype="float64", tile=64)
     with progress.watch() as counted:
-        drawn = draw_sample(relation(matrix), 60, 0)
+        drawn = draw_samples(relation(matrix), 60, 0, 0)[0]
     assert counted.scans == 2
     assert len(drawn.positions) == len(set(drawn.positions.tolist())) == 60
     assert (np.diff(drawn.positions) > 0).all()
@@ -53,17 +53,18 @@ def test_the_sample_has_the_dissimilarities_of_its_objects(small_samples, kind, 
 def test_the_sample_depends_on_the_seed_alone(small_samples, tmp_path):
     X, _ = groups()
     D = cdist(X, X)
-    seen = [
-        draw_sample(relation(stored(tmp_path / str(k), D, dtype="float64", tile=tile)), 60, seed).positions.tolist()
+    drawn = [
+        draw_samples(relation(stored(tmp_path / str(k), D, dtype="float64", tile=tile)), 60, 0, seed)
         for k, (tile, seed) in enumerate([(64, 0), (100, 0), (400, 0), (64, 1)])
     ]
+    seen = [sample.positions.tolist() for (sample,) in drawn]
     assert seen[0] == seen[1] == seen[2] != seen[3]
 
 
 def test_terms_of_a_relation_are_in_the_sample(small_samples):
     X, _ = groups(120)
     changed = dasrel.euclideanize(cdist(X, X) ** 2, method="ultrametric", kind="distance").relation
-    drawn = draw_sample(changed, 60, 0)
+    drawn = draw_samples(changed, 60, 0, 0)[0]
     rows = changed.rows(drawn.positions.tolist())[:, drawn.positions]
     np.testing.assert_allclose(drawn.D, rows, rtol=1e-9)
 

@@ -354,7 +354,7 @@ def test_large_gammas_give_kernel_density_estimates(matrix, squared):
     """F10 (35): for a large eta the order of the objects is that of the sums of kernels."""
     found = one_class(matrix, OneClassRun(1.5, 1e4)).best
     density = oracle.gaussian_kernel(squared, 1.5).mean(axis=1)
-    np.testing.assert_allclose(found.kernel_sums, density, rtol=1e-4)
+    np.testing.assert_allclose(found.kernel_sum_of(found.log_typicality), density, rtol=1e-4)
 
 
 # -------------------------------------------------------------------------------------------------- clusters in kernels
