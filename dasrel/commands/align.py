@@ -53,7 +53,7 @@ from dasrel.util import limits, progress
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, as_number, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
-from dasrel.util.text import cluster_sizes_text, count_text, did_you_mean, path_text, shown, some
+from dasrel.util.text import count_text, did_you_mean, group_sizes, path_text, shown, some
 
 COMMAND = "align"
 MOST_CLUSTERS = 10
@@ -145,7 +145,7 @@ class Align(Operation):
             ("scans", f"{result['scans']:,} in {result['seconds']:.1f} s"),
             (
                 "clusters",
-                f"{result['n_clusters']}, {result['parameters']}, sizes {cluster_sizes_text(result['sizes'])}",
+                f"{result['n_clusters']}, {result['parameters']}, sizes {group_sizes(result['sizes'])}",
             ),
             ("width", _width(result["width"], bounds)),
             ("alignment", f"{result['alignment']:.4f}, centred {result['centred']:.4f}"),

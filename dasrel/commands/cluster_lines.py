@@ -6,7 +6,7 @@ from typing import Any
 
 from dasrel.commands.base import Lines, Result
 from dasrel.report.verdict import structure_statements
-from dasrel.util.text import cluster_sizes_text, count_text, shown, some
+from dasrel.util.text import count_text, group_sizes, shown, some
 
 
 def lines_of(result: Result) -> Lines:
@@ -136,4 +136,4 @@ def _most_iterations(setting: dict[str, Any]) -> int:
 def _sizes(setting: dict[str, Any]) -> str:
     """Return the sizes of the clusters; clusters in one mode count once."""
     sizes, modes = setting["sizes"], setting.get("modes") or range(setting["n_clusters"])
-    return cluster_sizes_text(size for k, (size, mode) in enumerate(zip(sizes, modes, strict=True)) if k == mode)
+    return group_sizes(size for k, (size, mode) in enumerate(zip(sizes, modes, strict=True)) if k == mode)

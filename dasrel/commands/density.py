@@ -35,7 +35,7 @@ from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
-from dasrel.util.text import cluster_sizes_text, count_text, path_text, shown
+from dasrel.util.text import count_text, group_sizes, path_text, shown
 
 _run = partial(same, DensityRun)
 MOST_SIZES = 50
@@ -102,10 +102,10 @@ class DensityOperation(Operation):
         for setting in settings:
             noise = f"noise {setting['noise']:,} ({setting['noise'] / n:.1%})"
             if len(settings) > 1:
-                text = f"{count_text(setting['n_clusters'], 'cluster')}, {noise}, sizes {cluster_sizes_text(setting['sizes'])}"
+                text = f"{count_text(setting['n_clusters'], 'cluster')}, {noise}, sizes {group_sizes(setting['sizes'])}"
                 lines.append((setting["folder"], text))
                 continue
-            lines.append(("clusters", f"{setting['n_clusters']:,}, sizes {cluster_sizes_text(setting['sizes'])}"))
+            lines.append(("clusters", f"{setting['n_clusters']:,}, sizes {group_sizes(setting['sizes'])}"))
             lines.append(("noise", f"{setting['noise']:,} ({setting['noise'] / n:.1%})"))
         for row in result["dbscan"]:
             text = f"{count_text(row['n_clusters'], 'cluster')}, noise {row['noise']:,} ({row['noise'] / n:.1%})"

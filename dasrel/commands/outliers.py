@@ -61,7 +61,7 @@ from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
 from dasrel.util.option_values import parse_reject
 from dasrel.util.results import MOST_IDS, draw_or_warn, job_header, result_folder, versions, write_csv
-from dasrel.util.text import cluster_sizes_text, count_text, ordinal_text, path_text, redacted, shown, some
+from dasrel.util.text import count_text, group_sizes, ordinal_text, path_text, redacted, shown, some
 
 COLUMNS = ["id", "typicality", "rank", "outlier", "cluster", "neighbour_distance", "neighbour_rank"]
 TYPICAL = 8
@@ -182,7 +182,7 @@ class Outliers(Operation):
             if clusters is not None:
                 pairs = ", ".join(f"{count:,} {name}" for name, count in clusters["tested"].items())
                 more = "no other can join clusters" if clusters["complete"] else "others were not tested"
-                told.append(("clusters", f"{clusters['n_clusters']:,}, sizes {cluster_sizes_text(clusters['sizes'])}"))
+                told.append(("clusters", f"{clusters['n_clusters']:,}, sizes {group_sizes(clusters['sizes'])}"))
                 told += [("", text) for text in shape_words(clusters)]
                 told.append(("segments", f"{pairs or 'none'}; {more}"))
             if len(result["settings"]) > 1:

@@ -41,10 +41,10 @@ def count_text(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def cluster_sizes_text(sizes: Iterable[int], *, show: int = 20) -> str:
+def group_sizes(sizes: Iterable[int], *, show: int = 20) -> str:
     """Write the sizes of the first clusters, and how many there are besides.
 
-    >>> cluster_sizes_text([1200, 80, 3], show=2), cluster_sizes_text([])
+    >>> group_sizes([1200, 80, 3], show=2), group_sizes([])
     ('1,200 80 and 1 more', 'none')
     """
     listed = [f"{size:,}" for size in sizes]
