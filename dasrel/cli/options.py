@@ -30,8 +30,8 @@ from dasrel.util.option_fields import (
     Selection,
     build_group,
     option_fields,
+    whole_numbers,
 )
-from dasrel.util.option_values import whole_numbers
 
 OUTPUT = "Output"
 VALUES = {int: "N", float: "X"}

@@ -25,9 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.cmeans.bundle import BundleResults, run_bundles
-from dasrel.cmeans.bundle_memory import check_eigenvalue_memory
-from dasrel.cmeans.contests import Contest, Decision, packed, unpacked
-from dasrel.cmeans.ladder import begins_with_fcm2, decide, first_run, needs_threshold, rungs, top_eigenvalue
+from dasrel.cmeans.ladder import (
+    Contest,
+    Decision,
+    begins_with_fcm2,
+    check_eigenvalue_memory,
+    decide,
+    first_run,
+    needs_threshold,
+    packed,
+    rungs,
+    top_eigenvalue,
+    unpacked,
+)
 from dasrel.cmeans.levels import centres_on_all, decide_all
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.run_state import FinishedRun

@@ -1,4 +1,4 @@
-"""Automatic parameters: ladders of values that share all scans, and the choice among them.
+"""Automatic parameters: ladders of values that share all scans, the choice among them, and contests of restarts.
 
 "auto" stands for a ladder of values, from fuzzy to crisp. Every value is run from the same starts, all in one bundle:
 
@@ -24,16 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.cmeans.bundle_memory import LANCZOS_BLOCK, LANCZOS_SCANS
 from dasrel.engine.checkpoint import CheckpointWriter
-from dasrel.engine.relation import Relation
+from dasrel.engine.relation import Relation, product_shape
+from dasrel.engine.scan import needed_memory
+from dasrel.errors import MemoryLimitError
 from dasrel.geometry.lanczos import Operator, Search, lanczos
 from dasrel.names import PARAMETERS
 from dasrel.partition.model import Model
 from dasrel.partition.result import Ladder, RunResult
 from dasrel.partition.run import Run
-from dasrel.util import Float
-from dasrel.util.text import count_text
+from dasrel.util import Float, limits, parallel
+from dasrel.util.text import count_text, size_text
 
 ENTROPY_FRACTIONS = tuple(0.5**k for k in range(1, 10))
 FUZZIFIERS = (2.0, 1.7, 1.5, 1.3, 1.2, 1.1)
@@ -275,7 +276,129 @@ def choose(parameter: str, results: Sequence[RunResult], silhouettes: Sequence[f
     return Ladder(parameter, tuple(results), tuple(silhouettes), chosen, reason)
 
 
+# ------------------------------------------------------------------------------------------------------------- contests
+
+MOST_DISTINCT = 2
+"""Distinct ends of a value that continue, at most."""
+REFINED = 3
+"""Numbers of clusters of a range that are iterated on all objects, at most: the best one and its neighbours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """What is decided together: the restarts of one requested setting."""
+
+    runs: tuple[Run, ...]
+    """The restarts, as requested."""
+    values: tuple[Run, ...]
+    """The first restart with each value of its ladder."""
+    beta: float
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is decided on samples: else all good values go on to all objects."""
+        return not self.runs[0].exact
+
+
+@dataclass(frozen=True, eq=False)
+class Finalist:
+    """A run that goes on, with its centres on a level."""
+
+    value: int
+    """Which of the contest's values it has."""
+    result: RunResult
+    """How it ended on the level."""
+    V: Float
+    """(c, m)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What a level says of a contest."""
+
+    finalists: tuple[Finalist, ...]
+    """The best one first."""
+    ladders: tuple[Ladder, ...]
+    """The choice among rules and among values; none if there was one value only."""
+    index: float
+    """The value of the validity index by which numbers of clusters are compared; NaN where it is not defined."""
+    level: int = 0
+    """The position of its level."""
+    is_refined: bool = True
+    """Whether finalists are iterated on all objects; else they have the centres of the sample."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether finalists differ in their values."""
+        return len({finalist.value for finalist in self.finalists}) > 1
+
+
+def packed(contests: Sequence[Contest], decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """Return decisions for a checkpoint."""
+
+    def row(contest: Contest, result: RunResult) -> list[Any]:
+        settings = [value.setting for value in contest.values]
+        return [settings.index(result.run.setting), result.run.restart, result.packed()]
+
+    return [
+        {
+            "finalists": [
+                [finalist.value, finalist.result.run.restart, finalist.result.packed(), finalist.V]
+                for finalist in decision.finalists
+            ],
+            "ladders": [
+                {**vars(ladder), "results": [row(contest, result) for result in ladder.results]}
+                for ladder in decision.ladders
+            ],
+            "index": decision.index, "level": decision.level, "is_refined": decision.is_refined,
+        }
+        for contest, decision in zip(contests, decisions, strict=True)
+    ]  # fmt: skip
+
+
+def unpacked(contests: Sequence[Contest], stored: Sequence[dict[str, Any]]) -> list[Decision]:
+    """Return decisions from what `packed` returned."""
+
+    def result(contest: Contest, value: int, restart: int, values: dict[str, Any]) -> RunResult:
+        return RunResult.unpacked(values, contest.values[value].changed(restart=restart))
+
+    return [
+        Decision(
+            tuple(Finalist(value, result(contest, value, restart, values), V)
+                  for value, restart, values, V in decision["finalists"]),
+            tuple(Ladder(**ladder | {"results": tuple(result(contest, *row) for row in ladder["results"]),
+                                     "silhouettes": tuple(ladder["silhouettes"])})
+                  for ladder in decision["ladders"]),
+            decision["index"], decision["level"], decision["is_refined"],
+        )
+        for contest, decision in zip(contests, stored, strict=True)
+    ]  # fmt: skip
+
+
 # -------------------------------------------------------------------------------------------- the largest eigenvalue
+
+LANCZOS_BLOCK = 4
+"""Columns of a Lanczos step."""
+LANCZOS_SCANS = 10
+"""Most scans that entropy_weight="auto" takes, once for all runs, before the first iteration."""
+
+
+def eigenvalue_memory(n: int) -> int:
+    """Return the bytes of the basis in the search for entropy_weight="auto"."""
+    return 8 * n * LANCZOS_BLOCK * (2 * LANCZOS_SCANS + 8)
+
+
+def check_eigenvalue_memory(relation: Relation, *, memory: int | str | None = None) -> None:
+    """Raise if the search for entropy_weight="auto" does not fit into memory."""
+    limit, n = limits.memory_limit(memory), relation.n_objects
+    fixed, task = needed_memory(relation.matrix, [product_shape(relation.matrix, [(relation.view, LANCZOS_BLOCK)])])
+    needed = eigenvalue_memory(n) + fixed + (0 if parallel.active_client() is not None else task)
+    if needed > limit:
+        raise MemoryLimitError(
+            f"the automatic entropy weight needs {size_text(needed)} for {count_text(n, 'object')} and the limit is"
+            f" {size_text(limit)}",
+            remedy="raise {memory}, or say {entropy_weight=NUMBER}",
+        )
 
 
 def top_eigenvalue(relation: Relation, memory: int | str | None, keep: CheckpointWriter) -> dict[str, Any]:

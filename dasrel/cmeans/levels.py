@@ -33,17 +33,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.contests import MOST_DISTINCT, Contest, Decision, Finalist
 from dasrel.cmeans.ladder import (
     CLOSE,
+    MOST_DISTINCT,
     VAGUE,
+    Contest,
+    Decision,
+    Finalist,
     as_fcm2,
     decide,
     fuzziness,
 )
 from dasrel.cmeans.run_state import SMALL_UPDATE, BundleContext, FinishedRun, RunState
 from dasrel.cmeans.starts import at_objects, generator
-from dasrel.judging.label_measures import silhouettes
+from dasrel.judging.groupings import silhouettes
 from dasrel.kernels import products
 from dasrel.names import AUTO
 from dasrel.partition.result import Ladder, LevelReport, Start

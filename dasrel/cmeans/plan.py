@@ -24,15 +24,17 @@ from typing import Any
 import numpy as np
 from dask.system import CPU_COUNT
 
-from dasrel.cmeans.bundle_memory import (
+from dasrel.cmeans.bundle import IndexedRuns, split_by_memory
+from dasrel.cmeans.ladder import (
     LANCZOS_BLOCK,
     LANCZOS_SCANS,
-    IndexedRuns,
+    automatic_parameter,
     check_eigenvalue_memory,
     eigenvalue_memory,
-    split_by_memory,
+    first_run,
+    needs_threshold,
+    rungs,
 )
-from dasrel.cmeans.ladder import automatic_parameter, first_run, needs_threshold, rungs
 from dasrel.cmeans.run_state import update
 from dasrel.cmeans.sample import needed_for_second, planned_runs, sample_memory, sample_size, second_that_fits
 from dasrel.cmeans.starts import checked_runs

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.cmeans.contests import MOST_DISTINCT, REFINED
-from dasrel.cmeans.ladder import MOST_VALUES, begins_with_fcm2, first_run, rungs, variants
+from dasrel.cmeans.ladder import MOST_DISTINCT, MOST_VALUES, REFINED, begins_with_fcm2, first_run, rungs, variants
 from dasrel.cmeans.starts import unspread
 from dasrel.engine.reduce import Consumer, Kernel, Side, strip_consumer
 from dasrel.engine.relation import Relation

@@ -22,7 +22,7 @@ from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.dendrogram import Dendrogram
 from dasrel.io.pairwise import pairwise
-from dasrel.judging.label_measures import adjusted_rand_index
+from dasrel.judging.groupings import adjusted_rand_index
 from dasrel.store.audit import audit_store
 from dasrel.store.matrix import Matrix
 from dasrel.store.options import Writing

@@ -58,8 +58,7 @@ from dasrel.report.verdict import neighbour_words, outlier_verdict, shape_words
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Array, limits
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
-from dasrel.util.option_values import parse_reject
+from dasrel.util.option_fields import RUNNING, memory_option, option, parse_reject, picture_option, same
 from dasrel.util.results import MOST_IDS, draw_or_warn, job_header, result_folder, versions, write_csv
 from dasrel.util.text import count_text, group_sizes, ordinal_text, path_text, redacted, shown, some
 

@@ -404,7 +404,7 @@ def _wait(client: Any, wanted: int, limit: float) -> None:
 
 def _check_versions(client: Any) -> None:
     """Raise if a worker has no dasrel, or would give other bits; warn of other versions that differ."""
-    from dasrel.engine.alike import REMEDIES, check_alike
+    from dasrel.engine.workers import REMEDIES, check_alike
 
     with stalls.watching(client) as watch:
         found = watch.waited(partial(client.get_versions, packages=["dasrel", "zarr"]))

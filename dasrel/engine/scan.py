@@ -34,11 +34,11 @@ import dask.threaded
 from dask.sizeof import sizeof
 from dask.system import CPU_COUNT
 
-from dasrel.engine import alike, worker_cache
-from dasrel.engine.exchange import Exchange
+from dasrel.engine import worker_cache
 from dasrel.engine.readahead import ReadAhead, TileCache, tile_cache, worker_buffer_bytes
 from dasrel.engine.reduce import Consumer, Kernel, PartialResult, Plan, Share
 from dasrel.engine.worker_cache import Group, PinnedTiles
+from dasrel.engine.workers import Exchange, bits_of_process, check_alike, check_this_worker
 from dasrel.errors import MemoryLimitError
 from dasrel.store.layout import Reader, TileSource, unchanged
 from dasrel.util import limits, parallel, progress, stalls
@@ -91,7 +91,7 @@ class _GroupTask:
     ) -> list[list[dict[int, Any]]]:
         """Return the partial results of each group; `shares` are those of every strip."""
         if os.getpid() != self.home:
-            alike.check_this_worker(self.bits)
+            check_this_worker(self.bits)
             parallel.prepare_worker()
         by_strip = dict(zip(strips, shares, strict=True))
         reader, reading = self.reader, cast(AbstractContextManager[None], nullcontext())
@@ -200,7 +200,7 @@ def build_graph(
     token = uuid.uuid4().hex
     graph: dict[Any, Any] = {}
     kernels = tuple(consumer.kernel for consumer in consumers)
-    bits = tuple(alike.bits_of_process().items()) if send else ()
+    bits = tuple(bits_of_process().items()) if send else ()
     work = _GroupTask(plan, reader, kernels, count, token, os.getpid(), bits, ahead)
     of_strips = (
         StripShares(tuple(consumer.share(plan.span(strip)) for consumer in consumers)) for strip in range(plan.strips)
@@ -379,7 +379,7 @@ class PreparedScan:
 
                 def scan(losses: int) -> list[Any]:
                     memory = limits.worker_memory(client) if losses else of_workers
-                    alike.check_alike(client, memory)
+                    check_alike(client, memory)
                     again = losses > 0
                     return _scan_on_cluster(self.source, self.plan, consumers, counted, client, memory, ahead, again)
 

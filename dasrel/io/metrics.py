@@ -19,7 +19,7 @@ from scipy.spatial.distance import cdist
 
 from dasrel.errors import InputError
 from dasrel.io.features import Features, array_checksum, check_values, dense, is_sparse, row_block
-from dasrel.io.metric_names import BOOLEAN, check_metric
+from dasrel.io.options import BOOLEAN, check_metric
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names, limits
 from dasrel.util.text import count_text, shown, some

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.judging.groupings import Grouping, of_labels
-from dasrel.judging.label_measures import adjusted_rand_index
+from dasrel.judging.groupings import Grouping, adjusted_rand_index, of_labels
 from dasrel.partition import rules
 from dasrel.partition.files import PartitionFile, positions, read_partition_file
 from dasrel.partition.model import mode_labels

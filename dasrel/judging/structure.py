@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasrel.judging.label_measures import adjusted_rand_index, silhouettes
+from dasrel.judging.groupings import adjusted_rand_index, silhouettes
 from dasrel.util import Float, parallel
 
 Labels = NDArray[np.intp]

@@ -44,8 +44,7 @@ from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer,
 from dasrel.engine.sampled_pairs import add_terms, pairs_consumer
 from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.judging.groupings import Grouping, given_groupings
-from dasrel.judging.label_measures import silhouettes
+from dasrel.judging.groupings import Grouping, given_groupings, silhouettes
 from dasrel.judging.medoids import Medoids
 from dasrel.kernels.forest import Forest
 from dasrel.kernels.products import View

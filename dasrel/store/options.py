@@ -15,10 +15,14 @@ from dasrel.util.option_fields import (
     REPLACE,
     WRITING,
     Selection,
+    check_part,
     option,
+    parse_diagonal,
+    parse_fill,
+    parse_missing,
+    parse_part,
     time_limit_option,
 )
-from dasrel.util.option_values import check_part, parse_diagonal, parse_fill, parse_missing, parse_part
 
 _repair = partial(option, panel=REPAIRS)
 

@@ -1,4 +1,4 @@
-"""Options as fields of dataclasses: what the command line and workflow files need to know of a field; their checks.
+"""Options as fields of dataclasses: what commands and workflow files need to know of them, their checks and texts.
 
 A group of options is a frozen dataclass whose fields are made by `option`; a field made by `group` holds another group,
 whose options count as its own. Each option is declared once: the command line makes a flag of it, a workflow a key, and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, partial
@@ -343,3 +344,118 @@ def _flat(kind: Any) -> list[Any]:
     if get_origin(kind) not in (Union, type(int | str)):
         return [kind]
     return [part for member in get_args(kind) for part in _flat(member)]
+
+
+# -------------------------------------------------------------------------------------- values that are written as text
+
+
+def parse_columns(text: str) -> tuple[str | int, str | int, str | int]:
+    """Read three columns, by name or by number from 1.
+
+    >>> parse_columns("query,target,3")
+    ('query', 'target', 3)
+    """
+    columns = [int(part) if part.isdecimal() else part for part in (p.strip() for p in text.split(","))]
+    if len(columns) != 3 or "" in columns or 0 in columns:
+        raise ValueError("is not FIRST,SECOND,VALUE: three columns by name or by number from 1")
+    return columns[0], columns[1], columns[2]
+
+
+def parse_missing(text: str) -> Literal["max"] | float:
+    """Read what missing pairs are filled with.
+
+    >>> parse_missing("max"), parse_missing("fill=0.5")
+    ('max', 0.5)
+    """
+    if text == "max":
+        return "max"
+    try:
+        return _filled(text)
+    except ValueError:
+        raise ValueError("is neither max nor fill=VALUE, such as fill=1") from None
+
+
+def parse_fill(text: str) -> float:
+    """Read what missing pairs are filled with, where the largest value is not known.
+
+    >>> parse_fill("fill=1")
+    1.0
+    """
+    try:
+        return _filled(text)
+    except ValueError:
+        raise ValueError("is not fill=VALUE, such as fill=1") from None
+
+
+def parse_diagonal(text: str) -> Literal["zero"] | float:
+    """Read what the values of objects with themselves are.
+
+    >>> parse_diagonal("zero"), parse_diagonal("100")
+    ('zero', 100.0)
+    """
+    try:
+        value = float(text) if text != "zero" else 0.0
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("is neither zero nor a number, such as 100")
+    return "zero" if text == "zero" else value
+
+
+def _filled(text: str) -> float:
+    value = float(text.removeprefix("fill="))
+    if not text.startswith("fill=") or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Read a part K/N.
+
+    >>> parse_part("3/8")
+    (3, 8)
+    """
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, flags=re.ASCII)
+    if match is None:
+        raise InputError(f"part {shown(text)!r} is not K/N, such as 3/8: the third of eight parts")
+    part = int(match[1]), int(match[2])
+    check_part(part)
+    return part
+
+
+def check_part(part: tuple[int, int]) -> None:
+    """Raise if there is no such part."""
+    k, n = part
+    if not 0 <= k <= n or n < 1:
+        raise InputError(f"there is no part {k}/{n}", remedy=f"give 1/{n} to {n}/{n}, or 0/{n} to begin the store only")
+
+
+def whole_numbers(text: str) -> list[int] | None:
+    """Return the whole numbers of a range such as 2-10 or 2:10, both ends included; None for any other text.
+
+    >>> whole_numbers("2-5"), whole_numbers("7")
+    ([2, 3, 4, 5], None)
+    """
+    match = re.fullmatch(r"(\d{1,9})\s*[-:]\s*(\d{1,9})", text.strip(), flags=re.ASCII)
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2])
+    if first > last:
+        raise InputError(f"{text!r} is an empty range", remedy=f"give the smaller number first, such as {last}-{first}")
+    if last - first >= MOST_IN_RANGE:
+        raise InputError(f"{text!r} has {last - first + 1:,} numbers", remedy=f"give at most {MOST_IN_RANGE:,}")
+    return list(range(first, last + 1))
+
+
+MOST_IN_RANGE = 1_000
+"""Numbers that a range such as 2-10 may stand for."""
+
+
+def parse_reject(text: str) -> Literal["auto"] | float | int:
+    """Read what to reject: auto, a whole number of objects, or their share."""
+    try:
+        if text == "auto":
+            return "auto"
+        return int(text) if re.fullmatch(r"\d{1,9}", text, flags=re.ASCII) else float(text)
+    except ValueError:
+        raise ValueError("is neither auto, nor a number of objects such as 12, nor a share such as 0.05") from None

@@ -19,8 +19,7 @@ from dasrel.commands.base import Operation, Reads
 from dasrel.commands.operations import OPERATIONS, STEPS, operation
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.runtime import Runtime
-from dasrel.util.option_fields import OptionField, Selection, build_group, option_fields
-from dasrel.util.option_values import whole_numbers
+from dasrel.util.option_fields import OptionField, Selection, build_group, option_fields, whole_numbers
 
 
 def _listed(value: Any) -> Any:

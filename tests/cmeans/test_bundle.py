@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from dasrel.cmeans import bundle_memory
-from dasrel.cmeans.bundle_memory import LANCZOS_SCANS
+from dasrel.cmeans.bundle import _scan_memory
 from dasrel.cmeans.fit import cluster
-from dasrel.cmeans.ladder import largest_gram_eigenvalue
+from dasrel.cmeans.ladder import LANCZOS_SCANS, largest_gram_eigenvalue
 from dasrel.engine.relation import product_consumer, relation
 from dasrel.engine.scan import needed_memory, needed_on_worker
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError
@@ -520,6 +519,6 @@ def test_memory_of_a_wide_bundle_is_that_of_its_scan(columns: int) -> None:
     """Without making the columns; on both sides of where the compiled kernel leaves off."""
     seen = relation(np.abs(np.subtract.outer(np.arange(300.0), np.arange(300.0))), kind="distance")
     consumer = product_consumer(seen.matrix, [(seen.view, np.zeros((columns, 300)))])
-    here, there, _ = bundle_memory._scan_memory(seen)(columns)
+    here, there, _ = _scan_memory(seen)(columns)
     assert here == needed_memory(seen.matrix, [consumer])
     assert there == needed_on_worker(seen.matrix, [consumer])

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 
 import dasrel
 from dasrel import watch
-from dasrel.cmeans.bundle_memory import split_by_memory
+from dasrel.cmeans.bundle import split_by_memory
 from dasrel.cmeans.fit import cluster
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.errors import DasrelWarning, InputError, MemoryLimitError, Stopped, StoreError

@@ -16,10 +16,11 @@ from distributed import Client, wait
 
 import dasrel
 from dasrel.cli import app
-from dasrel.engine import exchange, worker_cache
+from dasrel.engine import worker_cache
 from dasrel.engine.reduce import Plan
 from dasrel.engine.relation import left_products, product_shape, relation
 from dasrel.engine.scan import network_bytes
+from dasrel.engine.workers import _reachable
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.options import Writing
@@ -63,7 +64,7 @@ def test_results_pass_through_the_scheduler_where_workers_cannot_be_reached(matr
     plain = client.gather
     monkeypatch.setattr(client, "gather", lambda given, direct: requested.append(direct) or plain(given, direct=direct))
     assert (relation(matrix).left(U) == direct).all()
-    monkeypatch.setattr(exchange, "_reachable", lambda address: False)
+    monkeypatch.setattr("dasrel.engine.workers._reachable", lambda address: False)
     assert (relation(matrix).left(U) == direct).all()
     assert requested == [True, None]
 
@@ -109,11 +110,11 @@ def test_a_command_tells_how_much_it_sent(matrix, client, capfd):
 def test_which_workers_can_be_reached():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert exchange._reachable(f"tcp://127.0.0.1:{port}")
-        assert not exchange._reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
-    exchange._reachable.cache_clear()
+        assert _reachable(f"tcp://127.0.0.1:{port}")
+        assert not _reachable(f"tls://127.0.0.1:{port}")  # the worker would warn of it
+    _reachable.cache_clear()
     for address in (f"tcp://127.0.0.1:{port}", "inproc://127.0.0.1/4711/1", "tcp://worker-7.invalid:8786"):
-        assert not exchange._reachable(address)
+        assert not _reachable(address)
 
 
 @pytest.mark.slow

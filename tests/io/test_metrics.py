@@ -12,8 +12,8 @@ from sklearn.metrics import pairwise as sk, pairwise_distances, pairwise_kernels
 import dasrel
 from dasrel import InputError
 from dasrel.io.features import read_features
-from dasrel.io.metric_names import ALIASES, KERNELS, OPTIONS
 from dasrel.io.metrics import made_ready, resolve, tile_values
+from dasrel.io.options import ALIASES, DISTANCES, KERNELS
 from dasrel.io.pairwise import pairwise
 from dasrel.store.options import Writing
 from tests.helpers.matrices import normal_points
@@ -48,7 +48,7 @@ GONE = {"wminkowski", "kulczynski1", "sokalmichener"}
 
 
 def test_every_name_of_both_libraries_is_known() -> None:
-    known = set(OPTIONS) | {alias for others in ALIASES.values() for alias in others}
+    known = set(DISTANCES) | {alias for others in ALIASES.values() for alias in others}
     with pytest.raises(ValueError, match="metric") as report:
         pairwise_distances(normal_points(N, 6), metric="no such metric")
     theirs = set(sk.distance_metrics()) - {"precomputed"} | {name for name in known if f"'{name}'" in str(report.value)}

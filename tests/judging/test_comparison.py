@@ -13,7 +13,7 @@ import pytest
 import dasrel
 from dasrel.cli import app
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.judging.label_measures import adjusted_rand_index
+from dasrel.judging.groupings import adjusted_rand_index
 from dasrel.util import limits, progress
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.stores import stored

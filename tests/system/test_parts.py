@@ -21,7 +21,7 @@ from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.options import Writing
 from dasrel.store.tile_files import TileFiles
 from dasrel.store.writer import PartDone, Writer, create_store
-from dasrel.util.option_values import parse_part
+from dasrel.util.option_fields import parse_part
 from tests.helpers.forks import programs
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line

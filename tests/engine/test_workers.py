@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dasrel.engine.alike import REMEDIES, bits_of_process, check_this_worker, refuse_unlike
+from dasrel.engine.workers import REMEDIES, bits_of_process, check_this_worker, refuse_unlike
 from dasrel.errors import ClusterError
 
 HERE = bits_of_process()
