@@ -6,7 +6,7 @@ serves every run and every parameter value at once.
     Get a matrix     import_matrix, pairwise, from_blocks, append, open_matrix; relation (views of it)
     Describe it      audit_store, spectrum (is it Euclidean?), euclideanize (make it so), neighbours
     Cluster          cluster, grid, Run; save_clustering; plan_clustering (what it would cost)
-    By density       hdbscan, DensityRun (HDBSCAN and DBSCAN, for any parameters at once)
+    Otherwise        hdbscan, DensityRun (by density: HDBSCAN and DBSCAN); kmedoids, MedoidRun (around medoids)
     Build a tree     linkage (agglomerative clustering; cut the result, draw it)
     Find outliers    one_class, OneClassRun (how typical every object is, at any number of widths); OneClusterPCM;
                      stability (of halves), density_figure

@@ -34,6 +34,7 @@ from .estimators.cmeans import (
     PossibilisticCMeans as PossibilisticCMeans,
 )
 from .estimators.density import HDBSCAN as HDBSCAN
+from .estimators.medoids import KMedoids as KMedoids
 from .estimators.outliers import OneClusterPCM as OneClusterPCM
 from .estimators.pcoa import PCoA as PCoA
 from .geometry.dendrogram import Dendrogram as Dendrogram
@@ -65,6 +66,8 @@ from .judging.validity import (
     silhouette_samples as silhouette_samples,
     validity as validity,
 )
+from .medoids.fit import KMedoidsResult as KMedoidsResult, MedoidResult as MedoidResult, kmedoids as kmedoids
+from .medoids.run import MedoidRun as MedoidRun
 from .names import KINDS as KINDS
 from .oneclass.fit import OneClass as OneClass, one_class as one_class
 from .oneclass.run import OneClassRun as OneClassRun

@@ -21,6 +21,7 @@ OPERATIONS: tuple[str, ...] = (
     "align",
     "outliers",
     "density",
+    "medoids",
     "neighbours",
     "predict",
     "validity",

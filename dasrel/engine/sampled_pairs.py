@@ -91,3 +91,55 @@ class _PairsKernel(Kernel):
             block = values.astype(self.dtype, copy=False)
             partial.append((down + rows.span.start, across + columns.span.start, block))
         return partial
+
+
+def columns_consumer(base: Relation, positions: Positions, dtype: Any = np.float32) -> Consumer:
+    """Make the consumer of the dissimilarities d of some objects to all, (m, n), d = sqrt(max(D, 0)).
+
+    Parameters
+    ----------
+    base
+        A relation without spread and terms.
+    positions
+        Of the m objects, in order.
+    """
+    layout, m, dtype = base.matrix.layout, len(positions), np.dtype(dtype)
+
+    def finish(parts: dict[int, Any]) -> Array:
+        d = np.empty((m, layout.n_objects), dtype)
+        for some, span, block in parts.pop(0):
+            d[np.searchsorted(positions, some), span] = block
+        return d
+
+    strip = Plan(layout).group_side * layout.tile
+    side = int(np.bincount(positions // strip).max())
+    return Consumer(
+        _ColumnsKernel(base.view, dtype), finish, sampled_shares(base, positions),
+        part_bytes=2 * dtype.itemsize * side * strip,
+        task_memory=2 * dtype.itemsize * side * strip + 8 * min(m, layout.tile) * layout.tile * (2 + base.view.panels),
+        fixed_memory=2 * dtype.itemsize * m * layout.n_objects, share_bytes=16 * layout.n_objects,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _ColumnsKernel(Kernel):
+    view: View
+    dtype: np.dtype[Any]
+
+    def empty(self, objects: int) -> list[Any]:
+        return []
+
+    def add(self, partial: list[Any], tile: Array, rows: Side, columns: Side) -> list[Any]:
+        down, across = in_tile(rows), in_tile(columns)
+        if down.size:
+            D = seen(self.view, tile[down], rows, columns, r=down)
+            if rows is columns:
+                D[np.arange(len(down)), down] = self.view.at_zero
+            partial.append((down + rows.span.start, columns.span, self._roots(D)))
+        if rows is not columns and across.size:
+            D = seen(self.view, tile[:, across], rows, columns, c=across)
+            partial.append((across + columns.span.start, rows.span, self._roots(D.T)))
+        return partial
+
+    def _roots(self, D: Float) -> Array:
+        return np.sqrt(np.maximum(D, 0), dtype=np.float64).astype(self.dtype)

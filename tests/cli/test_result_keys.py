@@ -98,6 +98,8 @@ COMMANDS = [
     ("density", "density d.zarr single --min-size 3"),
     ("predict", "predict single new.npy dense.csv --ids more.txt"),
     ("dry-run", "density d.zarr new --min-size 3 --dry-run"),
+    ("medoids", "medoids d.zarr medoids --clusters 2,3"),
+    ("dry-run", "medoids d.zarr new --clusters 2 --dry-run"),
     ("neighbours", "neighbours d.zarr near --k 3"),
     ("neighbours", "neighbours d.zarr within --within 2"),
     ("dry-run", "neighbours d.zarr new --within 2 --dry-run"),
@@ -142,6 +144,10 @@ FILES = [
     ("condensed_tree.csv", "single/condensed_tree.csv"),
     ("dbscan.csv", "dense/dbscan.csv"),
     ("density-predicted.csv", "dense.csv"),
+    ("medoids", "medoids/result.json"),
+    ("medoids-labels.csv", "medoids/labels.csv"),
+    ("medoids.csv", "medoids/medoids.csv"),
+    ("numbers.csv", "medoids/numbers.csv"),
     ("neighbours", "near/result.json"),
     ("neighbours", "within/result.json"),
     ("tree", "tree/result.json"),
@@ -182,6 +188,8 @@ result = "cluster/fcm1-clusters2"
 width = 2
 [density]
 min_size = 3
+[medoids]
+clusters = [2]
 [neighbours]
 k = 3
 [tree.mst]

@@ -21,9 +21,9 @@ HERE = Path(dasrel.__file__).parent
 # import nothing of dasrel.
 ROOMS = (
     "util", "kernels", "store", "engine", "io", "geometry", "partition", "judging", "cmeans", "oneclass", "hierarchy",
-    "density", "estimators", "report", "commands", "workflow", "cli",
+    "density", "medoids", "estimators", "report", "commands", "workflow", "cli",
 )  # fmt: skip
-METHODS = {"cmeans", "oneclass", "hierarchy", "density"}
+METHODS = {"cmeans", "oneclass", "hierarchy", "density", "medoids"}
 BESIDE = {
     "__init__.py",
     "__init__.pyi",

@@ -38,6 +38,7 @@ COMMAND_ONLY = {
     "euclideanize": {"target", "checkpoint"},
     "export": {"target"},
     "image": {"target"},
+    "medoids": {"target", "checkpoint"},
     "neighbours": {"target"},
     "outliers": {"target", "checkpoint"},
     "spectrum": {"target", "checkpoint"},  # --picture names a file
@@ -49,10 +50,11 @@ OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
     ("embed", "store"), ("density", "store"), ("image", "store"),
-    ("neighbours", "store"), ("outliers", "store"), ("spectrum", "store"),
+    ("medoids", "store"), ("neighbours", "store"), ("outliers", "store"), ("spectrum", "store"),
     ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
-    ("align", "every"), ("density", "every"), ("embed", "every"), ("outliers", "every"), ("tree", "every"),
+    ("align", "every"), ("density", "every"), ("embed", "every"), ("medoids", "every"), ("outliers", "every"),
+    ("tree", "every"),
 }  # fmt: skip
 
 
