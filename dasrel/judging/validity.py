@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,15 @@ from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, pr
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.judging.groupings import Grouping, given_groupings, silhouettes
 from dasrel.judging.medoids import Medoids
-from dasrel.kernels.forest import Forest
 from dasrel.kernels.products import View
 from dasrel.names import INDICES
 from dasrel.partition import rules
 from dasrel.store.layout import TileSource
 from dasrel.util import Float, limits, parallel
 from dasrel.util.text import count_text, did_you_mean, shown, size_text
+
+if TYPE_CHECKING:
+    from dasrel.kernels.forest import Forest  # scipy.sparse, needed for one index only
 
 OF_MEMBERSHIPS = ("partition_coefficient", "modified_partition_coefficient", "partition_entropy")
 """Indices that need no matrix."""

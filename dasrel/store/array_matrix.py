@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zarr
 
 from dasrel.errors import InputError
 from dasrel.kernels import checks, native
@@ -37,7 +36,9 @@ class ArrayTiles:
     @property
     def local_array(self) -> Any | None:
         """The array, unless it is a Zarr array, which any process can read."""
-        return None if isinstance(self.array, zarr.Array) else self.array
+        from zarr import Array as ZarrArray  # 0.1 s, which stores do not need
+
+        return None if isinstance(self.array, ZarrArray) else self.array
 
     @property
     def read_memory(self) -> int:

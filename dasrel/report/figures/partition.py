@@ -232,6 +232,8 @@ def _colours(count: int) -> list[Any]:
 def save_figure(figure: Figure, path: Path, *, dpi: int) -> Path:
     """Write a figure as PNG, atomically, and create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    figure.set_dpi(dpi)
     with replacing(path) as temporary, open(temporary, "xb") as file:
-        figure.savefig(file, format="png", dpi=dpi)
+        # half the time of `savefig`, which draws twice and compresses for longer
+        FigureCanvasAgg(figure).print_png(file, pil_kwargs={"compress_level": 3})
     return path
