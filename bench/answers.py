@@ -1,8 +1,10 @@
 """Measure the defaults of `dasrel cluster`: their work, and how good their answers are, against full restarts.
 
     python bench/answers.py [--n 8192] [--clusters 10] [--starts 20] [--large-n 50000] [--pam-n 16384] [--dir FOLDER]
+                            [--parts work pam large] [--data digits communities blobs strings] [--features FILE.npy]
 
-One JSON line per measurement; all times are ratios within one run.
+One JSON line per measurement; all times are ratios within one run. With features of your own, distances between their
+rows are one more data set, and what `large` and `pam` measure.
 
 work      for each data set the default with so many clusters, then the setting that it chose with full restarts from
           k-means++ starts on all objects, each until no membership changes by more than 1e-5. A column-scan is one
@@ -69,6 +71,19 @@ DATA: dict[str, Callable[[int, np.random.Generator], Features]] = {
 }  # fmt: skip
 
 
+PARTS = ("work", "pam", "large")
+
+
+def of_file(path: Path) -> Callable[[int, np.random.Generator], Features]:
+    """Return a data set that draws rows of a file of features."""
+
+    def drawn(n: int, rng: np.random.Generator) -> Features:
+        features = np.load(path, mmap_mode="r")
+        return np.asarray(features[rng.choice(len(features), n, replace=False)], dtype=np.float64), "euclidean"
+
+    return drawn
+
+
 def store(folder: Path, name: str, n: int) -> Any:
     """Return the matrix of a data set, made where it is not there yet."""
     path = folder / f"{name}-{n}.zarr"
@@ -133,35 +148,35 @@ def work(folder: Path, name: str, given: argparse.Namespace) -> None:
     )  # fmt: skip
 
 
-def large(folder: Path, n: int, clusters: int) -> None:
-    matrix = store(folder, "digits", n)
+def large(folder: Path, name: str, n: int, clusters: int) -> None:
+    matrix = store(folder, name, n)
     one = scan_seconds(matrix, clusters)
     found, seconds = timed(matrix, clusters)
     line(
-        "large", n=n, clusters=clusters, gigabytes=matrix.layout.total_bytes / 1e9, one_scan_seconds=one,
+        "large", data=name, n=n, clusters=clusters, gigabytes=matrix.layout.total_bytes / 1e9, one_scan_seconds=one,
         seconds=seconds, ratio=seconds / one, scans=found.scans, column_scans=column_scans(found),
         levels=[vars(level) for level in found.levels],
     )  # fmt: skip
     several, more = timed(matrix, range(2, clusters + 1))
     line(
-        "range", n=n, clusters=f"2-{clusters}", ratio=more / seconds, scans=several.scans,
+        "range", data=name, n=n, clusters=f"2-{clusters}", ratio=more / seconds, scans=several.scans,
         column_scans=column_scans(several), recommended=several.best.result.run.n_clusters,
         levels=[vars(level) for level in several.levels],
     )  # fmt: skip
 
 
-def pam(folder: Path, n: int) -> None:
+def pam(folder: Path, name: str, n: int) -> None:
     try:
         import kmedoids
     except ImportError:
         return
-    matrix = store(folder, "digits", n)
+    matrix = store(folder, name, n)
     d = np.asarray(matrix)
     began = time.perf_counter()
     kmedoids.fasterpam(d, 5, init="random", random_state=0, n_cpu=1)
     seconds = time.perf_counter() - began
     found, ours = timed(matrix, 5)
-    line("pam", n=n, clusters=5, seconds=ours, pam_seconds=seconds, ratio=ours / seconds, scans=found.scans)
+    line("pam", data=name, n=n, clusters=5, seconds=ours, pam_seconds=seconds, ratio=ours / seconds, scans=found.scans)
 
 
 def main() -> None:
@@ -172,12 +187,22 @@ def main() -> None:
     parser.add_argument("--large-n", type=int, default=50_000)
     parser.add_argument("--pam-n", type=int, default=16_384)
     parser.add_argument("--dir", type=Path, default=None, help="where stores are made; a temporary folder by default")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))
+    parser.add_argument("--features", type=Path, metavar="FILE.npy", help="a data set of your own")
     given = parser.parse_args()
+    names = list(given.data)
+    if given.features is not None:
+        names.insert(0, given.features.stem)
+        DATA[names[0]] = of_file(given.features)
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
-        for name in DATA:
-            work(Path(folder), name, given)
-        pam(Path(folder), given.pam_n)
-        large(Path(folder), given.large_n, given.clusters)
+        if "work" in given.parts:
+            for name in names:
+                work(Path(folder), name, given)
+        if "pam" in given.parts:
+            pam(Path(folder), names[0], given.pam_n)
+        if "large" in given.parts:
+            large(Path(folder), names[0], given.large_n, given.clusters)
 
 
 if __name__ == "__main__":
