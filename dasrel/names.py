@@ -19,7 +19,7 @@ KINDS = {
 PARAMETERS: dict[str, dict[str, Any]] = {
     "fcm1": {"fuzzifier": "auto"},
     "fcm2": {"entropy_weight": "auto"},
-    "pcm1": {"fuzzifier": 2.0, "entropy_weight": "auto", "eta_scale": "auto", "eta": "mean", "eta_refit": False},
+    "pcm1": {"fuzzifier": 1.2, "entropy_weight": "auto", "eta_scale": "auto", "eta": "mean", "eta_refit": False},
     "pcm2": {"entropy_weight": "auto", "eta_scale": "auto", "eta": "mean", "eta_refit": False},
     "hard": {},
 }

@@ -28,6 +28,7 @@ from dasrel.cmeans.bundle import BundleResults, run_bundles
 from dasrel.cmeans.ladder import (
     Contest,
     Decision,
+    Restarts,
     begins_with_fcm2,
     check_eigenvalue_memory,
     decide,
@@ -172,7 +173,8 @@ class PreparedClustering:
             update_seconds=sum(done.update_seconds for done in stages.done),
             largest_eigenvalue=first["eigenvalue"], warnings=notes.issue(),
             requested=tuple(winner.run for winner in winners),
-            ladders=tuple(winner.ladders for winner in winners), sample=stages.sample, quality=quality,
+            ladders=tuple(winner.ladders for winner in winners),
+            restarts=tuple(stages.restarts(winner.run) for winner in winners), sample=stages.sample, quality=quality,
             levels=(*stages.levels, _all_objects(relation.n_objects, stages.done)),
             relation=relation,
         )  # fmt: skip
@@ -253,6 +255,11 @@ class _Stages:
                 winners[s] = winner._replace(ladders=(*winners[s].ladders, *winner.ladders))
             self.done.append(done)
         return list(winners.values())
+
+    def restarts(self, requested: Run) -> Restarts | None:
+        """Return how the restarts of a setting have ended on the sample, if there was one."""
+        decision = self._decisions.get(first_run(requested).setting)
+        return None if decision is None else decision.restarts
 
     def judge_winners(self, winners: Sequence[_Winner], *, required: bool) -> Validity | None:
         """Return the validity indices of the winners, if they are required or known from the choice of their values.

@@ -40,6 +40,7 @@ from dasrel.cmeans.ladder import (
     Contest,
     Decision,
     Finalist,
+    Restarts,
     as_fcm2,
     decide,
     fuzziness,
@@ -256,7 +257,7 @@ def _groups(level: Level, contests: Sequence[Contest]) -> Iterator[list[Contest]
 
 def _first_decisions(level: Level, contests: Sequence[Contest], index: str, share: float) -> list[Decision]:
     """Run some contests on the first level, side by side; see `first_level`."""
-    scouts = _scouts(level, contests)
+    scouts, restarts = _scouts(level, contests)
     progress.current().say(f"sample, {count_text(len(contests), 'setting')}: values of parameters")
     jobs = [
         (k, way) for k, (contest, ends) in enumerate(zip(contests, scouts, strict=True))
@@ -282,7 +283,7 @@ def _first_decisions(level: Level, contests: Sequence[Contest], index: str, shar
         value = decisions[k].finalists[0].value
         ends = _distinct([*reached[k][value], *(finished for _, finished in pairs)])
         decisions[k] = replace(decisions[k], finalists=_rivals(value, ends))
-    return decisions
+    return [replace(decision, restarts=ended) for decision, ended in zip(decisions, restarts, strict=True)]
 
 
 def _middle(contest: Contest) -> int:
@@ -292,8 +293,8 @@ def _middle(contest: Contest) -> int:
     return sorted(own, key=lambda k: fuzziness(contest.values[k]))[len(own) // 2]
 
 
-def _scouts(level: Level, contests: Sequence[Contest]) -> list[list[FinishedRun]]:
-    """Return for each contest the best distinct ends of its restarts, at the middle value."""
+def _scouts(level: Level, contests: Sequence[Contest]) -> tuple[list[list[FinishedRun]], list[Restarts]]:
+    """Return for each contest the best distinct ends of its restarts, at the middle value, and how many there were."""
     starting, of = [], []
     for k, contest in enumerate(contests):
         middle = contest.values[_middle(contest)]
@@ -318,7 +319,17 @@ def _scouts(level: Level, contests: Sequence[Contest]) -> list[list[FinishedRun]
         kept += ranked[: max(MOST_DISTINCT, (len(ranked) + 1) // 2)]
     going = [j for j in kept if j not in early]
     early.update(zip(going, level.follow(_to_end(states[j]) for j in going), strict=True))
-    return [_distinct([early[j] for j in kept if of[j] == k]) for k in range(len(contests))]
+    every = [[early[j] for j in kept if of[j] == k] for k in range(len(contests))]
+    scouts = [_distinct(ends) for ends in every]
+    labels = [best.U.argmax(axis=0) for best, *_ in scouts]
+    same = [
+        sum(_moved(mine, end.U.argmax(axis=0)) <= DISTINCT for end in ends)
+        for mine, ends in zip(labels, every, strict=True)
+    ]
+    return scouts, [
+        Restarts(len(contest.runs), len(ends), count, level.size)
+        for contest, ends, count in zip(contests, every, same, strict=True)
+    ]
 
 
 def _to_end(state: RunState) -> Trail[FinishedRun]:
@@ -512,7 +523,7 @@ def second_level(
             reached[k].setdefault(finalist.value, []).append(end)
         found = _decisions(level, contests, reached, index, CLOSE)
     return [
-        replace(now, ladders=now.ladders if then.is_open else then.ladders, level=1)
+        replace(now, ladders=now.ladders if then.is_open else then.ladders, level=1, restarts=then.restarts)
         for now, then in zip(found, decisions, strict=True)
     ]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasrel.cmeans.ladder import Restarts
 from dasrel.engine.relation import Relation
 from dasrel.errors import InputError
 from dasrel.judging.groupings import Grouping
@@ -51,6 +52,8 @@ class Clustering:
     """The run of each partition as it was requested: with "auto" where the partition's has a number."""
     ladders: tuple[tuple[Ladder, ...], ...]
     """The values that "auto" tried for each partition, and why one was chosen."""
+    restarts: tuple[Restarts | None, ...]
+    """How the restarts of each partition have ended on the sample; None without one."""
     sample: dict[str, Any] | None
     """Objects of the sample that runs started from, runs on it, and those of them that went on to all objects."""
     levels: tuple[LevelReport, ...]

@@ -501,7 +501,7 @@ def _medoids(clustering: Clustering, k: int) -> tuple[list[str], list[list[Any]]
 def _setting(clustering: Clustering, k: int, name: str, border: float) -> dict[str, Any]:
     """Return what result.json says of a setting."""
     partition = clustering.partitions[k]
-    best, medoids = partition.result, _medoids(clustering, k)[1]
+    best, medoids, restarts = partition.result, _medoids(clustering, k)[1], clustering.restarts[k]
     quality = None if clustering.quality is None else clustering.quality.take([k]).table()[0]
     return {
         "folder": name,
@@ -529,6 +529,7 @@ def _setting(clustering: Clustering, k: int, name: str, border: float) -> dict[s
         "border": len(partition.border(border)),
         "validity": None if quality is None else dict(list(quality.items())[2:]),
         "ladders": [ladder.report() for ladder in clustering.ladders[k]],
+        "restarts": None if restarts is None else restarts._asdict(),
     }
 
 

@@ -16,7 +16,8 @@ def lines_of(result: Result) -> Lines:
     if sample is not None:
         began = f", the best of {sample['runs']:,} on a sample of {count_text(sample['objects'], 'object')}"
         began += "" if sample["left_out"] is None else f" ({sample['left_out']})"
-    lines = [("verdict", statement.text) for statement in structure_statements(result["structure"])]
+    lines = [] if len(settings) > 1 else _mode_lines(settings[0])
+    lines += [("verdict", statement.text) for statement in structure_statements(result["structure"])]
     lines.append(("results", shown(result["out"], limit=400)))
     if all(map(_is_unsound, settings)):
         advice = "try fewer clusters, or smaller values of --entropy-weight, --fuzzifier or --eta-scale"
@@ -48,6 +49,13 @@ def _level_lines(levels: list[dict[str, Any]]) -> Lines:
         )
         for level in levels
     ]
+
+
+def _mode_lines(setting: dict[str, Any]) -> Lines:
+    """Return how many clusters of pcm1 and pcm2 are left, where that is fewer than were wanted."""
+    if setting["n_modes"] in (None, setting["n_clusters"]):
+        return []
+    return [("modes", f"{setting['n_clusters']} clusters ended in {count_text(setting['n_modes'], 'mode')}")]
 
 
 def _is_unsound(setting: dict[str, Any]) -> bool:
@@ -96,8 +104,6 @@ def _one_setting(result: Result) -> Lines:
         low = advice is not None and not advice["is_good"] and result["structure"] is None
         doubt = ": low, perhaps there are no clusters" if low else ""
         lines.append(("silhouette", f"{silhouette:.3f}{doubt}"))
-    if setting["n_modes"] not in (None, setting["n_clusters"]):
-        lines.append(("modes", f"{setting['n_clusters']} clusters ended in {count_text(setting['n_modes'], 'mode')}"))
     bound = result["requested"]["border"]
     return [
         *lines,

@@ -88,7 +88,7 @@ def cluster_verdict(
         objects = count_text(below, "object is", "objects are")
         own = "its" if below == 1 else "their"
         found.append(Statement(level, f"{objects} nearer to another cluster than to {own} own (silhouette below 0)."))
-    found += _restarts(best, runs) + _borders(result, best) + _faults(best) + _geometry(result, best)
+    found += _restarts(n, best, runs) + _borders(result, best) + _faults(best) + _geometry(result, best)
     if not result.get("converged", True):
         left = [one["folder"] for one in result["settings"] if not one.get("converged", True)]
         named = "The best run" if left == ["."] else f"The best run of {some([shown(name) for name in left])}"
@@ -134,8 +134,16 @@ def _is_near(other: float, value: float, larger: bool) -> bool:
     return lost <= NEAR
 
 
-def _restarts(best: dict[str, Any], runs: Sequence[dict[str, Any]]) -> list[Statement]:
-    """Return how many runs of the same setting have found the same optimum."""
+def _restarts(n: int, best: dict[str, Any], runs: Sequence[dict[str, Any]]) -> list[Statement]:
+    """Return how many runs of the same setting have found the same optimum: those on a sample, if there was one."""
+    of_sample = best.get("restarts")
+    if of_sample is not None and of_sample["finished"] > 1:
+        finished, same = of_sample["finished"], of_sample["same"]
+        where = "" if of_sample["objects"] == n else f" on a sample of {of_sample['objects']:,} objects"
+        text = f"{same} of {finished} restarts that were finished{where} ended"
+        if same == 1:
+            return [Statement("caution", f"Only {text} in the best clusters: more restarts may find better ones.")]
+        return [Statement("good", f"{text} in the same clusters, the best ones.")]
     names = ("rule", "n_clusters", "fuzzifier", "entropy_weight", "eta_scale", "spread")
     same = [one for one in runs if all(one.get(name) == best.get(name) for name in names)]
     if len(same) < 2 or best.get("objective") is None:
@@ -290,8 +298,8 @@ def shape_words(clusters: dict[str, Any]) -> list[str]:
     whose = f"{largest:,} of {largest + others:,} objects" if others else "all objects"
     return [
         f"{whose} that are no outliers are in one cluster: groups that touch or differ in density can be joined",
-        "cut a dendrogram instead (`dasrel tree STORE OUT --linkage average`), or export the matrix for clusters by"
-        " density (HDBSCAN)",
+        "clusters by density (`dasrel density STORE OUT`) may separate them, or a cut of a dendrogram (`dasrel tree"
+        " STORE OUT --linkage average`)",
     ]
 
 

@@ -68,6 +68,23 @@ def test_products_of_a_level_are_those_of_its_matrix(columns, monkeypatch):
         np.testing.assert_allclose(level.multiply(V), V @ D**2, rtol=1e-5)
 
 
+def restarts_of(X, clusters):
+    found = quiet(dasrel.cluster, cdist(X, X), dasrel.grid("fcm2", clusters, entropy_weight=0.5), kind="distance")
+    return found.restarts[0]
+
+
+def test_restarts_that_end_in_the_same_clusters_are_counted():
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=(80, 2))
+    square = noise + 9 * np.array([[0, 0], [0, 1], [1, 0], [1, 1]])[np.arange(80) % 4]
+    apart = restarts_of(square, 4)
+    assert (apart.runs, apart.finished, apart.same, apart.objects) == (10, 5, 5, 80)
+    angles = rng.uniform(0, 2 * np.pi, 80)  # on a circle any rotation of three arcs is nearly as good
+    circle = restarts_of(9 * np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)
+    assert circle.finished == 5
+    assert 1 <= circle.same < 5
+
+
 def test_contests_that_do_not_fit_together_are_decided_one_after_another(small_samples, monkeypatch):
     D = blobs(300)
     runs = dasrel.grid("auto", [2, 3, 4], n_init=2)

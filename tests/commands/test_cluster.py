@@ -56,6 +56,13 @@ def folder(tmp_path: Path, points: Any) -> Path:
 # ------------------------------------------------------------------------------------------------------- one setting
 
 
+def test_the_first_line_tells_how_many_modes_are_left(folder: Path, here: Any) -> None:
+    given = ["--clusters", 5, "--rule", "pcm2", "--entropy-weight", 2, "--eta-scale", 4, "--no-picture"]
+    done = here("cluster", folder / "d.zarr", folder / "out", *given)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split(maxsplit=1) == ["modes", "5 clusters ended in 3 modes"]
+
+
 @pytest.mark.slow
 def test_a_clustering_from_end_to_end(folder: Path, points: Any) -> None:
     line = (

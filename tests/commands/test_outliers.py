@@ -275,7 +275,7 @@ def test_nearly_all_objects_in_one_cluster_are_told(tight: str, tmp_path: Path) 
     assert "all objects that are no outliers are in one cluster: groups that touch or differ in density" in told
     assert "dasrel tree STORE OUT --linkage average" in told
     (said,) = [said for said in outlier_verdict(result, result["settings"][0]) if "of any shape" in said.text]
-    assert (said.level, "HDBSCAN" in said.text) == ("caution", True)
+    assert (said.level, "`dasrel density STORE OUT`" in said.text) == ("caution", True)
 
 
 @pytest.mark.slow

@@ -120,6 +120,18 @@ def test_clusters_and_silhouettes_are_those_of_scikit_learn(place: Path, report:
     assert f"mean {samples.mean():.3f}" in page.text  # in the picture
 
 
+def test_restarts_are_those_of_the_sample(place: Path, report: Callable[..., Page]) -> None:
+    result = json.loads((place / "grid" / "result.json").read_text())
+    best = next(one for one in result["settings"] if one["folder"] == result["recommended"]["folder"])
+    ended = best["restarts"]
+    assert (ended["runs"], ended["finished"]) == (4, 2)
+    only = "Only " if ended["same"] == 1 else ""
+    assert f"{only}{ended['same']} of 2 restarts that were finished ended in the" in report(place / "grid").text
+    alone = json.loads((place / "one" / "result.json").read_text())["settings"][0]
+    assert alone["restarts"] is None
+    assert "of 3 runs of this setting ended at the" in report(place / "one").text
+
+
 def test_border_objects_are_listed_and_downloaded(place: Path, report: Callable[..., Page]) -> None:
     page, found = report(place / "one"), labels(place / "one")
     doubtful = {name: row for name, row in found.items()

@@ -235,5 +235,6 @@ def save_figure(figure: Figure, path: Path, *, dpi: int) -> Path:
     figure.set_dpi(dpi)
     with replacing(path) as temporary, open(temporary, "xb") as file:
         # half the time of `savefig`, which draws twice and compresses for longer
-        FigureCanvasAgg(figure).print_png(file, pil_kwargs={"compress_level": 3})
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.print_png(file, pil_kwargs={"compress_level": 3})
     return path
