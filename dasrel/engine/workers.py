@@ -62,7 +62,7 @@ class Exchange:
             nonlocal size
             try:
                 futures.extend(self.client.scatter(together, direct=self.direct, hash=False))
-            except OSError as error:
+            except (OSError, KeyError) as error:  # KeyError: the scheduler no longer knows the worker
                 if self.client.status != "running":
                     raise
                 raise CancelledError("a worker died while it was sent data") from error

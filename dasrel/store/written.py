@@ -9,7 +9,6 @@ hour. Here a folder is listed, of a URL a prefix, and only what is there is read
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -329,6 +328,8 @@ async def _read_by_zarr(store: Any, keys: list[str]) -> dict[str, bytes]:
 
 
 async def _bounded(ask: Callable[[str], Any], keys: list[str]) -> list[Any]:
+    import asyncio  # takes part of the time in which an audit of a local store is done
+
     answers: list[Any] = []
     for start in range(0, len(keys), AT_ONCE):
         answers += await asyncio.gather(*map(ask, keys[start : start + AT_ONCE]))
@@ -337,6 +338,8 @@ async def _bounded(ask: Callable[[str], Any], keys: list[str]) -> list[Any]:
 
 def _waited(coroutine: Callable[[], Any]) -> Any:
     """Run a coroutine to its end on a thread of its own: the caller may be in a loop, as in a notebook."""
+
+    import asyncio
 
     async def run() -> Any:
         return await coroutine()

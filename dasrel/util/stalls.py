@@ -111,12 +111,12 @@ class Watch:
         while not self.ended.wait(min(INTERVAL, self._stall / 10)):
             try:
                 self._look()
-            except TimeoutError:
-                self._failure = limits.no_answer(self._client, self._stall)
-                return
-            except Exception:
+            except Exception as error:
                 if self._client.status != "running":
                     return  # the work itself reports a lost connection
+                if isinstance(error, TimeoutError):
+                    self._failure = limits.no_answer(self._client, self._stall)
+                    return
 
     def _look(self) -> None:
         client, began = self._client, time.monotonic()
