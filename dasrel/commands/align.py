@@ -26,7 +26,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +33,7 @@ import numpy as np
 from dasrel.cmeans.fit import cluster
 from dasrel.cmeans.plan import plan_clustering
 from dasrel.cmeans.starts import checked_runs, stored_run
-from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, checkpoint_writer, watched
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import DasrelWarning, InputError
@@ -52,7 +51,7 @@ from dasrel.store.matrix import open_matrix
 from dasrel.util import limits, progress
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, as_number, memory_option, option, picture_option, same
-from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
+from dasrel.util.results import draw_or_warn, versions, write_csv
 from dasrel.util.text import count_text, did_you_mean, group_sizes, path_text, shown, some
 
 COMMAND = "align"
@@ -123,7 +122,8 @@ class Align(Operation):
 
     def prepare(self, source: str, target: Target, options: AlignOptions) -> PreparedAlignment:
         """Check the options, the store and the result folder. Cost: no tile is read."""
-        folder, matrix = target.folder(source), open_matrix(source)
+        target.check(source)
+        matrix = open_matrix(source)
         single = options.width[0]
         width: Any = options.width if not isinstance(single, str) else None if single == "none" else single
         given = {name: getattr(options, name) for name in (*OF_RUNS, *OF_EVOLUTIONS)}
@@ -133,8 +133,8 @@ class Align(Operation):
             matrix, n_clusters=options.n_clusters, width=width, rule=options.rule, search=options.search,
             memory=options.memory, **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
-        header = job_header(source, matrix.identity_digest(), target.named, options)
-        return PreparedAlignment(options, job, folder, header, target.force, target.finished(header))
+        header = target.header(source, matrix.identity_digest(), options)
+        return PreparedAlignment(options, job, target=target, header=header)
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of an alignment."""
@@ -203,27 +203,20 @@ def _width(width: float | None, bounds: list[float] | None) -> str:
 
 
 @dataclass(eq=False)
-class PreparedAlignment(Prepared):
+class PreparedAlignment(PreparedFolder):
     """An alignment to be found and written."""
 
     options: AlignOptions
     job: AlignJob
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Find the best alignment, and write the result folder. Cost: that of `align`, and one scan for the picture."""
         from dasrel.report.figures.alignment import draw_alignment
 
-        if self.finished is not None:
-            return self.finished
         with watched(checkpoint, *OPERATION.saves):
             alignment = self.job.run(checkpoint)
             result = {**self.header, **_summary(alignment)}
-            with result_folder(self.out, result, force=self.force) as folder:
+            with self.folder(result) as folder:
                 rows = alignment.table()
                 lines = ([_cell(value) for value in row.values()] for row in rows)
                 write_csv(folder / "alignment.csv", list(rows[0]), lines)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -23,7 +24,7 @@ from dasrel.io.options import PairwiseParameters, Reading
 from dasrel.partition.run import Run
 from dasrel.store.options import Policy, Writing
 from dasrel.util.option_fields import Option, OptionField, Reads, option_fields
-from dasrel.util.results import check_not_input, check_out, finished_result
+from dasrel.util.results import check_not_input, check_out, finished_result, result_folder
 from dasrel.util.text import redacted, shown
 
 if TYPE_CHECKING:
@@ -101,10 +102,22 @@ class Target:
         """The place that the result names."""
         return str(self.path if self.final is None else self.final)
 
-    def folder(self, *inputs: object) -> Path:
-        """Return the path of a result folder. Raise if it would replace what is read."""
+    def check(self, *inputs: object) -> None:
+        """Raise if the result would replace what is read."""
         check_not_input(self.path, *inputs)
-        return Path(self.path)
+
+    def header(self, store: str, digest: str, requested: Any) -> Result:
+        """Return what identifies work in its result.json: the matrix by its digest, and options that change the result.
+
+        Parameters
+        ----------
+        requested
+            The options that change the result, or an operation's options, of which memory and pictures do not.
+        """
+        if not isinstance(requested, dict):
+            requested = {name: value for name, value in asdict(requested).items() if name not in ("memory", "picture")}
+        header: Result = redacted({"store": store, "matrix": digest, "out": self.named, "requested": requested})
+        return header
 
     def finished(self, header: dict[str, Any]) -> dict[str, Any] | None:
         """Return the result of the same work that is in the folder already, with `resume`. Raise if it cannot be used.
@@ -144,6 +157,35 @@ class Prepared:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(eq=False, kw_only=True)
+class PreparedFolder(Prepared):
+    """Checked work whose result is a folder. A subclass has `cost` and `compute`."""
+
+    target: Target
+    header: Result
+    """What identifies the work in its result.json."""
+
+    def __post_init__(self) -> None:
+        self.finished = self.target.finished(self.header)
+
+    @property
+    def out(self) -> Path:
+        """The folder."""
+        return Path(self.target.path)
+
+    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+        """Do the work and write the folder, or return the result of the same work that is there already."""
+        return self.compute(checkpoint) if self.finished is None else self.finished
+
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
+        """Do the work, write the folder, and return its result.json."""
+        raise NotImplementedError
+
+    def folder(self, result: Result) -> AbstractContextManager[Path]:
+        """Return a context with a temporary folder to be filled, which takes its place at the end, with result.json."""
+        return result_folder(self.out, result, force=self.target.force)
 
 
 class Operation:
@@ -272,5 +314,5 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 __all__ = [
     "FOLDER", "MATRIX", "NEW_STORE", "NOT_CONVERGED", "STORE", "Input", "Lines", "Operation", "Option", "Output",
-    "Prepared", "Reads", "Result", "Target", "check_choice", "flag_of", "value_text",
+    "Prepared", "PreparedFolder", "Reads", "Result", "Target", "check_choice", "flag_of", "value_text",
 ]  # fmt: skip

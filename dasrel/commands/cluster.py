@@ -37,7 +37,7 @@ from dasrel.cmeans.fit import PreparedClustering as Work, prepare_clustering
 from dasrel.cmeans.plan import ClusteringPlan, plan_clustering
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.warm_start import Previous, keep_numbers, load_previous
-from dasrel.commands.base import NOT_CONVERGED, Lines, Operation, Prepared, Reads, Result, Target
+from dasrel.commands.base import NOT_CONVERGED, Lines, Operation, PreparedFolder, Reads, Result, Target
 from dasrel.commands.cluster_lines import lines_of
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelWarning, InputError
@@ -165,16 +165,14 @@ class Cluster(Operation):
 
     def prepare(self, source: str, target: Target, options: ClusterOptions) -> PreparedCluster:
         """Check options, the store, and the result folder, and make the runs. Cost: reads given models, and no tile."""
-        folder = target.folder(source, options.warm_start)
+        target.check(source, options.warm_start)
         previous = None if options.warm_start is None else load_previous(options.warm_start)
         runs = make_runs(options) if previous is None else [_warm_run(options, previous)]
         matrix = open_matrix(source)
-        about = {"store": source, "matrix": matrix.identity_digest(), "out": target.named}
-        header: dict[str, Any] = redacted({**about, "requested": options.requested()})
-        finished = target.finished(header)
+        header = target.header(source, matrix.identity_digest(), options.requested())
         work = prepare_clustering(matrix, _within(runs, matrix.n_objects), judge=True, memory=options.memory)
         work = replace(work, index=options.choose if options.choose in ("silhouette", CHOOSE) else None)
-        return PreparedCluster(options, matrix, work, previous, folder, header, target.force, finished)
+        return PreparedCluster(options, matrix, work, previous, target=target, header=header)
 
     def part(self, source: Source) -> ResultPart:
         """Return what a page says of a clustering; see `cluster_part`."""
@@ -268,7 +266,7 @@ def _within(runs: list[Run], n_objects: int) -> list[Run]:
 
 
 @dataclass(eq=False)
-class PreparedCluster(Prepared):
+class PreparedCluster(PreparedFolder):
     """A clustering to be run and written."""
 
     options: ClusterOptions
@@ -276,18 +274,11 @@ class PreparedCluster(Prepared):
     work: Work
     previous: Previous | None
     """The earlier result that a warm start continues."""
-    out: Path
-    header: dict[str, Any]
-    """What identifies the work in its result.json."""
-    force: bool
-    finished: Result | None = None
     clustering: Clustering | None = None
     """What was found, after `run`."""
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Cluster, write the result folder, and return its result.json. Cost: that of `cluster` and `euclideanize`."""
-        if self.finished is not None:
-            return self.finished
         about, tables = {**self.header, "euclideanized": None}, dict[str, Table]()
         with watched(checkpoint, *Cluster.saves):
             work = self.work
@@ -301,7 +292,8 @@ class PreparedCluster(Prepared):
             self.clustering = clustering
             return write_clustering(
                 clustering, self.out, about=about, tables=tables, choose=self.options.choose,
-                border=self.options.border, picture=self.options.picture, null=self.options.null, force=self.force,
+                border=self.options.border, picture=self.options.picture, null=self.options.null,
+                force=self.target.force,
             )  # fmt: skip
 
     def _euclideanized(self, checkpoint: Checkpoint | None) -> tuple[Work, dict[str, Any]]:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Result, Target
 from dasrel.density.dbscan import check_eps
 from dasrel.density.fit import COMMAND, Density, DensityJob, DensityResult, prepare_density
 from dasrel.density.run import DensityRun
@@ -34,7 +34,7 @@ from dasrel.report.result_reading import Source
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
-from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
+from dasrel.util.results import draw_or_warn, versions, write_csv
 from dasrel.util.text import count_text, group_sizes, path_text, shown
 
 _run = partial(same, DensityRun)
@@ -77,10 +77,11 @@ class DensityOperation(Operation):
 
     def prepare(self, source: str, target: Target, options: DensityOptions) -> PreparedDensity:
         """Check options, the store and the result folder. Cost: no tile is read."""
-        folder, matrix = target.folder(source), open_matrix(source)
+        target.check(source)
+        matrix = open_matrix(source)
         job = prepare_density(matrix, list(options.runs()), memory=options.memory)
-        header = job_header(source, matrix.identity_digest(), target.named, options)
-        return PreparedDensity(matrix, job, options, folder, header, target.force, target.finished(header))
+        header = target.header(source, matrix.identity_digest(), options)
+        return PreparedDensity(matrix, job, options, target=target, header=header)
 
     def summary(self, result: Result) -> Result:
         """Return what the state of a workflow keeps of a result."""
@@ -188,24 +189,17 @@ def _sections(source: Source, setting: dict[str, Any], n: int, named: str) -> li
 
 
 @dataclass(eq=False)
-class PreparedDensity(Prepared):
+class PreparedDensity(PreparedFolder):
     """Clusters by density to be found and written."""
 
     matrix: Matrix
     job: DensityJob
     options: DensityOptions
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Find the clusters, and write the result folder. Cost: two scans, one if every min_samples is 1."""
         from dasrel.report.figures.density import draw_density
 
-        if self.finished is not None:
-            return self.finished
         began = time.perf_counter()
         with watched(checkpoint, COMMAND):
             found = self.job.run(checkpoint)
@@ -216,7 +210,7 @@ class PreparedDensity(Prepared):
                 "settings": [_setting(of, name) for of, name in zip(found.results, names, strict=True)],
                 "dbscan": rows, "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
-            with result_folder(self.out, result, force=self.force) as folder:
+            with self.folder(result) as folder:
                 ids = [str(name) for name in self.matrix.ids]
                 for of, name in zip(found.results, names, strict=True):
                     (folder / name).mkdir(exist_ok=True)

@@ -14,11 +14,10 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dasrel.commands.base import Lines, Operation, Prepared, Reads, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Reads, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import DasrelWarning, InputError
 from dasrel.geometry.embedding import Colours, Embedding, EmbedJob, prepare_embed
@@ -35,7 +34,7 @@ from dasrel.util import Names
 from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import WRITING, option, picture_option
-from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
+from dasrel.util.results import draw_or_warn, versions, write_csv
 from dasrel.util.text import count_text, path_text, shown, some
 
 NUMBER_BYTES = 20
@@ -73,13 +72,13 @@ class Embed(Operation):
 
     def prepare(self, source: str, target: Target, options: EmbedOptions) -> PreparedEmbedding:
         """Check options, the store, the labels and the result folder. Cost: reads the labels, and no tile."""
-        folder = target.folder(source, options.result, options.labels)
+        target.check(source, options.result, options.labels)
         matrix = open_matrix(source)
         job = prepare_embed(matrix, options)
         named = options.result or options.labels
         colours = None if named is None else _read_colours(named, matrix.ids)
-        header = job_header(source, matrix.identity_digest(), target.named, options)
-        return PreparedEmbedding(options, job, colours, folder, header, target.force, target.finished(header))
+        header = target.header(source, matrix.identity_digest(), options)
+        return PreparedEmbedding(options, job, colours, target=target, header=header)
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of the axes."""
@@ -169,24 +168,17 @@ def _read_colours(path: str, ids: Names) -> Colours:
 
 
 @dataclass(eq=False)
-class PreparedEmbedding(Prepared):
+class PreparedEmbedding(PreparedFolder):
     """Principal coordinates to be computed and written."""
 
     options: EmbedOptions
     job: EmbedJob
     colours: Colours | None
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Compute the axes, and write the result folder. Cost: that of `embed`."""
         from dasrel.report.figures.embedding import draw_embedding
 
-        if self.finished is not None:
-            return self.finished
         began, matrix = time.perf_counter(), self.job.given.matrix
         with watched(checkpoint, "embed"):
             embedding = self.job.run(checkpoint)
@@ -194,7 +186,7 @@ class PreparedEmbedding(Prepared):
             result = {
                 **self.header, "kind": matrix.kind, **embedding.report(), "seconds": seconds, "versions": versions(),
             }  # fmt: skip
-            with result_folder(self.out, result, force=self.force) as folder:
+            with self.folder(result) as folder:
                 names = [str(name) for name in matrix.ids]
                 _write_tables(embedding, names, folder)
                 _write_ordination(embedding, names, folder / "ordination.txt")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Result, Target
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.neighbours import nearest_neighbours, neighbour_consumer
 from dasrel.engine.scan import scan_memory
@@ -29,7 +29,7 @@ from dasrel.report.result_reading import Source
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.option_fields import WRITING, memory_option, option
-from dasrel.util.results import job_header, result_folder, versions
+from dasrel.util.results import versions
 from dasrel.util.text import count_text, path_text, shown
 
 K = 15
@@ -61,12 +61,13 @@ class NeighboursOperation(Operation):
 
     def prepare(self, source: str, target: Target, options: NeighboursOptions) -> PreparedNeighbours:
         """Check the options, the store and the result folder. Cost: no tile is read."""
-        folder, matrix = target.folder(source), open_matrix(source)
+        target.check(source)
+        matrix = open_matrix(source)
         k = None if options.within is not None else options.k or K
         if k is not None:
             check_k(k, matrix.n_objects)
-        header = job_header(source, matrix.identity_digest(), target.named, options)
-        return PreparedNeighbours(matrix, k, options, folder, header, target.force, target.finished(header))
+        header = target.header(source, matrix.identity_digest(), options)
+        return PreparedNeighbours(matrix, k, options, target=target, header=header)
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of the neighbours."""
@@ -109,28 +110,21 @@ class NeighboursOperation(Operation):
 
 
 @dataclass(eq=False)
-class PreparedNeighbours(Prepared):
+class PreparedNeighbours(PreparedFolder):
     """Neighbours to be found and written."""
 
     matrix: Matrix
     k: int | None
     options: NeighboursOptions
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Find the neighbours, and write the result folder. Cost: one scan."""
-        if self.finished is not None:
-            return self.finished
         began, matrix, memory = time.perf_counter(), self.matrix, self.options.memory
         result = {
             **self.header, "n_objects": matrix.n_objects, "kind": matrix.kind, "k": self.k,
             "within": self.options.within, "scans": 1,
         }  # fmt: skip
-        with result_folder(self.out, result, force=self.force) as folder:
+        with self.folder(result) as folder:
             if self.options.within is not None:
                 result |= self._write_within(folder, self.options.within)
             else:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasrel.commands.base import Lines, Operation, Prepared, Reads, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Reads, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, CheckpointWriter, watched
 from dasrel.engine.relation import product_shape
 from dasrel.engine.scan import needed_memory
@@ -59,7 +59,7 @@ from dasrel.store.matrix import open_matrix
 from dasrel.util import Array, limits
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, memory_option, option, parse_reject, picture_option, same
-from dasrel.util.results import MOST_IDS, draw_or_warn, job_header, result_folder, versions, write_csv
+from dasrel.util.results import MOST_IDS, draw_or_warn, versions, write_csv
 from dasrel.util.text import count_text, group_sizes, ordinal_text, path_text, redacted, shown, some
 
 COLUMNS = ["id", "typicality", "rank", "outlier", "cluster", "neighbour_distance", "neighbour_rank"]
@@ -126,7 +126,8 @@ class Outliers(Operation):
 
     def prepare(self, source: str, target: Target, options: OutlierOptions) -> PreparedOutliers:
         """Check options, the store and the result folder. Cost: no tile is read."""
-        folder, runs = target.folder(source, options.features), list(options.runs())
+        target.check(source, options.features)
+        runs = list(options.runs())
         if len(set(runs)) < len(runs):
             raise InputError("a width and an eta_scale are given twice", remedy="leave one out")
         matrix = open_matrix(source)
@@ -140,8 +141,8 @@ class Outliers(Operation):
             )
         if options.euclideanize == "ultrametric" and any(run.width is not None for run in prepared.runs):
             raise InputError("a Gaussian kernel cannot see an added ultrametric", remedy="say {euclideanize=spread}")
-        header = job_header(source, matrix.identity_digest(), target.named, options)
-        return PreparedOutliers(source, options, prepared, folder, header, target.force, target.finished(header))
+        header = target.header(source, matrix.identity_digest(), options)
+        return PreparedOutliers(source, options, prepared, target=target, header=header)
 
     def summary(self, result: Result) -> Result:
         """Return what the state of a workflow keeps of a result."""
@@ -285,26 +286,19 @@ def _sections(source: Source, setting: dict[str, Any], n: int, named: str) -> li
 
 
 @dataclass(eq=False)
-class PreparedOutliers(Prepared):
+class PreparedOutliers(PreparedFolder):
     """Outliers to be found and written."""
 
     store: str
     options: OutlierOptions
     prepared: PreparedOneClass
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Find the outliers, and write the result folder.
 
         Cost: that of `one_class`, of `euclideanize` where a method is named, of `segment_clusters` for clusters, and
         one scan for the picture.
         """
-        if self.finished is not None:
-            return self.finished
         options = self.options
         kept: dict[str, Any] = {"memory": options.memory, "checkpoint": checkpoint}
         features = None if options.features is None else self._features(options.features)
@@ -318,7 +312,7 @@ class PreparedOutliers(Prepared):
                 scans = fit.scans + keeper.scans
             header = {**self.header, "euclideanized": None if changed is None else changed.report()}
             summary = {**redacted(header), **_summary(fit, results, scans)}
-            with result_folder(self.out, summary, force=self.force) as folder:
+            with self.folder(summary) as folder:
                 for result in results:
                     _write(result, fit, folder / result.folder)
                 if options.picture:

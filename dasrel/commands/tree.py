@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from dasrel import names
-from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.engine.relation import relation
 from dasrel.errors import DasrelWarning, InputError
@@ -52,8 +52,8 @@ from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import Index, progress
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import memory_option, option, picture_option
-from dasrel.util.results import draw_or_warn, result_folder, versions, write_csv
-from dasrel.util.text import count_text, path_text, redacted, shown, size_text
+from dasrel.util.results import draw_or_warn, versions, write_csv
+from dasrel.util.text import count_text, path_text, shown, size_text
 
 INDICES = ("silhouette", "calinski_harabasz", "davies_bouldin", "within_between", "pearson_gamma")
 """The validity indices of the cuts."""
@@ -113,16 +113,15 @@ class TreeOperation(Operation):
 
     def prepare(self, source: str, target: Target, options: TreeOptions) -> PreparedDendrogram | PreparedTree:
         """Check the options, the store and the result folder. Cost: no scan."""
-        folder, matrix = target.folder(source), open_matrix(source)
+        target.check(source)
+        matrix = open_matrix(source)
         requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "scratch")}
         requested = {} if options.linkage is None else requested  # the spanning tree has nothing to choose
-        header = redacted(
-            {"store": source, "matrix": matrix.identity_digest(), "out": target.named, "requested": requested}
-        )
+        header = target.header(source, matrix.identity_digest(), requested)
         if options.linkage is None:
             tree = TreeJob(matrix, options.memory)
-            return PreparedTree(matrix, tree, folder, header, target.force, target.finished(header))
-        scratch = options.scratch or folder.absolute().parent
+            return PreparedTree(matrix, tree, target=target, header=header)
+        scratch = options.scratch or Path(target.path).absolute().parent
         job = prepare_linkage(
             matrix, options.linkage, as_similarity=options.as_similarity, scratch=scratch, memory=options.memory
         )
@@ -133,7 +132,7 @@ class TreeOperation(Operation):
                 f"{count_text(wrong[0], 'cluster')} cannot be made of {count_text(n, 'object')}",
                 remedy=f"give 1 to {n}",
             )
-        prepared = PreparedDendrogram(matrix, options, job, folder, header, target.force, target.finished(header))
+        prepared = PreparedDendrogram(matrix, options, job, target=target, header=header)
         prepared.warn_of_heights()
         return prepared
 
@@ -155,24 +154,17 @@ class TreeOperation(Operation):
 
 
 @dataclass(eq=False)
-class PreparedDendrogram(Prepared):
+class PreparedDendrogram(PreparedFolder):
     """A hierarchical clustering to be computed and written."""
 
     matrix: Matrix
     options: TreeOptions
     job: LinkageJob
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Cluster, and write the result folder. Cost: that of `linkage`, and a scan each for indices and picture."""
         from dasrel.report.figures.dendrogram import draw_dendrogram
 
-        if self.finished is not None:
-            return self.finished
         began = time.perf_counter()
         with progress.watch() as counted, watched(checkpoint, COMMAND):
             computed = self.job.run(checkpoint)
@@ -192,7 +184,7 @@ class PreparedDendrogram(Prepared):
                 "bytes_read": dendrogram.bytes_read, "bytes_written": dendrogram.bytes_written, "scans": 0,
                 "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
-            with result_folder(self.out, result, force=self.force) as folder:
+            with self.folder(result) as folder:
                 self._write(computed, dendrogram, labels, medoids, folder)
                 if self.options.picture:
                     draw_or_warn(draw_dendrogram, dendrogram, self.matrix, labels[best or cuts[0][0]], folder)
@@ -391,33 +383,26 @@ def _dendrogram_part(source: Source) -> ResultPart:
 
 
 @dataclass(eq=False)
-class PreparedTree(Prepared):
+class PreparedTree(PreparedFolder):
     """A minimum spanning tree to be computed and written."""
 
     matrix: Matrix
     job: TreeJob
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Compute the tree, and write the result folder. Cost: one scan."""
         if checkpoint is not None:
             raise InputError(
                 "a spanning tree takes one scan and has no state to save",
                 remedy="leave out {checkpoint}, or say {linkage=average}",
             )
-        if self.finished is not None:
-            return self.finished
         tree = self.job.run()
         result = {
             **self.header, "n_objects": tree.n_objects, "scans": tree.scans, "units": tree.units,
             "shortest": float(tree.weights.min()), "longest": float(tree.weights.max()),
             "total": float(tree.weights.sum()), "versions": versions(),
         }  # fmt: skip
-        with result_folder(self.out, result, force=self.force) as folder:
+        with self.folder(result) as folder:
             _write_tree(tree, [str(name) for name in self.matrix.ids], folder)
         return result
 

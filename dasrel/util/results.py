@@ -8,7 +8,6 @@ import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from dasrel.errors import DasrelError, DasrelWarning, InputError
 from dasrel.util import PathLike, progress
 from dasrel.util.files import replacing, replacing_folder
 from dasrel.util.reading import load_json
-from dasrel.util.text import is_url, json_ready, redacted, shown
+from dasrel.util.text import is_url, json_ready, shown
 
 VARYING = frozenset(
     {
@@ -68,13 +67,6 @@ def result_folder(target: Path, result: dict[str, Any], *, force: bool = False) 
     with replacing_folder(target, check=lambda: check_out(target, force=force)) as temporary:
         yield temporary
         (temporary / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
-
-
-def job_header(store: str, digest: str, out: PathLike, options: Any) -> dict[str, Any]:
-    """Return what identifies a job in its result.json: the matrix by its digest, and options that change the result."""
-    requested = {name: value for name, value in asdict(options).items() if name not in ("memory", "picture")}
-    header: dict[str, Any] = redacted({"store": store, "matrix": digest, "out": str(out), "requested": requested})
-    return header
 
 
 def versions() -> dict[str, str]:
