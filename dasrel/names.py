@@ -111,7 +111,6 @@ if TYPE_CHECKING:
     MethodName = str
     ExportName = str
     OrderName = str
-    LinkageName = str
     IndexName = str
     SearchName = str
     ViewName = str
@@ -121,7 +120,6 @@ else:  # a type checker cannot read these; Typer and pydantic can
     MethodName = Literal[METHODS]
     ExportName = Literal[tuple(EXPORTS)]
     OrderName = Literal[ORDERS]
-    LinkageName = Literal[tuple(LINKAGES)]
     IndexName = Literal[tuple(INDICES)]
     SearchName = Literal[SEARCHES]
     ViewName = Literal[VIEWS]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -219,14 +218,3 @@ def _climb(above: Index) -> Index:
     while not np.array_equal(above[above], above):
         above = above[above]
     return above
-
-
-def condensed_rows(tree: CondensedTree) -> Any:
-    """Return the tree as the package hdbscan has it: parent, child, lambda, size; the root is n."""
-    n = tree.n_objects
-    parents = np.concatenate([tree.clusters, tree.parents[1:]]) + n
-    children = np.concatenate([np.arange(n), n + np.arange(1, tree.n_clusters)])
-    rates = np.concatenate([tree.leaves_at, tree.births[1:]])
-    sizes = np.concatenate([np.ones(n, dtype=np.int64), tree.sizes[1:]])
-    order = np.lexsort((children, parents))
-    return parents[order], children[order], rates[order], sizes[order]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -76,13 +76,6 @@ class Tree:
     def squared(self) -> Float:
         """The weights as squared dissimilarities D, for any kind."""
         return self.weights**2 if self.kind == "distance" else self.weights
-
-    def floored(self, value: float) -> Tree:
-        """Return the tree of the matrix with weights below `value` (in `units`) raised to it: the same edges."""
-        if not (np.isfinite(value) and value >= 0):
-            raise InputError(f"a floor is a finite number >= 0, not {value}")
-        top, i, j = self.largest
-        return replace(self, weights=np.maximum(self.weights, value), largest=(max(top, value), i, j))
 
     def linkage(self) -> Float:
         """Return single-linkage merges, (n - 1, 4), as in `scipy.cluster.hierarchy`; heights in `units`.

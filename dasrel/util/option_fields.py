@@ -203,15 +203,6 @@ def _as_tuple(value: Any, kind: Any) -> Any:
     return tuple(value) if get_origin(kind) is tuple and isinstance(value, list) else value
 
 
-def option_values(options: Any) -> dict[str, Any]:
-    """Return the values of a group by the names of its options, those of the groups that it holds included."""
-    owners = {each.name: getattr(options, each.name) for each in fields(options) if "group" in each.metadata}
-    return {
-        each.name: getattr(options if each.within is None else owners[each.within], each.field)
-        for each in option_fields(type(options))
-    }
-
-
 # ------------------------------------------------------------------------------------------------- what several share
 
 REQUIRED = "Required"
