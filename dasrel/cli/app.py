@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -230,12 +229,6 @@ def _called_here(error: Any) -> str | None:
 
 def _show_usage(error: Any, wants_json: bool) -> int:
     text = _called_here(error) or cast(str, error.format_message()).replace("Value error, ", "")
-    if re.search(r"Input should be (greater|less) than|is not in the range", text):
-        # The line could be read, and a number in it is refused, as those are that are checked later.
-        complain(text)
-        if wants_json:
-            print_error(text)
-        return 1
     if not text:
         return 2  # there were no arguments, and the help was shown
     if error.ctx is not None:

@@ -12,7 +12,16 @@ import typer
 
 from dasrel.cli.console import Console, as_option, complain
 from dasrel.cli.help import EXAMPLE, HelpfulCommand
-from dasrel.cli.options import DryRun, Force, build_from_text, check_memory, flag, output_parameters, parameter
+from dasrel.cli.options import (
+    DryRun,
+    Force,
+    build_from_text,
+    check_memory,
+    check_numbers,
+    flag,
+    output_parameters,
+    parameter,
+)
 from dasrel.commands.base import Operation, Target
 from dasrel.commands.operations import operation, summary
 from dasrel.engine.checkpoint import Checkpoint
@@ -114,6 +123,8 @@ def _run(operation: Operation, console: Console, values: dict[str, Any]) -> None
     """Check the options, do the work or estimate its cost, and print the result."""
     source = None if operation.source is None else values.pop(_source_name(operation))
     path = values.pop("target", None)
+    for group in (operation.Options, SAVING, Runtime):
+        check_numbers(group, values)
     try:
         options = build_from_text(operation.Options, values)
         checkpoint = build_from_text(SAVING, values) if operation.saves else None

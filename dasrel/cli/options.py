@@ -29,6 +29,7 @@ from dasrel.util.option_fields import (
     OptionField,
     Selection,
     build_group,
+    check_number,
     option_fields,
     whole_numbers,
 )
@@ -182,6 +183,7 @@ def _command(function: Callable[..., None], *, example: str) -> Callable[..., No
             check_memory(given.get("memory"))
             for name, group in groups.items():
                 values = {field.name: given.pop(field.name) for field in _parameters(group)}
+                check_numbers(group, values)
                 try:
                     given[name] = build_from_text(group, values)
                 except InputError as error:
@@ -246,9 +248,6 @@ def parameter(field: OptionField) -> inspect.Parameter:
         value = "NAME"
         text = text if all(word in text for word in words) else f"{text} One of {', '.join(words)}."
     more: dict[str, Any] = {"hidden": field.option.rare} | ({} if kind is bool else {"metavar": value})
-    if kind in (int, float):
-        bounds = {"min": field.option.least, "max": field.option.most}
-        more |= {name: bound for name, bound in bounds.items() if bound is not None}
     declared = option(_flags(field), text, field.option.panel, **more)
     kind = kind | None if default is None else kind
     return inspect.Parameter(
@@ -266,6 +265,17 @@ def _flags(field: OptionField) -> str:
     if field.option.short is not None:
         return f"{name} {field.option.short}"
     return f"{name}/--no-{name[2:]}" if field.type is bool and field.default is True else name
+
+
+def check_numbers(group: Any, values: dict[str, Any]) -> None:
+    """Raise if the value of an option that is one number is outside of its bounds."""
+    for field in option_fields(group):
+        value, option = values.get(field.name), field.option
+        if field.type in (int, float) and option.parse is None and value is not None:
+            check_number(
+                field.name, value, whole=field.type is int, least=option.least, above=option.above, most=option.most,
+                below=option.below, infinite=option.infinite,
+            )  # fmt: skip
 
 
 def build_from_text(group: Any, values: dict[str, Any]) -> Any:

@@ -137,7 +137,7 @@ def test_memory_that_is_too_small_is_said_before_any_scan(groups: str, tmp_path:
         (["--clusters", "1"], "--clusters is 1; give a whole number of at least 2"),
         (["--clusters", "2-60"], "--clusters is 60 for 48 objects; give 2 to 48"),
         (["--search", "evolution", "--width", "2"], "leave --width out, or say --search grid"),
-        (["--population", "2"], "greater than or equal to 5"),
+        (["--population", "2"], "--population is 2; give a whole number of at least 5"),
     ],
 )
 def test_bad_options_get_one_line(groups: str, tmp_path: Path, here: Any, asked: list[str], told: str) -> None:

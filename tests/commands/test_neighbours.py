@@ -104,10 +104,10 @@ def test_duplicates_are_neighbours_at_distance_0() -> None:
 def test_refusals(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for options, message in (
         ("--k 90", "k is 90, and each of 90 objects has 89 others; give --k NUMBER of 1 to 89"),
-        ("--k 0", "greater than or equal to 1"),
+        ("--k 0", "--k is 0; give a whole number of at least 1"),
         ("--k 3 --within 1", "k and within are both given"),
-        ("--within -1", "greater than or equal to 0"),
-        ("--within nan", "greater than or equal to 0"),
+        ("--within -1", "--within is -1.0; give a finite number of at least 0"),
+        ("--within nan", "--within is nan; give a finite number of at least 0"),
         ("--within inf", "finite"),
     ):
         assert app.run(["neighbours", "d.zarr", "out", *options.split()]) in (1, 2), options

@@ -201,7 +201,7 @@ def test_a_checkpoint_of_other_options_is_refused(shapes: str, tmp_path: Path) -
         (["--reject", "200"], "--reject is 200 of 290 objects; give at most 145, half of them"),
         (["--clusters", "--width", "none"], "need a width"),
         (["--euclideanize", "ultrametric"], "cannot see an added ultrametric"),
-        (["--max-iter", "0"], "greater than or equal to 1"),
+        (["--max-iter", "0"], "--max-iter is 0; give a whole number of at least 1"),
     ],
 )
 def test_bad_options_get_one_line(shapes: str, tmp_path: Path, here: Any, asked: list[str], told: str) -> None:

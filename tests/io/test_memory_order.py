@@ -52,7 +52,9 @@ PLAIN: dict[str, Form] = {
 }
 FRAMES: dict[str, Form] = {
     "data frame": pd.DataFrame,
-    "data frame of columns": lambda values: pd.DataFrame({k: column.copy() for k, column in enumerate(values.T)}),
+    "data frame of columns": lambda values: pd.DataFrame(
+        {k: column.copy() for k, column in enumerate(values.T)}
+    ).set_axis(pd.RangeIndex(values.shape[1]), axis=1),  # which pandas before 3 does not make by itself
     "xarray": lambda values: xarray.DataArray(np.asfortranarray(values), dims=("row", "column")),
 }
 CHUNKS: dict[str, Form] = {
