@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dasrel.commands.base import Lines, Operation, Prepared, Result, Target
+from dasrel.commands.base import Lines, Operation, PreparedFolder, Result, Target
 from dasrel.engine.checkpoint import Checkpoint, watched
 from dasrel.errors import InputError
 from dasrel.judging.medoids import Medoids
@@ -36,7 +36,7 @@ from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util import Float
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
-from dasrel.util.results import draw_or_warn, job_header, result_folder, versions, write_csv
+from dasrel.util.results import draw_or_warn, versions, write_csv
 from dasrel.util.text import count_text, group_sizes, path_text, shown
 
 _run = partial(same, MedoidRun)
@@ -73,11 +73,12 @@ class MedoidOperation(Operation):
 
     def prepare(self, source: str, target: Target, options: MedoidOptions) -> PreparedMedoids:
         """Check options, the store and the result folder. Cost: no tile is read."""
-        folder, matrix = target.folder(source, options.weights), open_matrix(source)
+        target.check(source, options.weights)
+        matrix = open_matrix(source)
         weights = None if options.weights is None else _weights(options.weights, matrix)
         job = prepare_kmedoids(matrix, options.runs(), weights=weights, memory=options.memory)
-        header = job_header(source, matrix.identity_digest(), target.named, options)
-        return PreparedMedoids(matrix, job, options, folder, header, target.force, target.finished(header))
+        header = target.header(source, matrix.identity_digest(), options)
+        return PreparedMedoids(matrix, job, options, target=target, header=header)
 
     def lines(self, result: Result) -> Lines:
         """Return what is printed of the medoids."""
@@ -158,24 +159,17 @@ def _weights(path: str, matrix: Matrix) -> Float:
 
 
 @dataclass(eq=False)
-class PreparedMedoids(Prepared):
+class PreparedMedoids(PreparedFolder):
     """Medoids to be found and written."""
 
     matrix: Matrix
     job: MedoidJob
     options: MedoidOptions
-    out: Path
-    header: dict[str, Any]
-    """What identifies the job in its result.json."""
-    force: bool
-    finished: Result | None = None
 
-    def run(self, checkpoint: Checkpoint | None = None) -> Result:
+    def compute(self, checkpoint: Checkpoint | None) -> Result:
         """Find the medoids, and write the result folder. Cost: three scans, and two more for each exact step."""
         from dasrel.report.figures.medoids import draw_medoids
 
-        if self.finished is not None:
-            return self.finished
         began = time.perf_counter()
         with watched(checkpoint, COMMAND):
             found = self.job.run(checkpoint)
@@ -189,7 +183,7 @@ class PreparedMedoids(Prepared):
                 "silhouette": _plain(best.silhouette), "sizes": best.sizes.tolist(), "medoids": listed, "numbers": rows,
                 "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
-            with result_folder(self.out, result, force=self.force) as folder:
+            with self.folder(result) as folder:
                 self._write(found, best, ids, folder)
                 names = ["n_clusters", "objective", "mean_dissimilarity", "silhouette", "moves"]
                 write_csv(folder / "numbers.csv", names, [[row[name] for name in names] for row in rows])
