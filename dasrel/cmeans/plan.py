@@ -50,7 +50,7 @@ from dasrel.partition.rules import Rule
 from dasrel.partition.run import Run, listed_runs
 from dasrel.store.matrix import Matrix
 from dasrel.store.tile_files import local_path, location
-from dasrel.util import Array, limits, parallel
+from dasrel.util import Array, limits, parallel, progress
 from dasrel.util.limits import Range
 from dasrel.util.text import count_text, shown, size_text, time_text
 
@@ -508,7 +508,7 @@ def _read(matrix: Any, tiles: Sequence[Tile], threads: int, seconds: float) -> t
     mapped = bool(files.mapped)
     done: list[tuple[Tile, Array]] = []
     lock = threading.Lock()
-    buffers = threading.local()
+    buffers, counted = threading.local(), progress.current()
 
     def work(at: Tile) -> int:
         if cold and (first[at] if at in first else _drop(files.file(*at))) is False:
@@ -520,6 +520,7 @@ def _read(matrix: Any, tiles: Sequence[Tile], threads: int, seconds: float) -> t
                 while file.readinto(buffers.one):
                     pass
         tile = files.read(*at) if mapped else files.read_checked(*at)  # raises if the tile is missing or damaged
+        counted.count(tiles=1, bytes=size)
         with lock:
             if len(done) < (MOST_MAPS if mapped else threads):
                 done.append((at, tile))

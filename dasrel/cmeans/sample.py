@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from dasrel.cmeans.ladder import MOST_DISTINCT, MOST_VALUES, REFINED, begins_with_fcm2, first_run, rungs, variants
 from dasrel.cmeans.starts import unspread
 from dasrel.engine.reduce import Consumer, Kernel, Side, strip_consumer
-from dasrel.engine.relation import Relation
-from dasrel.engine.sampled_pairs import add_terms, in_tile, pairs_consumer, sampled_shares, seen
+from dasrel.engine.relation import Relation, chosen_in, chosen_shares
+from dasrel.engine.sampled_pairs import add_terms, pairs_consumer, seen
 from dasrel.engine.scan import scan
 from dasrel.errors import MemoryLimitError
 from dasrel.kernels.products import View
@@ -204,7 +204,7 @@ class _NearestKernel(Kernel):
         return np.full(objects, np.inf)
 
     def add(self, partial: Any, tile: Array, rows: Side, columns: Side) -> Any:
-        down, across = in_tile(rows), in_tile(columns)
+        down, across = chosen_in(rows), chosen_in(columns)
         if down.size:
             near = partial[1][columns.inside]
             np.minimum(near, seen(self.view, tile[down], rows, columns, r=down).min(axis=0), out=near)
@@ -223,5 +223,5 @@ def _nearest_consumer(base: Relation, positions: NDArray[np.intp]) -> Consumer:
     picked = 2 * 8 * tile * min(tile, len(positions)) * base.view.panels
     return strip_consumer(
         base.matrix, _NearestKernel(base.view), lambda parts: np.concatenate([parts[k] for k in sorted(parts)]),
-        sampled_shares(base, positions), sent=8, held=32, scratch=picked, fixed=24, shared=16,
+        chosen_shares(base.matrix, positions), sent=8, held=32, scratch=picked, fixed=24, shared=16,
     )  # fmt: skip

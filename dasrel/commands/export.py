@@ -36,7 +36,6 @@ class Export(Operation):
     example = "dasrel export distances.zarr distances.lsmat --format lsmat"
     Options = ExportOptions
     target = Output("OUT", "The file or folder to write.")
-    on_dask = False
     is_step = True
     summarized = ("format",)
 

@@ -26,9 +26,11 @@ MAX_GROUPS_PER_SIDE = 63  # 2,016 groups at most: task counts stay in the thousa
 
 @dataclass(frozen=True)
 class Plan:
-    """The grouping of tiles into tasks. Follows from the layout alone."""
+    """The grouping of tiles into tasks. Follows from the layout and from the tiles that are wanted."""
 
     layout: Layout
+    only: frozenset[int] | None = None
+    """Rows or columns of tiles: only tiles in one of them are read; None reads all."""
 
     @cached_property
     def group_side(self) -> int:
@@ -43,13 +45,18 @@ class Plan:
 
     def groups(self) -> list[tuple[int, int]]:
         """List the groups of the upper triangle, row by row: the order in which partial results are combined."""
-        return [(a, b) for a in range(self.strips) for b in range(a, self.strips)]
+        groups = [(a, b) for a in range(self.strips) for b in range(a, self.strips)]
+        if self.only is None:
+            return groups
+        wanted = {k // self.group_side for k in self.only}
+        return [(a, b) for a, b in groups if a in wanted or b in wanted]
 
     def tiles(self, group: tuple[int, int]) -> list[tuple[int, int]]:
         """List the stored tiles of a group, in order."""
         g, last = self.group_side, self.layout.n_blocks
         rows, columns = (range(k * g, min((k + 1) * g, last)) for k in group)
-        return [(i, j) for i in rows for j in columns if i <= j]
+        only = self.only
+        return [(i, j) for i in rows for j in columns if i <= j and (only is None or i in only or j in only)]
 
     def span(self, strip: int) -> slice:
         """Return the objects of a strip of groups."""

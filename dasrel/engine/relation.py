@@ -12,18 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasrel.engine.reduce import Consumer, Plan, Share, Side, SumsInStrips, join_strips, strip_consumer
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, SumsInStrips, join_strips, shares, strip_consumer
 from dasrel.engine.scan import prepare_scan
 from dasrel.errors import InputError
 from dasrel.kernels import products
 from dasrel.kernels.products import Parameter, Strips, View
 from dasrel.store.array_matrix import ArrayMatrix, as_matrix
-from dasrel.store.layout import TileSource
-from dasrel.store.matrix import Matrix
+from dasrel.store.layout import TileSource, unchanged
+from dasrel.store.matrix import Matrix, rows_of
 from dasrel.util import Array, Float, Names
 from dasrel.util.files import digest
 from dasrel.util.labelled import in_standard_order
 from dasrel.util.text import count_text
+
+Positions = NDArray[np.intp]
 
 
 class Products:
@@ -306,10 +308,11 @@ class Relation:
     def rows(self, positions: Sequence[int]) -> Float:
         """Return the rows of D for objects at these positions, float64.
 
-        Cost: reads the tiles of the strips in which they lie, at most a scan; not counted as one.
+        Cost: reads the tiles of the strips in which they lie, at most a scan; not counted as one. On a cluster its
+        workers read them.
         """
         where = np.asarray(positions, dtype=np.intp)
-        raw = self.matrix.rows_at(where).astype(np.float64)
+        raw = read_rows(self.matrix, where).astype(np.float64)
         itself = self.matrix.diagonal
         own = None if itself is None else itself[where]
         seen = self.view.apply(raw, np.empty_like(raw), row_self=own, column_self=itself)
@@ -457,3 +460,66 @@ def _numbers_of(term: Any) -> Iterable[bytes]:
         value = getattr(term, name)
         yield name.encode("utf-8")
         yield np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else repr(value).encode("utf-8")
+
+
+# ------------------------------------------------------------------------------------------------------- complete rows
+
+
+def read_rows(source: TileSource, positions: Positions, *, memory: int | str | None = None) -> Array:
+    """Return the rows of the objects at these positions as stored, both triangles: (number of positions, n).
+
+    Cost: reads the tiles in whose rows or columns the objects lie, which is not counted as a scan; twice the result.
+    """
+    if not positions.size or source.files.local_array is not None:
+        with unchanged(source):
+            return rows_of(source.files, positions)
+    chosen, places = np.unique(positions, return_inverse=True)
+    only = np.unique(chosen // source.layout.tile).tolist()
+    (rows,) = prepare_scan(source, [_rows_consumer(source, chosen)], only=only, memory=memory).run()
+    result: Array = rows if np.array_equal(chosen, positions) else rows[places]
+    return result
+
+
+def chosen_shares(source: TileSource, positions: Positions) -> Callable[[slice], Share]:
+    """Return the shares that tell which objects are chosen, for `chosen_in`."""
+    chosen = np.zeros(source.layout.n_objects, dtype=bool)
+    chosen[positions] = True
+    return shares(source, chosen=chosen)
+
+
+def chosen_in(side: Side) -> Positions:
+    """Return the chosen objects of a side of a tile, counted from its start."""
+    return np.flatnonzero(side.get("chosen"))
+
+
+def _rows_consumer(source: TileSource, chosen: Positions) -> Consumer:
+    """Make the consumer of the rows of objects, whose positions increase."""
+    layout = source.layout
+
+    def finish(parts: dict[int, Any]) -> Array:
+        rows = np.empty((len(chosen), layout.n_objects), layout.dtype)
+        for objects, start, values in parts.pop(0):
+            rows[np.searchsorted(chosen, objects), start : start + values.shape[1]] = values
+        return rows
+
+    strip = Plan(layout).group_side * layout.tile
+    most = int(np.bincount(chosen // strip).max())
+    size = 2 * most * min(strip, layout.n_objects) * layout.dtype.itemsize
+    return Consumer(
+        _RowsKernel(), finish, chosen_shares(source, chosen), part_bytes=size, task_memory=size,
+        fixed_memory=2 * len(chosen) * layout.n_objects * layout.dtype.itemsize, share_bytes=layout.n_objects,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _RowsKernel(Kernel):
+    def empty(self, objects: int) -> list[Any]:
+        return []
+
+    def add(self, partial: list[Any], tile: Array, rows: Side, columns: Side) -> list[Any]:
+        down, across = chosen_in(rows), chosen_in(columns)
+        if down.size:
+            partial.append((down + rows.span.start, columns.span.start, tile[down]))
+        if across.size and rows is not columns:
+            partial.append((across + columns.span.start, rows.span.start, np.ascontiguousarray(tile[:, across].T)))
+        return partial

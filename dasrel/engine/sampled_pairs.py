@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dasrel.engine.reduce import Consumer, Kernel, Plan, Share, Side, shares
-from dasrel.engine.relation import Relation
+from dasrel.engine.reduce import Consumer, Kernel, Plan, Side
+from dasrel.engine.relation import Positions, Relation, chosen_in, chosen_shares
 from dasrel.kernels.products import View
 from dasrel.util import Array, Float
-
-Positions = NDArray[np.intp]
 
 
 def pairs_consumer(base: Relation, positions: Positions, dtype: Any = np.float64) -> Consumer:
@@ -38,7 +34,7 @@ def pairs_consumer(base: Relation, positions: Positions, dtype: Any = np.float64
 
     side = min(m, Plan(layout).group_side * layout.tile)
     return Consumer(
-        _PairsKernel(base.view, dtype), finish, sampled_shares(base, positions),
+        _PairsKernel(base.view, dtype), finish, chosen_shares(base.matrix, positions),
         part_bytes=dtype.itemsize * side * side,
         task_memory=dtype.itemsize * side * side + 8 * side * side * (1 + base.view.panels),
         fixed_memory=2 * dtype.itemsize * m * m, share_bytes=16 * layout.n_objects,
@@ -57,18 +53,6 @@ def add_terms(D: Array, base: Relation, positions: Positions) -> None:
             D[at : at + 64] += weight * term.left(unit)[:, positions]
 
 
-def sampled_shares(base: Relation, positions: Positions) -> Callable[[slice], Share]:
-    """Return the shares: which objects are sampled."""
-    sampled = np.zeros(base.n_objects, dtype=bool)
-    sampled[positions] = True
-    return shares(base.matrix, sampled=sampled)
-
-
-def in_tile(side: Side) -> Positions:
-    """Return the sampled objects of a side of a tile, counted from its start."""
-    return np.flatnonzero(side.get("sampled"))
-
-
 def seen(view: View, tile: Array, rows: Side, columns: Side, r: Any = slice(None), c: Any = slice(None)) -> Float:
     """Return part of a tile as squared dissimilarities, float64; r and c count from the starts of its sides."""
     raw = tile.astype(np.float64)
@@ -85,7 +69,7 @@ class _PairsKernel(Kernel):
         return []
 
     def add(self, partial: list[Any], tile: Array, rows: Side, columns: Side) -> list[Any]:
-        down, across = in_tile(rows), in_tile(columns)
+        down, across = chosen_in(rows), chosen_in(columns)
         if down.size and across.size:
             values = seen(self.view, tile[np.ix_(down, across)], rows, columns, down, across)
             block = values.astype(self.dtype, copy=False)
@@ -114,7 +98,7 @@ def columns_consumer(base: Relation, positions: Positions, dtype: Any = np.float
     strip = Plan(layout).group_side * layout.tile
     side = int(np.bincount(positions // strip).max())
     return Consumer(
-        _ColumnsKernel(base.view, dtype), finish, sampled_shares(base, positions),
+        _ColumnsKernel(base.view, dtype), finish, chosen_shares(base.matrix, positions),
         part_bytes=2 * dtype.itemsize * side * strip,
         task_memory=2 * dtype.itemsize * side * strip + 8 * min(m, layout.tile) * layout.tile * (2 + base.view.panels),
         fixed_memory=2 * dtype.itemsize * m * layout.n_objects, share_bytes=16 * layout.n_objects,
@@ -130,7 +114,7 @@ class _ColumnsKernel(Kernel):
         return []
 
     def add(self, partial: list[Any], tile: Array, rows: Side, columns: Side) -> list[Any]:
-        down, across = in_tile(rows), in_tile(columns)
+        down, across = chosen_in(rows), chosen_in(columns)
         if down.size:
             D = seen(self.view, tile[down], rows, columns, r=down)
             if rows is columns:

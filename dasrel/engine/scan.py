@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -41,6 +41,7 @@ from dasrel.engine.worker_cache import Group, PinnedTiles
 from dasrel.engine.workers import Exchange, bits_of_process, check_alike, check_this_worker
 from dasrel.errors import MemoryLimitError
 from dasrel.store.layout import Reader, TileSource, unchanged
+from dasrel.store.tile_files import local_path
 from dasrel.util import limits, parallel, progress, stalls
 from dasrel.util.text import size_text
 
@@ -332,10 +333,31 @@ def scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str
     return prepare_scan(source, consumers, memory=memory).run()
 
 
-def prepare_scan(source: TileSource, consumers: Sequence[Consumer], *, memory: int | str | None = None) -> PreparedScan:
-    """Plan a scan that is run several times with different shares; see `scan`. Cost: none."""
-    needs = needed_memory(source, consumers), needed_on_worker(source, consumers)
-    return PreparedScan(source, Plan(source.layout), tuple(consumers), limits.memory_limit(memory), *needs)
+def prepare_scan(
+    source: TileSource,
+    consumers: Sequence[Consumer],
+    *,
+    only: Collection[int] | None = None,
+    here: bool = False,
+    memory: int | str | None = None,
+) -> PreparedScan:
+    """Plan a scan that is run several times with different shares; see `scan`.
+
+    Parameters
+    ----------
+    only
+        Rows or columns of tiles: what reads only the tiles in one of them is not counted as a scan.
+    here
+        Read on this machine even if there is a cluster.
+
+    Cost: none.
+    """
+    if only is None:
+        plan, needs = Plan(source.layout), (needed_memory(source, consumers), needed_on_worker(source, consumers))
+    else:
+        plan = Plan(source.layout, frozenset(only))
+        needs = needed_memory(source, consumers, plan), needed_on_worker(source, consumers, plan)
+    return PreparedScan(source, plan, tuple(consumers), limits.memory_limit(memory), *needs, here)
 
 
 @dataclass(frozen=True)
@@ -351,6 +373,8 @@ class PreparedScan:
     """The result of `needed_memory`."""
     needs_there: tuple[int, int]
     """The result of `needed_on_worker`."""
+    here: bool
+    """Whether a cluster takes no part."""
 
     def run(self, shares: Sequence[Callable[[slice], Any]] | None = None) -> list[Any]:
         """Read every tile once and return the consumers' results in order.
@@ -368,11 +392,11 @@ class PreparedScan:
         if shares is not None:
             consumers = [replace(mine, share=share) for mine, share in zip(consumers, shares, strict=True)]
         limits.check()
-        client = parallel.active_client()
+        client = None if self.here else parallel.active_client()
         of_workers = None if client is None else limits.worker_memory(client)
         threads, ahead = self._check_memory(of_workers)
         with _one_at_a_time, parallel.single_threaded_blas(), unchanged(self.source):
-            counted = progress.current()
+            counted = progress.current() if self.plan.only is None else progress.Meter(None, None)
             if client is None or of_workers is None:
                 results = _scan_here(self.source, self.plan, consumers, counted, threads, ahead)
             else:
@@ -380,10 +404,13 @@ class PreparedScan:
                 def scan(losses: int) -> list[Any]:
                     memory = limits.worker_memory(client) if losses else of_workers
                     check_alike(client, memory)
+                    _check_seen(self.source, client, memory)
                     again = losses > 0
                     return _scan_on_cluster(self.source, self.plan, consumers, counted, client, memory, ahead, again)
 
                 results = parallel.repeated_if_lost(scan)
+        if self.plan.only is not None:  # not shown: it may be a part of something that is
+            progress.current().count(tiles=counted.tiles, bytes=counted.bytes, network=counted.network)
         finished = []
         for consumer in consumers:
             parts = dict(zip(keys_of(self.plan, consumer), [folded.value for folded in results.pop(0)], strict=True))
@@ -401,11 +428,15 @@ class PreparedScan:
             limits.check_workers(of_workers, there, "a scan", kept=kept)
             buffers, left = worker_buffer_bytes(cache.reader, 1), 1 - worker_cache.PINNED_SHARE
             room = all(not most or buffers * threads + kept <= left * most for most, threads in of_workers.values())
-            return 0, room and cache.should_read_ahead
+            return 0, self.plan.only is None and room and cache.should_read_ahead
         threads = limits.thread_count(waiting=not cache.in_memory)
         threads = min(threads, int((limit - fixed) // task)) if task else threads
         cores = min(threads, int(CPU_COUNT))  # read-ahead threads do not count: compute threads never wait for them
-        ahead = cache.should_read_ahead and fixed + cores * task + cache.buffer_bytes(cores) <= limit
+        ahead = (
+            self.plan.only is None
+            and cache.should_read_ahead
+            and fixed + cores * task + cache.buffer_bytes(cores) <= limit
+        )
         return cores if ahead else threads, ahead
 
 
@@ -429,7 +460,7 @@ def _scan_here(
 ) -> list[Any]:
     size = source.layout.total_bytes
     threads = 1 if size <= SMALL else threads
-    step = counted.begin("scan", tiles=len(source.layout.tiles()), bytes=size, scan=True)
+    step = _begun(counted, plan)
     cache = tile_cache(source)
     ahead = ReadAhead(cache, threads) if read_ahead else None
     waiting = len(plan.groups()) * sum(consumer.part_bytes for consumer in consumers)
@@ -452,12 +483,14 @@ def _scan_on_cluster(
     ahead: bool,
     again: bool,
 ) -> list[Any]:
-    n_tiles, size = len(source.layout.tiles()), source.layout.total_bytes
-    step = counted.begin("scan", tiles=n_tiles, bytes=size, scan=not again)
     groups = {group: plan.tiles(group) for group in plan.groups()}
+    n_tiles = sum(map(len, groups.values()))
+    size = n_tiles * source.layout.tile_bytes
+    step = _begun(counted, plan, again=again)
     pins = worker_cache.worker_cache(source, client)
-    task_memory, _ = needed_on_worker(source, consumers)
-    held, read = pins.pin(source.files, groups, source.layout.tile_bytes, task_memory, memory)
+    task_memory, _ = needed_on_worker(source, consumers, plan)
+    pinning = memory if plan.only is None else {}
+    held, read = pins.pin(source.files, groups, source.layout.tile_bytes, task_memory, pinning)
     part_bytes = sum(consumer.part_bytes for consumer in consumers)
     here = brought_here(plan, consumers)
     batches = worker_cache.batches(
@@ -489,6 +522,21 @@ def _scan_on_cluster(
     tiles_read = sum(len(groups[group]) for group in read)
     counted.count(tiles=tiles_read, bytes=tiles_read * source.layout.tile_bytes, network=network)
     return results
+
+
+def _check_seen(source: TileSource, client: Any, addresses: Collection[str]) -> None:
+    """Raise, before a tile is read, if the tiles are files that a worker does not see."""
+    store = getattr(source, "store", None)
+    local = None if store is None else local_path(store)
+    if local is not None:
+        parallel.check_seen(client, local, addresses)
+
+
+def _begun(counted: progress.Meter, plan: Plan, *, again: bool = False) -> progress.Pass:
+    """Begin to count what a plan reads: a scan if that is all tiles, and if it is not repeated."""
+    tiles = sum(len(plan.tiles(group)) for group in plan.groups())
+    scan = plan.only is None and not again
+    return counted.begin("scan", tiles=tiles, bytes=tiles * plan.layout.tile_bytes, scan=scan)
 
 
 @contextmanager
@@ -553,7 +601,7 @@ def network_bytes(source: TileSource, consumers: Sequence[Consumer], workers: in
     return NetworkBytes(caller, between + extra if workers > 1 else 0)
 
 
-def needed_on_worker(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
+def needed_on_worker(source: TileSource, consumers: Sequence[Consumer], plan: Plan | None = None) -> tuple[int, int]:
     """Return the memory of a worker in bytes: of each task, and of what is held besides the tasks.
 
     That is the shares, and partial results that are not combined yet.
@@ -562,12 +610,12 @@ def needed_on_worker(source: TileSource, consumers: Sequence[Consumer]) -> tuple
     reader = source.files
     tile = reader.layout.tile_bytes if reader.mapped else reader.read_memory  # Dask counts mapped files as memory
     task = tile + sum(consumer.task_memory for consumer in consumers)
-    return task, max(four_groups, brought_here(Plan(source.layout), consumers))
+    return task, max(four_groups, brought_here(plan or Plan(source.layout), consumers))
 
 
-def needed_memory(source: TileSource, consumers: Sequence[Consumer]) -> tuple[int, int]:
+def needed_memory(source: TileSource, consumers: Sequence[Consumer], plan: Plan | None = None) -> tuple[int, int]:
     """Return the anonymous memory of a scan in bytes: of the caller, and of each task."""
-    groups = len(Plan(source.layout).groups())
+    groups = len((plan or Plan(source.layout)).groups())
     waiting = sum(min(consumer.part_bytes * groups, FOLD_BYTES) for consumer in consumers)
     if waiting <= HELD_BYTES:
         waiting *= 3  # float32 parts between holes of twice their size

@@ -135,14 +135,15 @@ class WorkerCache:
     ) -> tuple[dict[Group, Any], set[Group]]:
         """Return futures of the groups that workers hold, and the groups that this scan reads from the source.
 
-        Groups that fit are pinned. The others are read by their tasks or, where the workers cannot read them
-        themselves, sent for this scan only.
+        Groups that fit into `memory` are pinned. The others are read by their tasks or, where the workers cannot read
+        them themselves, sent for this scan only.
         """
         for group in [group for group, future in self.futures.items() if future.status not in ("pending", "finished")]:
             del self.futures[group]  # lost with its worker, or it could not be read
         sizes = {group: len(tiles) * tile_bytes for group, tiles in groups.items()}
         read = {group for group in groups if group not in self.futures}
-        for group, address in placement(sizes, self.futures, task_memory, memory).items():
+        placed = placement(sizes, self.futures, task_memory, memory) if memory else {}
+        for group, address in placed.items():
             self.futures[group] = send_tiles(self.client, reader, groups[group], address)
             self.homes[group] = address
         futures = dict(self.futures)

@@ -39,7 +39,7 @@ from dasrel.kernels.transpose import Transpose
 from dasrel.names import linkage_fault
 from dasrel.store.layout import TileSource
 from dasrel.util import Array, Float, PathLike, limits, parallel, progress
-from dasrel.util.files import boot_id, disk_errors
+from dasrel.util.files import boot_id, disk_errors, write_at
 from dasrel.util.limits import Cost, Range, memory_limit
 from dasrel.util.scratch import create_scratch, remove_recorded, reopen_scratch
 from dasrel.util.text import count_text, shown, size_text
@@ -251,9 +251,11 @@ def _agglomerate(job: LinkageJob, keeper: CheckpointWriter, checkpoint: Checkpoi
             rounds = Rounds(job.method, RowArray(rows), _filled(job, rows))
         else:
             file = opened.enter_context(_row_file(job, checkpoint, keeper, hidden=alone and not kept))
+            if not alone:
+                parallel.check_all_see(file.path, remedy="name a folder that all of them see with {scratch}")
             state = keeper.state("rounds")
             if state is None:
-                rounds = Rounds(job.method, file, _filled(job, file.descriptor if alone else file.path))
+                rounds = Rounds(job.method, file, _filled(job, file.descriptor if alone else file.path.absolute()))
                 rounds.rows_written = n
             else:
                 rounds = Rounds.restored(job.method, file, state)
@@ -451,11 +453,7 @@ class _RowKernel(Kernel):
         descriptor = os.open(self.target, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW) if named else self.target
         try:
             for k, row in enumerate(block, rows.start):
-                rest = row.data.cast("B")
-                at = (k * self.n_objects + columns.start) * self.dtype.itemsize
-                while len(rest):
-                    count = os.pwrite(descriptor, rest, at)
-                    rest, at = rest[count:], at + count
+                write_at(descriptor, row, (k * self.n_objects + columns.start) * self.dtype.itemsize)
         finally:
             if named:
                 os.close(descriptor)

@@ -37,6 +37,7 @@ import numpy as np
 from dasrel.errors import StoreError
 from dasrel.kernels.linkage_rows import MergeLog, NearLists, RowTask, keys_of, update_rows
 from dasrel.util import Array, Float, Index, limits
+from dasrel.util.files import write_at
 from dasrel.util.text import shown
 
 SEARCHES = 1
@@ -120,10 +121,7 @@ class RowFile:
 
     def keep(self, row: Array, place: int) -> None:
         """Write a row."""
-        rest, at = row.data.cast("B"), place * self.row_bytes
-        while len(rest):
-            count = os.pwrite(self.descriptor, rest, at)
-            rest, at = rest[count:], at + count
+        write_at(self.descriptor, row, place * self.row_bytes)
 
     def new_places(self, slots: list[int]) -> list[int]:
         """Return places for the new rows of some slots."""

@@ -200,6 +200,8 @@ class AppendJob:
         """Write the missing tiles, and make the store the larger one."""
         old, names, task_memory = self.old, self.names, self._task_memory()
         check_task_memory(task_memory, self.memory, "append", local=self.provider.local)
+        if not self.provider.local and (local := local_path(self.store)) is not None:
+            parallel.check_all_see(local)
         with append_transaction(self.store, names, self.about, resume=resume, force=force) as (transaction, resumed):
             if transaction.old.n_objects != old.n_objects:
                 raise InputError(

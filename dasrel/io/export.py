@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dasrel.engine.relation import Relation
+from dasrel.engine.reduce import Consumer, Kernel, Side
+from dasrel.engine.relation import Relation, read_rows
+from dasrel.engine.scan import prepare_scan, scan_memory
 from dasrel.errors import InputError, MemoryLimitError
 from dasrel.io.readers.source import allocated
-from dasrel.kernels.checks import copy_transposed
 from dasrel.names import EXPORTS, is_similarity
 from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.store.layout import unchanged
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.store.tile_files import StoreLike, location
 from dasrel.util import Array, limits, parallel, progress
-from dasrel.util.files import disk_errors, replacing, replacing_folder
+from dasrel.util.files import disk_errors, replacing, replacing_folder, write_at
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.reading import load_json
 from dasrel.util.text import is_url, path_text, shown, size_text, some
@@ -37,6 +39,8 @@ BAND_BYTES = 8 << 20
 BAND_COPIES = {"npy": 0, "condensed": 0, "zarr": 3}
 """Copies of a tile that are made while it is written."""
 SMALL = 16 << 20
+TURNED = 256
+"""Columns of a tile that are turned into rows together: their values stay in the processor's cache."""
 
 
 def export_matrix(
@@ -104,8 +108,8 @@ class ExportJob:
         if is_text:
             needed = min(limits.memory_limit(self.memory), row_memory(self.given, self.memory))
         else:
-            task = task_memory(self.given, BAND_COPIES[self.format])
-            needed = limits.threads_that_fit(task, self.memory, "export") * task
+            consumer = _consumer(self.given, None, self.format)
+            needed = scan_memory(self.given.matrix, [consumer], limits.memory_limit(self.memory))
         value = TEXT_VALUE if is_text else layout.dtype.itemsize
         size = n * (n - 1) // 2 * value if self.format == "condensed" else n * n * value
         facts = {"format": self.format, "numbers": self.given.description}
@@ -196,13 +200,10 @@ class Numbers:
                 remedy += ", or its squared dissimilarities as a relation"
             raise InputError(f"{format} holds distances, and {where} is a {self.kind}", remedy=remedy)
 
-    def tile(self, i: int, j: int) -> Array:
-        """Return tile (i, j), its checksum verified."""
-        files: Any = self.matrix.files
-        stored: Array = files.read(i, j, verify=True) if isinstance(self.matrix, Matrix) else files.read_checked(i, j)
+    def tile(self, stored: Array, rows: slice, columns: slice) -> Array:
+        """Return the numbers of a tile, given what is stored."""
         if self.relation is None:
             return stored
-        rows, columns = self.matrix.layout.span(i), self.matrix.layout.span(j)
         seen = np.empty_like(stored)
         height = max(1, BAND_BYTES // (8 * stored.shape[1]))
         for k in range(0, len(stored), height):
@@ -212,7 +213,7 @@ class Numbers:
 
     def rows(self, start: int, stop: int) -> Array:
         """Return these rows of the full matrix."""
-        stored = self.matrix.rows_at(np.arange(start, stop))
+        stored = read_rows(self.matrix, np.arange(start, stop))
         if self.relation is None:
             return stored
         seen = self.relation.block(stored, slice(start, stop), slice(0, self.matrix.n_objects))
@@ -222,11 +223,9 @@ class Numbers:
     def tile_memory(self) -> int:
         """Bytes of memory that `tile` takes."""
         if self.relation is None:
-            return self.matrix.files.read_memory
-        bands = 6 * min(BAND_BYTES, 8 * self.matrix.tile**2) + (
-            32 * self.matrix.n_objects if self.relation.terms else 0
-        )
-        return self.matrix.files.read_memory + self.matrix.layout.tile_bytes + bands
+            return 0
+        bands = 6 * min(BAND_BYTES, 8 * self.matrix.tile**2)
+        return self.matrix.layout.tile_bytes + bands + (32 * self.matrix.n_objects if self.relation.terms else 0)
 
 
 def _is_zarr_array(folder: Path) -> bool:
@@ -238,16 +237,15 @@ def _is_zarr_array(folder: Path) -> bool:
 
 def _npy(given: Numbers, temporary: Path, memory: int | str) -> None:
     n = given.matrix.n_objects
-    square = _new_npy(temporary, (n, n), given.matrix.dtype)
-    _each_tile(given, _ToSquare(given, square), memory)
-    square.flush()
+    _each_tile(
+        given, _ToSquare(given, os.path.abspath(temporary), _new_npy(temporary, (n, n), given.matrix.dtype)), memory
+    )
 
 
 def _condensed(given: Numbers, temporary: Path, memory: int | str) -> None:
     n = given.matrix.n_objects
-    vector = _new_npy(temporary, (n * (n - 1) // 2,), given.matrix.dtype)
-    _each_tile(given, _ToVector(given, vector), memory)
-    vector.flush()
+    start = _new_npy(temporary, (n * (n - 1) // 2,), given.matrix.dtype)
+    _each_tile(given, _ToVector(given, os.path.abspath(temporary), start), memory)
 
 
 def _zarr(given: Numbers, temporary: Path, memory: int | str) -> None:
@@ -258,79 +256,91 @@ def _zarr(given: Numbers, temporary: Path, memory: int | str) -> None:
     if given.kind == "squared-distance":
         attributes["numbers"] = "squared dissimilarities"
     array = zarr.create_array(
-        str(temporary), shape=(n, n), chunks=(side, side), dtype=given.matrix.dtype, zarr_format=3, compressors=None,
-        fill_value=float("nan"), dimension_names=("object", "other_object"), attributes=attributes,
+        os.path.abspath(temporary), shape=(n, n), chunks=(side, side), dtype=given.matrix.dtype, zarr_format=3,
+        compressors=None, fill_value=float("nan"), dimension_names=("object", "other_object"), attributes=attributes,
     )  # fmt: skip
-    _each_tile(given, _ToZarr(given, array), memory, copies=BAND_COPIES["zarr"])
+    _each_tile(given, _ToZarr(given, os.path.abspath(temporary), array), memory)
 
 
-def _each_tile(given: Numbers, function: Any, memory: int | str, copies: int = 0) -> None:
-    parallel.run(
-        function,
-        given.matrix.layout.tiles(),
-        label="export",
-        bytes_each=given.matrix.layout.tile_bytes,
-        task_memory=task_memory(given, copies),
-        memory=memory,
-        scan=True,
-        local=True,
-    )
+def _each_tile(given: Numbers, kernel: _Writing, memory: int | str) -> None:
+    progress.current().say("export")
+    consumer = _consumer(given, kernel)
+    here = not parallel.all_see(kernel.path)
+    prepare_scan(given.matrix, [consumer], memory=memory, here=here).run()
 
 
-def task_memory(given: Numbers, copies: int) -> int:
-    """Return the bytes that the task of one tile takes."""
-    return given.tile_memory + copies * given.matrix.layout.tile_bytes + SMALL
+def _consumer(given: Numbers, kernel: _Writing | None, format: str = "") -> Consumer:  # noqa: A002
+    """Make the consumer that writes tiles; without a kernel for an estimate of a format."""
+    copies = BAND_COPIES["zarr" if isinstance(kernel, _ToZarr) or format == "zarr" else "npy"]
+    task = given.tile_memory + copies * given.matrix.layout.tile_bytes + SMALL
+    return Consumer(kernel or Kernel(), task_memory=task)
 
 
-@dataclass
-class _ToSquare:
+@dataclass(frozen=True)
+class _Writing(Kernel):
+    """Writes tiles to their places of a file or a folder."""
+
     given: Numbers
-    square: Array
+    path: str
+    target: Any
+    """The array, or the first byte of the numbers in the file."""
 
-    def __call__(self, place: tuple[int, int]) -> None:
-        i, j = place
-        tile = self.given.tile(i, j)
-        rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
-        self.square[rows, columns] = tile
-        if i != j:
-            copy_transposed(tile, self.square[columns, rows])
+    def empty(self, objects: int) -> None:
+        return None
+
+    def add(self, partial: None, tile: Array, rows: Side, columns: Side) -> None:
+        self.write(self.given.tile(tile, rows.span, columns.span), rows.span, columns.span)
+
+    def combine(self, first: None, second: None) -> None:
+        return None
+
+    def write(self, tile: Array, rows: slice, columns: slice) -> None:
+        """Write one tile."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _file(self) -> Iterator[Callable[[int, Array], None]]:
+        """Yield the function that writes values, given how many come before them in the file."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            yield lambda before, values: write_at(descriptor, values, self.target + before * values.itemsize)
+        finally:
+            os.close(descriptor)
 
 
-@dataclass
-class _ToVector:
-    given: Numbers
-    vector: Array
-
-    def __call__(self, place: tuple[int, int]) -> None:
-        tile = self.given.tile(*place)
+class _ToSquare(_Writing):
+    def write(self, tile: Array, rows: slice, columns: slice) -> None:
         n = self.given.matrix.n_objects
-        rows, columns = (self.given.matrix.layout.span(k) for k in place)
-        for k, r in enumerate(range(rows.start, rows.stop)):
-            first = max(columns.start, r + 1)
-            before = r * n - r * (r + 1) // 2 - r - 1  # the pair (r, c) is at `before + c`
-            self.vector[before + first : before + columns.stop] = tile[k, first - columns.start :]
+        with self._file() as put:
+            for r, row in enumerate(tile, rows.start):
+                put(r * n + columns.start, row)
+            for c in range(0, tile.shape[1] if rows != columns else 0, TURNED):
+                for r, row in enumerate(tile[:, c : c + TURNED].T.copy(), columns.start + c):
+                    put(r * n + rows.start, row)
 
 
-@dataclass
-class _ToZarr:
-    given: Numbers
-    array: Any
-
-    def __call__(self, place: tuple[int, int]) -> None:
-        i, j = place
-        tile = self.given.tile(i, j)
-        rows, columns = self.given.matrix.layout.span(i), self.given.matrix.layout.span(j)
-        self.array[rows, columns] = tile
-        if i != j:
-            self.array[columns, rows] = tile.T
+class _ToVector(_Writing):
+    def write(self, tile: Array, rows: slice, columns: slice) -> None:
+        n = self.given.matrix.n_objects
+        with self._file() as put:
+            for r, row in enumerate(tile, rows.start):
+                first = max(columns.start, r + 1)
+                put(r * n - r * (r + 1) // 2 - r - 1 + first, row[first - columns.start :])
 
 
-def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Create a .npy file and map it for writing behind its header; its disk space is allocated."""
+class _ToZarr(_Writing):
+    def write(self, tile: Array, rows: slice, columns: slice) -> None:
+        self.target[rows, columns] = tile
+        if rows != columns:
+            self.target[columns, rows] = tile.T
+
+
+def _new_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Create a .npy file, whose disk space is allocated; return where its numbers begin."""
     with open(path, "xb") as file:
         described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, described)
-    return allocated(path, dtype, shape, keep=True)
+    return int(allocated(path, dtype, shape, keep=True).offset)
 
 
 def _lsmat(given: Numbers, temporary: Path, memory: int | str) -> None:
@@ -371,7 +381,7 @@ def _lines(given: Numbers, between: str, memory: int | str) -> Iterator[str]:
         digits = pa.array(rows.reshape(-1)).cast(pa.string())
         ends = pa.array(np.arange(len(rows) + 1) * n, type=pa.int32())
         yield from pc.binary_join(pa.ListArray.from_arrays(ends, digits), between).to_pylist()
-        step.add(bytes=rows.nbytes)
+        step.add(bytes=rows.nbytes, read=False)
 
 
 def row_memory(given: Numbers, memory: int | str) -> int:

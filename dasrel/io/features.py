@@ -76,7 +76,13 @@ class Features:
     @property
     def in_file(self) -> bool:
         """Whether tasks read them from a file, so that they need not be sent."""
-        return isinstance(self.data.bytes if isinstance(self.data, PackedBits) else self.data, Mapped)
+        return self.file is not None
+
+    @property
+    def file(self) -> str | None:
+        """The file that tasks read, if they read one."""
+        data = self.data.bytes if isinstance(self.data, PackedBits) else self.data
+        return data.path if isinstance(data, Mapped) else None
 
     def unpacked(self) -> Features:
         """Return the features whose bits these bytes hold; raise if they are no bytes."""

@@ -113,7 +113,7 @@ def prepare_import(
         state = check_new_store(store, kind, policy, writing)
         name, as_it_is = open_source(source, kind=kind, reading=reading, policy=policy)
         opened, writing = _fitted(as_it_is, writing)
-        facts = _facts(source, name, opened)
+        direct, facts = opened, _facts(source, name, opened)
         names, n = given_ids(reading.ids), opened.n_objects
         if n is not None:
             check_objects(n, writing.memory, opened.provenance["source"])
@@ -136,6 +136,7 @@ def prepare_import(
             stack.callback(opened.close)
             n = opened.n_objects
             check_not_reordered(names, opened.ids, path_text(opened.provenance["source"]))
+        read_file = opened.provenance["source"] if opened is direct else None
         ready = None if isinstance(opened, SequentialSource) else opened
         if ids is None and n is not None:
             ids = checked_ids(ready.ids if ready is not None and names is None else names, n)
@@ -161,6 +162,7 @@ def prepare_import(
             facts=facts,
             work=work,
             checksum=None if ready is None else ready.checksum,
+            read_file=read_file if read_file is not None and os.path.exists(read_file) else None,
             local=local,
         )
 

@@ -140,6 +140,7 @@ def prepare_pairwise(
         yield StoreJob(
             "pairwise", store, state, kind, Policy(), writing, layout, names, provenance, memory,
             {"features": table.shape[1], "metric": chosen.name}, work, checksum=table.provenance["checksum"],
+            read_file=table.file,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dasrel.errors import InputError, MemoryLimitError
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix
 from dasrel.store.options import Policy, Writing
-from dasrel.store.tile_files import StoreLike, TileFiles
+from dasrel.store.tile_files import StoreLike, TileFiles, local_path
 from dasrel.store.writer import PartDone, Writer, begin_store, join_store, new_manifest, write_part
 from dasrel.util import Array, limits, parallel
 from dasrel.util.limits import Cost, Output, Range
@@ -54,6 +54,8 @@ class StoreJob:
     work: Work
     checksum: str | None = None
     """Of the source; None takes the checksums of the tiles as they were read."""
+    read_file: str | None = None
+    """The file that the tasks read, if they read one."""
     local: bool = False
     """Whether the tasks must run in this process."""
     retries: int = 0
@@ -72,9 +74,10 @@ class StoreJob:
         manifest, ids = self._manifest()
         writer = begin_store(self.store, self.state, manifest, ids, self.writing)
         try:
+            self._check_shared(self.store)
             self._write(writer)
             return writer.finish(checksum=self.checksum)
-        except (InputError, MemoryLimitError):
+        except (InputError, MemoryLimitError, parallel.UnseenError):
             if not self.keep_unfinished:
                 writer.abandon()  # so that it can be tried again with another policy
             raise
@@ -83,6 +86,7 @@ class StoreJob:
         """Write the missing tiles of part (k, n), and report what is left. The store is completed by `run`."""
         manifest, ids = self._manifest()
         writer = join_store(self.store, manifest, ids, part)
+        self._check_shared(self.store)
         return write_part(writer, lambda: self._write(writer))
 
     def cost(self) -> Cost:
@@ -104,7 +108,14 @@ class StoreJob:
         assert self.layout is not None
         assert self.ids is not None
         check_task_memory(self.task_memory, self.writing.memory, self.label, local=self.local)
+        if self.read_file is not None:
+            self._check_shared(self.read_file)
         return new_manifest(self.layout, self.kind, self.policy, self.writing, self.provenance), self.ids
+
+    def _check_shared(self, place: StoreLike) -> None:
+        """Raise, before a tile is written, if workers do not see a file or a store of this machine."""
+        if not self.local and (path := local_path(place)) is not None:
+            parallel.check_all_see(path)
 
     def _write(self, writer: Writer) -> None:
         def write(missing: list[Tile]) -> None:

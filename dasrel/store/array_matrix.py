@@ -14,7 +14,7 @@ from dasrel.kernels.checks import TileStatistics, audit_of
 from dasrel.kernels.condensed import CondensedSquare, check_condensed, square_side
 from dasrel.names import KINDS, explain_kinds, is_similarity
 from dasrel.store.layout import Layout, TileIndex
-from dasrel.store.matrix import Matrix, dense_array, fingerprint_of, identity_of, matrix_card, open_matrix, rows_of
+from dasrel.store.matrix import Matrix, dense_array, fingerprint_of, identity_of, matrix_card, open_matrix
 from dasrel.store.options import Policy
 from dasrel.store.tile_files import checked_ids, default_tile
 from dasrel.util import Array, Names, parallel
@@ -92,10 +92,6 @@ class ArrayMatrix:
     def shape(self) -> tuple[int, int]:
         """(n_objects, n_objects)."""
         return self.n_objects, self.n_objects
-
-    def rows_at(self, where: Array) -> Array:
-        """Read the rows of the objects at these positions: (number of positions, n)."""
-        return rows_of(self.files, where)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)

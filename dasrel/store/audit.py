@@ -122,6 +122,8 @@ def _verify(store: StoreLike, memory: int | str) -> list[dict[str, Any]]:
             bad.append({"tile": None, "file": location(store), "objects": None, "problem": error.problem})
     if bad:
         return bad
+    if (local := local_path(store)) is not None:
+        parallel.check_all_see(local)
     diagonal, rows = matrix.diagonal, matrix.records()
     strips = 3 * STRIP * layout.tile * layout.dtype.itemsize
     seen = parallel.run(

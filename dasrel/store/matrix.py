@@ -38,7 +38,7 @@ from dasrel.store.tile_files import (
     open_group,
     read_checksums,
 )
-from dasrel.util import Array, Names, limits
+from dasrel.util import Array, Names, limits, progress
 from dasrel.util.files import digest
 from dasrel.util.html import Html, card
 from dasrel.util.reading import check_regular, load_json
@@ -197,12 +197,8 @@ class Matrix:
 
         Cost: reads the tiles of the strips that the objects lie in; the result is one row of n values per object.
         """
-        return self.rows_at(np.array(self.positions(ids), dtype=np.intp))
-
-    def rows_at(self, where: Array) -> Array:
-        """Read the rows of the objects at these positions, as `rows`."""
         with unchanged(self):
-            return rows_of(self.files, where)
+            return rows_of(self.files, np.array(self.positions(ids), dtype=np.intp))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return dense_array(self, dtype, copy)
@@ -289,6 +285,7 @@ def rows_of(reader: Reader, where: Array) -> Array:
         local = where[mine] - strip * layout.tile
         for other in range(layout.n_blocks):
             tile = reader.read_checked(int(min(strip, other)), int(max(strip, other)))
+            progress.current().count(tiles=1, bytes=layout.tile_bytes)
             result[mine, layout.span(other)] = tile[local] if strip <= other else tile[:, local].T
     return result
 
@@ -312,6 +309,7 @@ def dense_array(matrix: Any, dtype: Any, copy: bool | None) -> Array:
     with unchanged(matrix):
         for i, j in matrix.layout.tiles():
             tile = matrix.files.read_checked(i, j)
+            progress.current().count(tiles=1, bytes=matrix.layout.tile_bytes)
             whole[matrix.layout.span(i), matrix.layout.span(j)] = tile
             if i != j:
                 whole[matrix.layout.span(j), matrix.layout.span(i)] = tile.T

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,16 +200,19 @@ def _others(
         if tile not in lost and (other or (tile in replaced and not same[k])):
             suspected.append((tile, int(rows[k, CHECKSUM])))
 
-    def differs(item: tuple[TileIndex, int]) -> bool:
-        (i, j), checksum = item
-        try:
-            return crc32c(files.padded(files.read(i, j))) != checksum
-        except StoreError:
-            return True
-
-    memory = files.read_memory
-    answers = parallel.run(differs, suspected, label="verify", task_memory=memory, memory=4 * memory, local=True)
+    memory, local = files.read_memory, files.local_array is not None
+    differs = partial(_differs, files)
+    answers = parallel.run(differs, suspected, label="verify", task_memory=memory, memory=4 * memory, local=local)
     return {tile for (tile, _), wrong in zip(suspected, answers, strict=True) if wrong}
+
+
+def _differs(files: TileFiles, item: tuple[TileIndex, int]) -> bool:
+    """Return whether a tile is not the one that was written, given its checksum."""
+    (i, j), checksum = item
+    try:
+        return crc32c(files.padded(files.read(i, j))) != checksum
+    except StoreError:
+        return True
 
 
 def write_until_kept(

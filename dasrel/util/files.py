@@ -39,6 +39,15 @@ from dasrel.errors import StoreError
 from dasrel.util import Array, PathLike, limits
 from dasrel.util.text import shown
 
+
+def write_at(descriptor: int, values: Array, offset: int) -> None:
+    """Write all bytes of an array at a place of a file."""
+    left = values.reshape(-1).view("u1").data
+    while left:
+        count = os.pwrite(descriptor, left, offset)
+        left, offset = left[count:], offset + count
+
+
 # ----------------------------------------------------------------------------------------------------------- checksums
 
 

@@ -1,4 +1,4 @@
-"""Map a function over items, within memory and stoppable; slices of mapped files.
+"""Map a function over items, within memory and stoppable; slices of mapped files; files that workers see.
 
 Work runs in one task per item: on the active distributed client if there is one, else on local threads.
 
@@ -13,23 +13,27 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from dasrel.errors import ClusterError, DasrelError, Stopped
-from dasrel.util import Array, limits, progress, stalls
+from dasrel.util import Array, PathLike, limits, progress, stalls
+from dasrel.util.files import crc32c
 from dasrel.util.limits import AGAIN, check_workers, threads_that_fit, worker_memory
-from dasrel.util.text import count_text
+from dasrel.util.reading import open_regular
+from dasrel.util.text import count_text, redacted, shown
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -154,9 +158,10 @@ def run(
 
     `task_memory` is the anonymous memory that one task takes at its peak, in bytes. As many tasks run at once as fit
     into `memory` (local threads) or as the workers have threads; if not even one fits, `MemoryLimitError` is raised
-    before any task runs. `bytes_each` is only for progress. `scan` counts the work as one scan. `local` keeps the work
-    on this process's threads, for functions that do not pickle. `resume_hint` is for tasks with lasting results: the
-    advice how to resume the rest. Such work ends with `Stopped` after the running tasks, on SIGTERM or a time limit.
+    before any task runs. `bytes_each` is for progress; items of no bytes are no tiles. `scan` counts the work as one
+    scan. `local` keeps the work on this process's threads, for functions that do not pickle. `resume_hint` is for tasks
+    with lasting results: the advice how to resume the rest. Such work ends with `Stopped` after the running tasks, on
+    SIGTERM or a time limit.
 
     On a cluster a failed task is tried `retries` times more, on any worker; locally, in its thread. The first failure
     that remains is raised; tasks not yet begun are dropped, and running local ones are waited for: when this returns or
@@ -182,7 +187,7 @@ def run(
             finally:
                 gate.leave()
             pace.done(time.monotonic() - began)
-            step.add(bytes=bytes_each)
+            step.add(bytes=bytes_each, read=bytes_each > 0)
             return result
 
         delayed = dask.delayed(lambda group: [work(item) for item in group], pure=False, traverse=False)
@@ -208,7 +213,7 @@ def run(
                 if future.status == "error":
                     future.result()
                 tiles = size_of[future.key]
-                step.add(tiles=tiles, bytes=tiles * bytes_each)
+                step.add(tiles=tiles, bytes=tiles * bytes_each, read=bytes_each > 0)
                 pace.done((time.monotonic() - began) * at_once / number, items=tiles)
                 if not pace.may_begin():
                     pace.stop()
@@ -359,3 +364,72 @@ def _map_of(array: Any) -> mmap.mmap | None:
     while array is not None and not isinstance(array, mmap.mmap):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array
+
+
+# ------------------------------------------------------------------------------- files that workers see
+
+SHARE = "put it in a folder that all of them see under the same name, or into an object store"
+HEAD = 1 << 16
+"""Bytes at the beginning of a file that are compared."""
+_known: WeakKeyDictionary[Any, set[tuple[str, str]]] = WeakKeyDictionary()
+"""By client: the workers that see a path, and the path."""
+
+
+class UnseenError(ClusterError):
+    """Workers of a cluster do not see a file of this machine."""
+
+
+def check_all_see(path: PathLike, *, remedy: str = SHARE) -> None:
+    """Raise unless all workers of the active client, if there is one, see what is at a path of this machine."""
+    client = active_client()
+    if client is not None:
+        check_seen(client, path, remedy=remedy)
+
+
+def check_seen(client: Any, path: PathLike, addresses: Collection[str] | None = None, *, remedy: str = SHARE) -> None:
+    """Raise unless the workers at these addresses, by default all, see what is at a path of this machine.
+
+    Workers that were found to see it are not asked again.
+    """
+    name = os.path.abspath(path)
+    known = _known.setdefault(client, set())
+    asked = sorted(worker_memory(client) if addresses is None else addresses)
+    asked = [address for address in asked if (address, name) not in known]
+    if not asked:
+        return
+    blind = _unseen(client, name, asked)
+    known.update((address, name) for address in asked if address not in blind)
+    if blind:
+        address, host = next(iter(blind.items()))
+        others = f", nor do {count_text(len(blind) - 1, 'other worker')}" if len(blind) > 1 else ""
+        raise UnseenError(
+            f"{shown(name, limit=200)} of this machine ({socket.gethostname()}) is not seen by worker"
+            f" {redacted(address)} on {shown(host)}{others}",
+            remedy=remedy,
+        )
+
+
+def all_see(path: PathLike) -> bool:
+    """Return whether all workers of the active client, if there is one, see what is at a path of this machine."""
+    client = active_client()
+    return client is None or not _unseen(client, os.path.abspath(path), sorted(worker_memory(client)))
+
+
+def _unseen(client: Any, name: str, asked: list[str]) -> dict[str, str]:
+    """Return the hosts of the workers, by address, that do not see what is at a path of this machine."""
+    ask = partial(client.run, _head, name, workers=asked, on_error="return")
+    with stalls.watching(client) as watch:
+        answers = watch.waited(ask)
+    here = _head(name)[1]
+    heard = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+    return {address: answer[0] for address, answer in sorted(heard.items()) if answer[1] != here}
+
+
+def _head(name: str) -> tuple[str, tuple[int, int] | None]:
+    """Return the host, and what shows whether this is the same file, or the same store, as another process sees."""
+    path = os.path.join(name, "zarr.json") if os.path.isdir(name) else name
+    try:
+        with open(open_regular(path), "rb") as file:
+            return socket.gethostname(), (os.fstat(file.fileno()).st_size, crc32c(file.read(HEAD)))
+    except OSError:
+        return socket.gethostname(), None

@@ -85,7 +85,7 @@ class Meter:
         return self._callback is not None or (self._parent is not None and self._parent.is_watched)
 
     def count(self, *, tiles: int, bytes: int, network: int = 0) -> None:  # noqa: A002
-        """Count tiles read by the workers of a cluster, and bytes sent over the network."""
+        """Count tiles that were read outside of passes, and bytes sent over the network."""
         meter: Meter | None = self
         while meter is not None:
             with meter._lock:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -170,9 +170,11 @@ def most_memory(pid: int) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
-def dask_process(role: str, *arguments: object, folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """A scheduler or a worker as an administrator starts it."""
-    line = [sys.executable, "-m", f"distributed.cli.dask_{role}", *map(str, arguments)]
+def dask_process(
+    role: str, *arguments: object, folder: Path, before: Sequence[str] = (), **environment: str
+) -> subprocess.Popen[str]:
+    """A scheduler or a worker as an administrator starts it; by the command `before`, if one is given."""
+    line = [*before, sys.executable, "-m", f"distributed.cli.dask_{role}", *map(str, arguments)]
     with open(folder / f"{role}.log", "a", encoding="utf-8") as log:
         return subprocess.Popen(line, cwd=folder, env={**os.environ, **environment}, stdout=log, stderr=log, text=True)
 
@@ -198,10 +200,12 @@ def dask_cluster(
         yield str(file), begun[0]
 
 
-def dask_worker(file: Path, folder: Path, *security: str, **environment: str) -> subprocess.Popen[str]:
+def dask_worker(
+    file: Path, folder: Path, *security: str, before: Sequence[str] = (), **environment: str
+) -> subprocess.Popen[str]:
     where = ["--scheduler-file", file, "--host", "127.0.0.1", "--no-dashboard", "--local-directory", folder]
     size = ["--nthreads", 1, "--no-nanny", "--memory-limit", "1GB"]
-    return dask_process("worker", *where, *size, *security, folder=folder, **environment)
+    return dask_process("worker", *where, *size, *security, folder=folder, before=before, **environment)
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:

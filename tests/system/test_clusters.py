@@ -93,6 +93,41 @@ def test_a_worker_whose_sums_have_other_bits_is_refused(
     assert dasrel.spectrum(store).lowest == lowest
 
 
+def test_a_worker_that_does_not_see_the_files_is_named(
+    store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is another one, as on a host of its own: refused before any work. An export is written here."""
+    mine, other = tmp_path / "mine", tmp_path / "cluster"
+    other.mkdir()
+    shutil.copytree(store, mine / "d.zarr")
+    np.save(mine / "x.npy", np.random.default_rng(0).random((50, 3)))
+    monkeypatch.chdir(mine)
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(mine)]
+    if subprocess.run([*hidden, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    with dask_cluster(other, workers=1) as (file, _):
+        blind = dask_worker(Path(file), other, before=hidden)
+        try:
+            place = ["--scheduler-file", file, "--workers", "2"]
+            for command, path in {
+                "spectrum d.zarr": "d.zarr",
+                "audit d.zarr --verify": "d.zarr",
+                "pairwise x.npy new.zarr --metric euclidean": "x.npy",
+                f"pairwise {other / 'y.npy'} new.zarr --metric euclidean": "new.zarr",
+                f"tree {other / 'd.zarr'} t.csv --linkage average --scratch .": r"dasrel-tree-\S+\.rows",
+            }.items():
+                shutil.copyfile(mine / "x.npy", other / "y.npy")
+                shutil.copytree(store, other / "d.zarr", dirs_exist_ok=True)
+                line = refused([*command.split(), *place], capfd)
+                wanted = rf"{mine}/{path} of this machine \(\S+\) is not seen by worker tcp://\S+ on \S+; "
+                assert re.search(wanted, line), line
+            assert sorted(path.name for path in mine.iterdir()) == ["d.zarr", "x.npy"]
+            assert app.run(["export", str(other / "d.zarr"), "d.npy", *place, "--quiet"]) == 0
+            assert np.array_equal(np.load(mine / "d.npy"), np.asarray(dasrel.open_matrix(store)))
+        finally:
+            end([blind])
+
+
 def test_a_worker_of_another_version_or_without_dasrel_is_refused(
     store: str, scheduler_file: str, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def check_moments(name: str, folder: Path, distances: Path, moments: int, **how:
     assert ended(process)[0] == 0
     if name == "import":
         matrix = open_matrix(folder / "s.zarr")
-        assert np.array_equal(matrix.rows_at(np.arange(60)), np.load(distances).astype(np.float32))
+        assert np.array_equal(np.asarray(matrix), np.load(distances).astype(np.float32))
 
 
 def test_sigterm_while_python_imports(tmp_path: Path) -> None:
@@ -236,4 +236,4 @@ def test_sigterm_while_a_text_is_read(tmp_path: Path) -> None:
         ).returncode
         == 0
     )
-    assert np.array_equal(open_matrix(tmp_path / "s.zarr").rows_at(np.arange(n)), values.astype(np.float32))
+    assert np.array_equal(np.asarray(open_matrix(tmp_path / "s.zarr")), values.astype(np.float32))

@@ -40,7 +40,7 @@ class FlatFile:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_map": None}
+        return {**self.__dict__, "_map": None, "path": os.path.abspath(self.path)}  # workers have folders of their own
 
     def values(self) -> Array:
         """Return all numbers as a read-only view of the file."""

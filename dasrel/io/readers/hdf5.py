@@ -196,7 +196,7 @@ class _Dataset:
     _open: Any = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None}
+        return {**self.__dict__, "_open": None, "path": os.path.abspath(self.path)}
 
     def __getitem__(self, place: Any) -> Array:
         import h5py

@@ -38,6 +38,7 @@ from dasrel.io.readers.source import SequentialSource, Source, provenance_of
 from dasrel.io.readers.stream import Line, decoded, in_order, lines, spool_once
 from dasrel.names import is_similarity
 from dasrel.util import Array, Names
+from dasrel.util.files import write_at
 from dasrel.util.text import count_text, path_text, shown, some
 
 VALUES = "values.f8"
@@ -470,11 +471,11 @@ def _parse(table: Table, first: int, batch: list[Line], descriptor: int) -> list
     if values is None:
         values = _numbers(table, batch, bodies, widths)
     if table.lower is None:
-        _write(descriptor, values, 8 * first * table.n_objects)
+        write_at(descriptor, values, 8 * first * table.n_objects)
     else:
         ends = np.cumsum(widths)
         for k, (width, end) in enumerate(zip(widths, ends.tolist(), strict=True)):
-            _write(descriptor, values[end - width : end], 8 * (first + k) * table.n_objects)
+            write_at(descriptor, values[end - width : end], 8 * (first + k) * table.n_objects)
     return labels
 
 
@@ -521,13 +522,6 @@ def _quick_numbers(table: Table, batch: list[Line], widths: list[int]) -> Array 
     if not known.all():
         values[~known] = np.nan
     return values
-
-
-def _write(descriptor: int, values: Array, offset: int) -> None:
-    left = np.ascontiguousarray(values).view(np.uint8).data
-    while left:
-        done = os.pwrite(descriptor, left, offset)
-        left, offset = left[done:], offset + done
 
 
 def _numbers(table: Table, batch: list[Line], bodies: list[Any], widths: list[int]) -> Array:

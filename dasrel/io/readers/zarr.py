@@ -16,7 +16,7 @@ from dasrel.io.readers.flat import check_numbers
 from dasrel.io.readers.source import ArraySource, Opened, choose, is_matrix, regular_chunks, sequential_vector
 from dasrel.io.readers.zarr_values import ZarrValues
 from dasrel.kernels.condensed import square_side
-from dasrel.util.text import path_text, shown
+from dasrel.util.text import is_url, path_text, shown
 
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 
@@ -33,7 +33,8 @@ def open_zarr(source: str | Path | Any, reading: Reading, kind: str) -> Opened:
                 remedy="give a file, or the folder that has zarr.json or .zarray in it",
             )
         try:
-            node = zarr.open(os.fspath(source), mode="r")
+            # Tasks get it with its path, and workers have folders of their own.
+            node = zarr.open(os.fspath(source) if is_url(source) else os.path.abspath(source), mode="r")
         except Exception as error:
             raise InputError(f"{path_text(source)} cannot be opened as Zarr ({shown(error, limit=200)})") from None
     if isinstance(node, zarr.Group):
