@@ -16,7 +16,7 @@ from tests.helpers.stores import files
 FOLDER = Path(__file__).parents[2] / "workflows" / "slurm"
 # The dasrel of the Python that runs the tests, for the jobs too: sbatch hands the environment on.
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
-LONG = "--rule fcm1 --clusters 6 --fuzzifier 1.3 --n-init 8 --tol 1e-9 --max-iter 120"
+LONG = "--rule fcm1 --clusters 6 --fuzzifier 1.3 --n-init 8 --init random --stop memberships --tol 1e-9 --max-iter 120"
 LIMIT = 120.0
 JOBS: list[str] = []  # submitted here; those of another process of the tests are not ours to cancel
 
