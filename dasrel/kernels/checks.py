@@ -351,15 +351,14 @@ def _plain_band(
     return counted(out, place, (low, high), sums)
 
 
+_FUNCTIONS = native.by_type("copy_and_check")
+
+
 @cache
 def _native_checks() -> Any | None:
     """Return the compiled pass, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is not None:
-        for name in ("dasrel_copy_and_check_f32", "dasrel_copy_and_check_f64"):
-            rows = (POINTER, LONG, LONG, LONG)
-            native.typed(library, name, ctypes.c_int, *rows, POINTER, LONG, POINTER, LONG, POINTER, POINTER)
-    return library
+    some = (POINTER, LONG, POINTER, LONG, POINTER, POINTER)
+    return native.vector_kernels(_FUNCTIONS.values(), ctypes.c_int, POINTER, LONG, LONG, LONG, *some)
 
 
 def _taken(a: Array, b: Array | None, out: Array) -> tuple[bool, float, float, Array] | None:
@@ -370,12 +369,11 @@ def _taken(a: Array, b: Array | None, out: Array) -> tuple[bool, float, float, A
     library = _native_checks()
     if library is None or not all(native.in_rows(array) for array in (a, out) + (() if b is None else (b,))):
         return None
-    names = {np.dtype(np.float32): "dasrel_copy_and_check_f32", np.dtype(np.float64): "dasrel_copy_and_check_f64"}
-    if a.dtype not in names or (b is not None and b.dtype != a.dtype):
+    if a.dtype not in _FUNCTIONS or (b is not None and b.dtype != a.dtype):
         return None
     sums, ends = np.zeros(a.shape[1]), np.array([np.inf, -np.inf], a.dtype)
     size = a.itemsize
-    like = getattr(library, names[a.dtype])(
+    like = getattr(library, _FUNCTIONS[a.dtype])(
         a.ctypes.data, a.strides[0] // size, *a.shape,
         None if b is None else b.ctypes.data, 0 if b is None else b.strides[0] // size,
         out.ctypes.data, out.strides[0] // size, sums.ctypes.data, ends.ctypes.data,

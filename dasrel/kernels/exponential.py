@@ -43,10 +43,6 @@ def exponential(values: Array, factor: float, out: Array, *, squared: bool = Fal
 @cache
 def _native() -> Any | None:
     """Return the library if it has the kernel, or None where that was not built or cannot run."""
-    library = native.vector_library()
-    if library is None or not hasattr(library, "dasrel_exponential_f32"):
-        return None
-    native.typed(
-        library, "dasrel_exponential_f32", None, POINTER, LONG, LONG, LONG, ctypes.c_float, ctypes.c_int, POINTER, LONG
+    return native.vector_kernels(
+        ["dasrel_exponential_f32"], None, POINTER, LONG, LONG, LONG, ctypes.c_float, ctypes.c_int, POINTER, LONG
     )
-    return library

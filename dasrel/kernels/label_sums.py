@@ -63,21 +63,16 @@ def _one_hot(labels: Labels, clusters: int, dtype: np.dtype[Any]) -> Array:
     return marked
 
 
-_FUNCTIONS = {np.dtype(np.float32): "dasrel_label_sums_f32", np.dtype(np.float64): "dasrel_label_sums_f64"}
+_FUNCTIONS = native.by_type("label_sums")
 
 
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is None or not hasattr(library, "dasrel_label_sums_f32"):
-        return None
-    for name in _FUNCTIONS.values():
-        native.typed(
-            library, name, ctypes.c_int, POINTER, LONG, LONG, LONG, POINTER, LONG, POINTER, LONG, ctypes.c_int,
-            POINTER, LONG,
-        )  # fmt: skip
-    return library
+    return native.vector_kernels(
+        _FUNCTIONS.values(), ctypes.c_int, POINTER, LONG, LONG, LONG, POINTER, LONG, POINTER, LONG, ctypes.c_int,
+        POINTER, LONG,
+    )  # fmt: skip
 
 
 def _add_native(

@@ -216,23 +216,16 @@ def _joined(method: str, x: Array, y: Array, a: Any, b: Any, c: Any, height: Any
     return rounded
 
 
-_UPDATE = {np.dtype(np.float32): "dasrel_update_rows_f32", np.dtype(np.float64): "dasrel_update_rows_f64"}
-_KEEP = {np.dtype(np.float32): "dasrel_keep_nearest_f32", np.dtype(np.float64): "dasrel_keep_nearest_f64"}
+_UPDATE, _KEEP = native.by_type("update_rows"), native.by_type("keep_nearest")
 
 
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is None or not hasattr(library, "dasrel_update_rows_f32"):
-        return None
-    for name in _UPDATE.values():
-        native.typed(
-            library, name, ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 4
-        )
-    for name in _KEEP.values():
-        native.typed(library, name, ctypes.c_int, LONG, LONG, POINTER, LONG, POINTER, POINTER)
-    return library
+    native.vector_kernels(_KEEP.values(), ctypes.c_int, LONG, LONG, POINTER, LONG, POINTER, POINTER)
+    return native.vector_kernels(
+        _UPDATE.values(), ctypes.c_int, ctypes.c_int, LONG, LONG, *(POINTER,) * 11, LONG, LONG, *(POINTER,) * 4
+    )
 
 
 def _update_native(method: str, tasks: Sequence[RowTask], log: MergeLog) -> NearLists | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,19 @@ def instruction_set() -> str:
     return "" if loaded is None else typed(loaded, "dasrel_instruction_set", ctypes.c_char_p)().decode("ascii")
 
 
-def vector_library() -> Any | None:
-    """Return the library if its vector kernels run on this processor, else None."""
-    return library() if instruction_set() else None
+def by_type(name: str) -> dict[Any, str]:
+    """Return the names of a vector kernel for float32 and float64."""
+    import numpy as np  # `dasrel --version` needs the rest of this module only
+
+    return {np.dtype(np.float32): f"dasrel_{name}_f32", np.dtype(np.float64): f"dasrel_{name}_f64"}
+
+
+def vector_kernels(names: Iterable[str], result: Any, *arguments: Any) -> Any | None:
+    """Return the library, with the types of these functions set, if its vector kernels run on this processor."""
+    loaded = library() if instruction_set() else None
+    for name in names if loaded is not None else ():
+        typed(loaded, name, result, *arguments)
+    return loaded
 
 
 def signature() -> str:

@@ -86,22 +86,17 @@ def _nearest(first: Lists, second: Lists) -> Lists:
     return Lists(np.take_along_axis(values, order, axis=1), np.take_along_axis(names, order, axis=1))
 
 
-_FUNCTIONS = {np.dtype(np.float32): "dasrel_nearest_f32", np.dtype(np.float64): "dasrel_nearest_f64"}
+_FUNCTIONS = native.by_type("nearest")
 
 
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is None or not hasattr(library, "dasrel_merge_nearest"):
-        return None
-    for name in _FUNCTIONS.values():
-        native.typed(
-            library, name, None, POINTER, LONG, LONG, LONG, POINTER, POINTER, ctypes.c_int64, ctypes.c_int64,
-            ctypes.c_int, LONG, *[POINTER] * 5,
-        )  # fmt: skip
-    native.typed(library, "dasrel_merge_nearest", None, LONG, LONG, *[POINTER] * 6)
-    return library
+    native.vector_kernels(["dasrel_merge_nearest"], None, LONG, LONG, *[POINTER] * 6)
+    return native.vector_kernels(
+        _FUNCTIONS.values(), None, POINTER, LONG, LONG, LONG, POINTER, POINTER, ctypes.c_int64, ctypes.c_int64,
+        ctypes.c_int, LONG, *[POINTER] * 5,
+    )  # fmt: skip
 
 
 def _merge_native(panel: Array, rows: Objects, columns: Objects, on_diagonal: bool) -> bool:

@@ -242,18 +242,13 @@ def add_products(
 
 MOST_COLUMNS = 32
 """Most columns for the compiled kernel; with more, BLAS is as fast."""
+_FUNCTIONS = native.by_type("add_products")
 
 
 @cache
 def _native_products() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is not None:
-        many = (LONG,) * 4
-        pairs = (POINTER, LONG) * 4
-        for name in ("dasrel_add_products_f32", "dasrel_add_products_f64"):
-            native.typed(library, name, ctypes.c_int, POINTER, *many, *pairs)
-    return library
+    return native.vector_kernels(_FUNCTIONS.values(), ctypes.c_int, POINTER, *(LONG,) * 4, *(POINTER, LONG) * 4)
 
 
 def has_native_products() -> bool:
@@ -275,8 +270,7 @@ def _add_products_native(
     arrays = [panel, *down, *across]
     if library is None or len(arrays) == 1 or not all(native.in_rows(array) for array in arrays):
         return False
-    names = {np.dtype(np.float32): "dasrel_add_products_f32", np.dtype(np.float64): "dasrel_add_products_f64"}
-    name, wide = names.get(panel.dtype), len(arrays[1])
+    name, wide = _FUNCTIONS.get(panel.dtype), len(arrays[1])
     if name is None or wide > MOST_COLUMNS or any(factors.dtype != panel.dtype for factors in arrays[1::2]):
         return False
     size = panel.itemsize

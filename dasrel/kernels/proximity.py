@@ -147,21 +147,16 @@ def scratch_memory(
     return made + rows * columns * (2 * dtype.itemsize + 8 * (2 + widths))
 
 
-_FUNCTIONS = {np.dtype(np.float32): "dasrel_alignment_f32", np.dtype(np.float64): "dasrel_alignment_f64"}
+_FUNCTIONS = native.by_type("alignment")
 
 
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is None or not hasattr(library, "dasrel_alignment_f32"):
-        return None
-    for name in _FUNCTIONS.values():
-        native.typed(
-            library, name, ctypes.c_int, POINTER, *(LONG,) * 5, POINTER, ctypes.c_int, *(POINTER, LONG) * 3,
-            *(POINTER,) * 3, *(POINTER, LONG) * 2,
-        )  # fmt: skip
-    return library
+    return native.vector_kernels(
+        _FUNCTIONS.values(), ctypes.c_int, POINTER, *(LONG,) * 5, POINTER, ctypes.c_int, *(POINTER, LONG) * 3,
+        *(POINTER,) * 3, *(POINTER, LONG) * 2,
+    )  # fmt: skip
 
 
 def _add_native(

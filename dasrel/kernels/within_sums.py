@@ -64,19 +64,15 @@ def _batch(clusters: int, rows: int, columns: int, itemsize: int) -> int:
     return max(1, BATCH_BYTES // (clusters * (rows + columns) * itemsize))
 
 
-_FUNCTIONS = {np.dtype(np.float32): "dasrel_within_sums_f32", np.dtype(np.float64): "dasrel_within_sums_f64"}
+_FUNCTIONS = native.by_type("within_sums")
 
 
 @cache
 def _native() -> Any | None:
     """Return the compiled kernel, or None where it was not built or cannot run."""
-    library = native.vector_library()
-    if library is None or not hasattr(library, "dasrel_within_sums_f32"):
-        return None
-    for name in _FUNCTIONS.values():
-        native.typed(library, name, ctypes.c_int, POINTER, *(LONG,) * 3, *(POINTER, LONG) * 2, LONG, LONG,
-                      POINTER, LONG)  # fmt: skip
-    return library
+    return native.vector_kernels(
+        _FUNCTIONS.values(), ctypes.c_int, POINTER, *(LONG,) * 3, *(POINTER, LONG) * 2, LONG, LONG, POINTER, LONG
+    )
 
 
 def _add_native(panel: Array, row_labels: Labels, column_labels: Labels, sums: Float) -> bool:

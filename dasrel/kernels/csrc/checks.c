@@ -27,26 +27,7 @@
 
 typedef double doubles __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 
-#define REAL float
-#define INTEGER int
-#define LANES (VECTOR_BYTES / 4)
-#define NAME(x) x##_f32
-#define FOUR_LANES (VECTOR_BYTES == 16)
-#define EIGHT_LANES (VECTOR_BYTES == 32)
-#include "checks.h"
-#undef REAL
-#undef INTEGER
-#undef LANES
-#undef NAME
-#undef FOUR_LANES
-#undef EIGHT_LANES
-
-#define REAL double
-#define INTEGER long long
-#define LANES (VECTOR_BYTES / 8)
-#define NAME(x) x##_f64
-#define FOUR_LANES (VECTOR_BYTES == 32)
-#define EIGHT_LANES 0
-#include "checks.h"
+#define KERNELS "checks.h"
+#include "precisions.h"
 
 #endif

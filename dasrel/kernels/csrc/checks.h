@@ -1,4 +1,4 @@
-/* Included by checks.c once for each precision: REAL, INTEGER of the same size, LANES of them in a vector, NAME(x). */
+/* Included by checks.c once for each precision; see precisions.h. */
 
 typedef REAL NAME(vector) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 typedef INTEGER NAME(integers) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
@@ -12,7 +12,7 @@ typedef INTEGER NAME(integers) __attribute__((vector_size(LANES * sizeof(REAL)),
 INLINE void NAME(transpose)(VECTOR *x)
 {
 #define MIX(a, b, ...) SHUFFLE(INTEGERS, a, b, __VA_ARGS__)
-#if EIGHT_LANES
+#if LANES == 8
     VECTOR pairs[8], fours[8];
     UNROLLED(i, 4) {
         pairs[2 * i] = MIX(x[2 * i], x[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
@@ -28,7 +28,7 @@ INLINE void NAME(transpose)(VECTOR *x)
         x[i] = MIX(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         x[i + 4] = MIX(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
-#elif FOUR_LANES
+#elif LANES == 4
     VECTOR pairs[4];
     UNROLLED(i, 2) {
         pairs[2 * i] = MIX(x[2 * i], x[2 * i + 1], 0, 4, 2, 6);

@@ -51,17 +51,7 @@ static void sort_labels(const int *labels, long n, long first, long clusters, in
     sorted->count = found;
 }
 
-#define REAL float
-#define LANES (VECTOR_BYTES / 4)
-#define NAME(x) x##_f32
-#include "label_sums.h"
-#undef REAL
-#undef LANES
-#undef NAME
-
-#define REAL double
-#define LANES (VECTOR_BYTES / 8)
-#define NAME(x) x##_f64
-#include "label_sums.h"
+#define KERNELS "label_sums.h"
+#include "precisions.h"
 
 #endif

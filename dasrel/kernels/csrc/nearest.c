@@ -26,21 +26,8 @@ INLINE void insert(double *values, int64_t *names, long k, double x, int64_t nam
     names[p] = name;
 }
 
-#define REAL float
-#define INTEGER int32_t
-#define LANES (VECTOR_BYTES / 4)
-#define NAME(x) x##_f32
-#include "nearest.h"
-#undef REAL
-#undef INTEGER
-#undef LANES
-#undef NAME
-
-#define REAL double
-#define INTEGER int64_t
-#define LANES (VECTOR_BYTES / 8)
-#define NAME(x) x##_f64
-#include "nearest.h"
+#define KERNELS "nearest.h"
+#include "precisions.h"
 
 /* Merge two sets of lists of k into a third, by (value, position). */
 VECTOR_CODE void dasrel_merge_nearest(long lists, long k, const double *first_values, const int64_t *first_names,

@@ -1,4 +1,4 @@
-/* Included by nearest.c once for each precision: REAL, INTEGER of its size, LANES numbers in a vector, NAME(x). */
+/* Included by nearest.c once for each precision; see precisions.h. */
 
 typedef REAL NAME(lanes) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 typedef INTEGER NAME(truths) __attribute__((vector_size(LANES * sizeof(REAL))));

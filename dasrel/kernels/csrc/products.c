@@ -45,17 +45,7 @@
 #define CACHE_LINE 64  /* bytes that are fetched at once */
 #define SECOND_CACHE 2 /* the locality that GCC calls so */
 
-#define REAL float
-#define LANES (VECTOR_BYTES / 4)
-#define NAME(x) x##_f32
-#include "products.h"
-#undef REAL
-#undef LANES
-#undef NAME
-
-#define REAL double
-#define LANES (VECTOR_BYTES / 8)
-#define NAME(x) x##_f64
-#include "products.h"
+#define KERNELS "products.h"
+#include "precisions.h"
 
 #endif

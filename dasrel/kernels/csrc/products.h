@@ -1,4 +1,4 @@
-/* Included by products.c once for each precision: REAL, LANES numbers of it in a vector, NAME(x). */
+/* Included by products.c once for each precision; see precisions.h. */
 
 typedef REAL NAME(vector) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 #define VECTOR NAME(vector)

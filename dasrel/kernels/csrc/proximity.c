@@ -41,17 +41,7 @@ INLINE lanes_t seen_f32(lanes_t x, const gaussian_t *gaussian)
 
 #define seen_f64(x, gaussian) ((void)(gaussian), (x)) /* doubles are given as kernels */
 
-#define REAL float
-#define LANES (VECTOR_BYTES / 4)
-#define NAME(x) x##_f32
-#include "proximity.h"
-#undef REAL
-#undef LANES
-#undef NAME
-
-#define REAL double
-#define LANES (VECTOR_BYTES / 8)
-#define NAME(x) x##_f64
-#include "proximity.h"
+#define KERNELS "proximity.h"
+#include "precisions.h"
 
 #endif

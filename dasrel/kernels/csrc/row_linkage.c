@@ -56,17 +56,7 @@ INLINE void clear(int32_t *slots, double *values)
     }
 }
 
-#define REAL double
-#define BITS uint64_t
-#define NAME(x) x##_f64
-#include "row_linkage.h"
-#undef REAL
-#undef BITS
-#undef NAME
-
-#define REAL float
-#define BITS uint32_t
-#define NAME(x) x##_f32
-#include "row_linkage.h"
+#define KERNELS "row_linkage.h"
+#include "precisions.h"
 
 #endif

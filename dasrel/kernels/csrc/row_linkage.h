@@ -1,4 +1,4 @@
-/* Included by row_linkage.c once for each precision: REAL, BITS of the same size, NAME(x). */
+/* Included by row_linkage.c once for each precision; see precisions.h. */
 
 /* The next larger number. */
 INLINE REAL NAME(above)(REAL x)

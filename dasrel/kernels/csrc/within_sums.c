@@ -49,20 +49,7 @@ static void order_block(const uint16_t *labels, long n, long clusters, int *coun
     sorted->count = found;
 }
 
-#define REAL float
-#define INTEGER int32_t
-#define LANES (VECTOR_BYTES / 4)
-#define NAME(x) x##_f32
-#include "within_sums.h"
-#undef REAL
-#undef INTEGER
-#undef LANES
-#undef NAME
-
-#define REAL double
-#define INTEGER int64_t
-#define LANES (VECTOR_BYTES / 8)
-#define NAME(x) x##_f64
-#include "within_sums.h"
+#define KERNELS "within_sums.h"
+#include "precisions.h"
 
 #endif

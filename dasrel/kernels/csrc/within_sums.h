@@ -1,5 +1,4 @@
-/* Included by within_sums.c once for each precision: REAL, INTEGER of its size, LANES numbers of it in a vector,
-   NAME(x). */
+/* Included by within_sums.c once for each precision; see precisions.h. */
 
 typedef REAL NAME(lanes) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 typedef INTEGER NAME(integers) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
