@@ -248,7 +248,7 @@ def _groups(level: Level, contests: Sequence[Contest]) -> Iterator[list[Contest]
     most = max(32 * level.size**2, FREE) // (HELD * level.size)
     group: list[Contest] = []
     for contest in contests:
-        if group and sum(one.runs[0].n_clusters for one in (*group, contest)) > most:
+        if group and sum(other.runs[0].n_clusters for other in (*group, contest)) > most:
             yield group
             group = []
         group.append(contest)
@@ -263,9 +263,9 @@ def _first_decisions(level: Level, contests: Sequence[Contest], index: str, shar
         (k, way) for k, (contest, ends) in enumerate(zip(contests, scouts, strict=True))
         for way in _ways(contest, ends)
     ]  # fmt: skip
-    found = level.follow(_along(level, contests[k], way) for k, way in jobs)
+    results = level.follow(_along(level, contests[k], way) for k, way in jobs)
     reached: list[Ends] = [{_middle(c): list(ends)} for c, ends in zip(contests, scouts, strict=True)]
-    for (k, _), pairs in zip(jobs, found, strict=True):
+    for (k, _), pairs in zip(jobs, results, strict=True):
         for value, finished in pairs:
             reached[k].setdefault(value, []).append(finished)
     decisions = _settled(level, contests, reached, index, share)
@@ -521,10 +521,10 @@ def second_level(
         reached: list[Ends] = [{} for _ in contests]
         for (k, finalist), end in zip(starts, ends, strict=True):
             reached[k].setdefault(finalist.value, []).append(end)
-        found = _decisions(level, contests, reached, index, CLOSE)
+        decided = _decisions(level, contests, reached, index, CLOSE)
     return [
         replace(now, ladders=now.ladders if then.is_open else then.ladders, level=1, restarts=then.restarts)
-        for now, then in zip(found, decisions, strict=True)
+        for now, then in zip(decided, decisions, strict=True)
     ]
 
 

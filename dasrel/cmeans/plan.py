@@ -383,7 +383,7 @@ def _iterations(bundles: list[IndexedRuns]) -> Range:
             usual = TYPICAL_FROM_SAMPLE * twice if from_sample else TYPICAL[run.rule][run.accelerate]
             typical = most if run.tol == 0 else min(most, usual)
             each.append(Range(most if run.tol == 0 else twice, typical, most))
-        total += Range(*(max(getattr(one, name) for one in each) for name in ("least", "typical", "most")))
+        total += Range(*(max(getattr(count, name) for count in each) for name in ("least", "typical", "most")))
     return total
 
 

@@ -87,7 +87,7 @@ class Clustering:
         ]  # fmt: skip
         left = len(self.partitions) - len(listed)
         facts = [
-            ("runs", f"{len(self.runs):,}; {sum(one.converged for one in self.runs):,} converged"),
+            ("runs", f"{len(self.runs):,}; {sum(run.converged for run in self.runs):,} converged"),
             ("scans", f"{self.scans:,} in {time_text(self.seconds)}"),
             *(("parameter", ladder.reason) for ladder in (() if chosen is None else self.ladders[chosen])),
             *(("warning", note) for note in self.warnings),
@@ -142,8 +142,8 @@ class Clustering:
             ).pairs
         assert pairs is not None
         labels = partition.labels
-        found = len(np.unique(labels))
-        return judge_structure(pairs.D, labels[pairs.positions], found, random_state=run.random_state)
+        n_labels = len(np.unique(labels))
+        return judge_structure(pairs.D, labels[pairs.positions], n_labels, random_state=run.random_state)
 
     def validity(
         self, *, indices: Sequence[str] | None = None, samples: bool = True, memory: int | str | None = None

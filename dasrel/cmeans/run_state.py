@@ -251,8 +251,8 @@ class RunState:
         if run.eta == "overall":
             assert mean_distance is not None
             n, c = V.shape[2], run.n_clusters
-            one = rules.eta_overall(mean_distance * n * n, n, c=c, q=run.theta, beta=self.beta)
-            return np.full(c, scale * one)
+            overall = rules.eta_overall(mean_distance * n * n, n, c=c, q=run.theta, beta=self.beta)
+            return np.full(c, scale * overall)
         eta = rules.eta_from_weights(V, d, scale=scale)[0]
         if run.eta == "cut":
             assert U is not None

@@ -133,14 +133,14 @@ def load_previous(path: str | os.PathLike[str]) -> Previous:
     beside = (where if where.is_dir() else where.parent) / "memberships.npy"
     if not beside.is_file() or not (where.is_dir() or where.name == "model.npz"):  # else it may be another model's
         return Previous(str(path), model, None)
-    found = load_memberships(beside.parent)
-    if found.shape != (model.n_objects, model.n_clusters):
+    memberships = load_memberships(beside.parent)
+    if memberships.shape != (model.n_objects, model.n_clusters):
         raise StoreError(
-            f"{shown(beside, limit=200)} has shape {found.shape}, and the model beside it has"
+            f"{shown(beside, limit=200)} has shape {memberships.shape}, and the model beside it has"
             f" {count_text(model.n_objects, 'object')}"
             f" and {count_text(model.n_clusters, 'cluster')}: they do not belong together"
         )
-    return Previous(str(path), model, found)
+    return Previous(str(path), model, memberships)
 
 
 def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
@@ -171,26 +171,26 @@ def renumbered(partition: Partition, order: NDArray[np.intp]) -> Partition:
 
 
 def keep_numbers(
-    found: Clustering, previous: Previous, relation: Relation, *, memory: int | str | None = None
+    clustering: Clustering, previous: Previous, relation: Relation, *, memory: int | str | None = None
 ) -> tuple[Clustering, Moves]:
     """Return a clustering of one setting with its clusters numbered as in an earlier result, and the moved objects.
 
     Cost: no scan where the earlier memberships were saved, else one.
     """
-    best = found.best
+    best = clustering.best
     with progress.watch() as counted:
         moves = previous.moves(best, relation, memory=memory)
     order = rules.matching_order(moves.before, best.memberships[moves.positions])
     renewed = renumbered(best, order)
-    runs = tuple(renewed.result if one is best.result else one for one in found.runs)
+    runs = tuple(renewed.result if result is best.result else result for result in clustering.runs)
     moves = replace(moves, now=renewed.memberships, order=tuple(order.tolist()), modes=renewed.model.modes)
-    return replace(found, partitions=(renewed,), runs=runs, scans=found.scans + counted.scans), moves
+    return replace(clustering, partitions=(renewed,), runs=runs, scans=clustering.scans + counted.scans), moves
 
 
 def numbered_as(partition: Partition, model: Model) -> Partition:
     """Return a partition with its clusters numbered as those of its initial model, by the centres' weights."""
     start = model.grown(partition.model.ids, partition.model.diagonal)
-    before, now = (np.sqrt(np.maximum(one.V, 0.0)).T for one in (start, partition.model))
+    before, now = (np.sqrt(np.maximum(each.V, 0.0)).T for each in (start, partition.model))
     order = rules.matching_order(before, now)
     return partition if np.array_equal(order, np.arange(len(order))) else renumbered(partition, order)
 

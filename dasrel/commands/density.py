@@ -122,8 +122,8 @@ class DensityOperation(Operation):
         if len(settings) > 1:
             header = ["setting", "min size", "min samples", "clusters", "noise", "share of noise"]
             rows = [
-                [one["folder"], one["min_size"], one["min_samples"], one["n_clusters"], one["noise"],
-                 percent(one["noise"] / n)] for one in settings
+                [each["folder"], each["min_size"], each["min_samples"], each["n_clusters"], each["noise"],
+                 percent(each["noise"] / n)] for each in settings
             ]  # fmt: skip
             sections.append(Section("Settings", [table("settings", header, rows, "The first ones are below.")]))
         for setting in settings[:10]:
@@ -165,8 +165,15 @@ def _verdict(setting: dict[str, Any], n: int, named: str) -> list[Statement]:
 def _sections(source: Source, setting: dict[str, Any], n: int, named: str) -> list[Section]:
     folder = source.setting(setting["folder"])
     rows = [
-        [one["label"], one["size"], percent(one["size"] / n), one["stability"], one["appears"], one["ends"]]
-        for one in setting["clusters"][:LISTED]
+        [
+            cluster["label"],
+            cluster["size"],
+            percent(cluster["size"] / n),
+            cluster["stability"],
+            cluster["appears"],
+            cluster["ends"],
+        ]
+        for cluster in setting["clusters"][:LISTED]
     ]
     text = (
         "Clusters are numbered by their first objects. Going to smaller distances, a cluster appears when it separates"
@@ -202,35 +209,35 @@ class PreparedDensity(PreparedFolder):
 
         began = time.perf_counter()
         with watched(checkpoint, COMMAND):
-            found = self.job.run(checkpoint)
-            names = _folders(found.results)
-            columns, rows = self._dbscan(found)
+            density = self.job.run(checkpoint)
+            names = _folders(density.results)
+            columns, rows = self._dbscan(density)
             result = {
-                **self.header, "n_objects": self.matrix.n_objects, "kind": self.matrix.kind, "scans": found.scans,
-                "settings": [_setting(of, name) for of, name in zip(found.results, names, strict=True)],
+                **self.header, "n_objects": self.matrix.n_objects, "kind": self.matrix.kind, "scans": density.scans,
+                "settings": [_setting(of, name) for of, name in zip(density.results, names, strict=True)],
                 "dbscan": rows, "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
             with self.folder(result) as folder:
                 ids = [str(name) for name in self.matrix.ids]
-                for of, name in zip(found.results, names, strict=True):
+                for of, name in zip(density.results, names, strict=True):
                     (folder / name).mkdir(exist_ok=True)
                     _write(of, ids, folder / name)
-                    found.model(of).save(folder / name / "model.npz")
+                    density.model(of).save(folder / name / "model.npz")
                     if self.options.picture:
-                        draw_or_warn(draw_density, found, of, folder / name / "density.png")
+                        draw_or_warn(draw_density, density, of, folder / name / "density.png")
                 if columns:
                     lines = zip(ids, *(labels.tolist() for labels in columns.values()), strict=True)
                     write_csv(folder / "dbscan.csv", ["id", *columns], lines)
                 result["seconds"] = round(time.perf_counter() - began, 3)
         return result
 
-    def _dbscan(self, found: Density) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _dbscan(self, density: Density) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the labels of DBSCAN by column, and a summary of each."""
         columns, rows = {}, []
-        several = len(found.trees) > 1
-        for samples, eps in itertools.product(found.trees, dict.fromkeys(self.options.eps or ())):
+        several = len(density.trees) > 1
+        for samples, eps in itertools.product(density.trees, dict.fromkeys(self.options.eps or ())):
             column = f"eps{eps:.12g}" + (f"-samples{samples}" if several else "")
-            columns[column] = labels = found.dbscan(eps, samples)
+            columns[column] = labels = density.dbscan(eps, samples)
             sizes = np.bincount(labels[labels >= 0])
             rows.append({
                 "column": column, "eps": eps, "min_samples": samples, "n_clusters": len(sizes),

@@ -91,8 +91,8 @@ class PreparedPredictions(Prepared):
             self._write(["label", "probability", "outlier_score"], columns, ids, count)
             sizes = np.bincount(placed.labels[placed.labels >= 0], minlength=model.n_clusters).tolist()
             noise = int((placed.labels < 0).sum())
-            found = {"n_objects": count, "n_clusters": model.n_clusters, "sizes": sizes, "noise": noise}
-            return {"out": str(self.out), **found}
+            counts = {"n_objects": count, "n_clusters": model.n_clusters, "sizes": sizes, "noise": noise}
+            return {"out": str(self.out), **counts}
         if model.threshold is not None:
             scores = model.score_samples(rows, self_similarity=options.self_similarity)
             rejected = scores < model.threshold

@@ -71,7 +71,7 @@ def one_line(error: BaseException) -> str:
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    problem, why = (str(one).strip() or type(one).__name__ for one in (error, cause))
+    problem, why = (str(each).strip() or type(each).__name__ for each in (error, cause))
     return shown(" ".join((problem if why in problem else f"{problem}: {why}").split()), limit=400)
 
 

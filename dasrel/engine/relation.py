@@ -180,6 +180,9 @@ class Term(Protocol):
     def block(self, rows: slice, columns: slice) -> Float:
         """Return its values between two ranges of objects; used by exports only."""
 
+    def largest(self) -> float:
+        """Return an upper bound of the size of its values."""
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -351,7 +354,7 @@ class Relation:
             for itself in (audit["diagonal"]["minimum"], audit["diagonal"]["maximum"]):
                 own = np.array([itself])
                 ends.append(abs(float(self.view.apply(n + value, n.copy(), row_self=own, column_self=own)[0, 0])))
-        beyond = sum(abs(weight) * float(getattr(term, "largest", lambda: 0.0)()) for weight, term in self.terms)
+        beyond = sum(abs(weight) * term.largest() for weight, term in self.terms)
         return max(*ends, abs(self.view.at_zero)) + self.beta + beyond
 
     def _then(self, step: str, parameter: Parameter) -> Relation:

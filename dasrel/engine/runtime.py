@@ -148,7 +148,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Runtime:
     variables = os.environ if variables is None else variables
     if variables.get("DASREL_CLUSTER"):  # to run on this machine's threads in silence would be worse
         raise InputError("DASREL_CLUSTER is not known", remedy="did you mean DASREL_DASK?")
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for field in dataclasses.fields(Runtime):
         name = f"DASREL_{field.name.upper()}"
         text = variables.get(name)
@@ -156,11 +156,11 @@ def environment(variables: Mapping[str, str] | None = None) -> Runtime:
             continue
         number = {"workers": int, "wait": float, "stall": float}.get(field.name, str)
         try:
-            found[field.name] = number(text)
+            given[field.name] = number(text)
         except ValueError:
             raise InputError(f"{name} is {shown(text)!r}, which is no number") from None
     try:
-        return Runtime(**found)
+        return Runtime(**given)
     except InputError as error:
         problem = f"in the environment (DASREL_...): {error.problem}"
         raise InputError(problem, where=error.where, remedy=error.remedy) from None
@@ -232,10 +232,10 @@ def connect(runtime: Runtime, *, tell: Callable[[str], None] = _silent, logs: bo
         except DasrelError:
             raise
         except Exception as error:
-            found = _explained(error, client)
-            if found is None:
+            explained = _explained(error, client)
+            if explained is None:
                 raise
-            raise found from error
+            raise explained from error
 
 
 @contextmanager
@@ -407,10 +407,10 @@ def _check_versions(client: Any) -> None:
     from dasrel.engine.workers import REMEDIES, check_alike
 
     with stalls.watching(client) as watch:
-        found = watch.waited(partial(client.get_versions, packages=["dasrel", "zarr"]))
-    here = found["client"]["packages"]
+        answers = watch.waited(partial(client.get_versions, packages=["dasrel", "zarr"]))
+    here = answers["client"]["packages"]
     differ: dict[str, dict[str, list[str]]] = {}
-    for who, other in {"the scheduler": found["scheduler"], **found["workers"]}.items():
+    for who, other in {"the scheduler": answers["scheduler"], **answers["workers"]}.items():
         for name, version in (other or {}).get("packages", {}).items():
             if version != here.get(name):
                 differ.setdefault(name, {}).setdefault(str(version), []).append(who)
@@ -421,14 +421,14 @@ def _check_versions(client: Any) -> None:
         )
     for name in ("dasrel", "numpy"):
         for version, who in differ.get(name, {}).items():
-            at_work = [address for address in who if address in found["workers"]]
+            at_work = [address for address in who if address in answers["workers"]]
             if at_work:
                 raise ClusterError(
                     f"results would have other bits: {name} {version} at {some(at_work, show=2)} and"
                     f" {here.get(name)} here",
                     remedy=REMEDIES[name],
                 )
-    check_alike(client, list(found["workers"]))
+    check_alike(client, list(answers["workers"]))
     if differ:
         parts = [
             f"{name} {here.get(name)} here and {version} at {some(who, show=1)}"

@@ -285,11 +285,11 @@ def run_here(graph: dict[Any, Any], wanted: list[list[Any]], *, threads: int) ->
         return function(*given)
 
     if threads == 1:
-        found = [work(key) for key in tasks_of[GROUPS]]
+        results = [work(key) for key in tasks_of[GROUPS]]
     else:
         with ThreadPoolExecutor(min(threads, len(tasks_of[GROUPS]))) as pool:
-            found = list(pool.map(work, tasks_of[GROUPS]))
-    done: dict[Any, Any] = dict(zip(tasks_of[GROUPS], found, strict=True))
+            results = list(pool.map(work, tasks_of[GROUPS]))
+    done: dict[Any, Any] = dict(zip(tasks_of[GROUPS], results, strict=True))
     for key in tasks_of[FOLDS]:  # each comes after those that it needs
         fold, picks, *parts = graph[key]
         done[key] = fold(picks, *(done[part] for part in parts))

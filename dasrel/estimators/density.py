@@ -87,15 +87,15 @@ class HDBSCAN(ClusterMixin, PairwiseEstimator):  # type: ignore[misc]  # scikit-
         return "distance" if self.kind is None and self.metric == "precomputed" else self.kind
 
     def _compute(self, source: Any, prepared: DensityRun) -> None:
-        found = prepare_density(source, prepared, memory=self.memory).run(self.checkpoint)
-        result = found.best
+        density = prepare_density(source, prepared, memory=self.memory).run(self.checkpoint)
+        result = density.best
         self.labels_ = result.labels
         self.probabilities_ = result.probabilities
         self.outlier_scores_ = result.outlier_scores
         self.n_clusters_ = result.n_clusters
         self.condensed_tree_ = result.tree
-        self.density_ = found
-        self.model_ = found.model()
+        self.density_ = density
+        self.model_ = density.model()
 
     def predict(self, X: Any) -> Index:
         """Return the cluster of new objects, (k,), -1 for noise, from their (k, n) values to those of `fit`.

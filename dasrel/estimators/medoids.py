@@ -71,12 +71,12 @@ class KMedoids(ClusterMixin, PairwiseEstimator):  # type: ignore[misc]  # scikit
         return "distance" if self.kind is None and self.metric == "precomputed" else self.kind
 
     def _compute(self, source: Any, prepared: MedoidRun) -> None:
-        found = prepare_kmedoids(source, prepared, memory=self.memory).run(self.checkpoint)
-        best = found.best
+        result = prepare_kmedoids(source, prepared, memory=self.memory).run(self.checkpoint)
+        best = result.best
         self.medoid_indices_ = best.medoids
         self.labels_ = best.labels
         self.inertia_ = best.objective
-        self.model_ = found.model()
+        self.model_ = result.model()
 
     def predict(self, X: Any) -> Index:
         """Return the cluster of new objects, (k,), from their (k, n) values to those of `fit`.

@@ -229,10 +229,10 @@ def pairs_within(source: TileSource, within: float, folder: Path, *, memory: int
             f"a worker has written pairs where this process does not see them, {shown(folder, limit=200)}",
             remedy="write the result to a folder that all workers and this machine share",
         )
-    found = Pairs(n, files, np.zeros(n, dtype=np.int64), values.are_squared)
-    for i, j, _ in found.parts():
-        found.degrees[:] += np.bincount(i, minlength=n) + np.bincount(j, minlength=n)
-    return found
+    pairs = Pairs(n, files, np.zeros(n, dtype=np.int64), values.are_squared)
+    for i, j, _ in pairs.parts():
+        pairs.degrees[:] += np.bincount(i, minlength=n) + np.bincount(j, minlength=n)
+    return pairs
 
 
 def within_consumer(source: TileSource, within: float, folder: Path) -> Consumer:

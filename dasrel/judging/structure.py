@@ -291,15 +291,15 @@ def _linkage_agreement(d: Float, c: int, rng: np.random.Generator) -> float:
     """Return the mean adjusted Rand index of clusters found in halves; others join the cluster nearest on average."""
     values = []
     for _ in range(SPLITS):
-        found = []
+        labels = []
         for half in _halves(len(d), rng):
             _, groups = _average_linkage(d[np.ix_(half, half)], c)
             if groups is None:
                 return 0.0
             members = (groups == np.arange(c)[:, None]).astype(np.float64)
             members /= members.sum(axis=1, keepdims=True)
-            found.append((members @ d[half]).argmin(axis=0))
-        values.append(adjusted_rand_index(*found))
+            labels.append((members @ d[half]).argmin(axis=0))
+        values.append(adjusted_rand_index(*labels))
     return float(np.mean(values))
 
 

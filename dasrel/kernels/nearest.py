@@ -73,9 +73,9 @@ def _merge_rows(values: Array, rows: Objects, names: Index) -> None:
     wanted = k - np.count_nonzero(nearer, axis=1, keepdims=True)
     chosen = nearer | (equal & (np.cumsum(equal, axis=1) <= wanted))
     columns = np.nonzero(chosen)[1].reshape(-1, k)
-    found = Lists(np.take_along_axis(values, columns, axis=1).astype(np.float64), names[columns])
+    nearest = Lists(np.take_along_axis(values, columns, axis=1).astype(np.float64), names[columns])
     known = Lists(rows.lists.values[rows.at], rows.lists.positions[rows.at])
-    rows.lists.values[rows.at], rows.lists.positions[rows.at] = _nearest(known, found)
+    rows.lists.values[rows.at], rows.lists.positions[rows.at] = _nearest(known, nearest)
 
 
 def _nearest(first: Lists, second: Lists) -> Lists:

@@ -72,9 +72,9 @@ class OneClass:
 
     def _repr_html_(self) -> str:
         rows = [
-            ("none" if one["width"] is None else f"{one['width']:.4g}", f"{one['eta_scale']:g}",
-             f"{one['typicality_min']:.4g} to {one['typicality_max']:.4g}", "yes" if one["converged"] else "no")
-            for one in (found.row() for found in self.typicalities[:20])
+            ("none" if row["width"] is None else f"{row['width']:.4g}", f"{row['eta_scale']:g}",
+             f"{row['typicality_min']:.4g} to {row['typicality_max']:.4g}", "yes" if row["converged"] else "no")
+            for row in (typicality.row() for typicality in self.typicalities[:20])
         ]  # fmt: skip
         left = len(self.typicalities) - len(rows)
         facts = [("objects", f"{self.relation.n_objects:,}"), ("scans", f"{self.scans:,} in {time_text(self.seconds)}"),
@@ -138,24 +138,24 @@ def prepare_one_class(
         raise InputError("there is no run", remedy="give at least one OneClassRun")
     if isinstance(matrix, Relation) and kind is not None:
         raise InputError("a relation knows its kind", remedy="leave out {kind}")
-    found = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
-    steps = found.view.steps
-    if steps and steps[-1][0] == "gaussian" and not (found.beta or found.terms):
-        found = Relation(found.matrix, replace(found.view, steps=steps[:-1]))
+    seen = matrix if isinstance(matrix, Relation) else relation(matrix, kind=kind)
+    steps = seen.view.steps
+    if steps and steps[-1][0] == "gaussian" and not (seen.beta or seen.terms):
+        seen = Relation(seen.matrix, replace(seen.view, steps=steps[:-1]))
         if any(run.width not in ("auto", None) for run in listed):
             raise InputError(
                 "the relation is a Gaussian kernel already", remedy="leave out {width}, or give the matrix itself"
             )
         listed = [replace(run, width=float(steps[-1][1])) for run in listed]  # type: ignore[arg-type]
-    if found.diagonal().any():
+    if seen.diagonal().any():
         raise InputError(
             "objects have a value other than 0 to themselves in this relation", remedy="give the matrix itself"
         )
-    if is_similarity(found.matrix.kind):
+    if is_similarity(seen.matrix.kind):
         listed = [replace(run, width=None) if run.width == "auto" else run for run in listed]
-    if any(run.width is not None for run in listed) and found.terms:
-        found.gaussian(1.0)  # raises: a kernel cannot follow an added term
-    return PreparedOneClass(found, listed, memory)
+    if any(run.width is not None for run in listed) and seen.terms:
+        seen.gaussian(1.0)  # raises: a kernel cannot follow an added term
+    return PreparedOneClass(seen, listed, memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,14 +183,14 @@ class PreparedOneClass:
                 for k, run in enumerate(runs)
                 for width in (ladder if run.width == "auto" else [run.width])
             ]
-            found = self._iterated([run for _, run in listed], near, keep)
+            typicalities = self._iterated([run for _, run in listed], near, keep)
             scans, seconds = keep.scans, keep.seconds
         if equal:
             warnings.warn(DasrelWarning("all objects are equal: every typicality is 1"), stacklevel=4)
-        self._check(found)
+        self._check(typicalities)
         results, ladders = [], []
         for k, run in enumerate(runs):
-            own = tuple(typicality for (at, _), typicality in zip(listed, found, strict=True) if at == k)
+            own = tuple(typicality for (at, _), typicality in zip(listed, typicalities, strict=True) if at == k)
             results.append(own[ladder.index(chosen)] if run.width == "auto" else own[0])
             ladders.append(own if run.width == "auto" else ())
         return OneClass(tuple(results), tuple(ladders), near, tuple(trials), scans, seconds, relation)
@@ -268,16 +268,16 @@ class PreparedOneClass:
                 stacklevel=5,
             )
         state = keep.state("iterate") or {"bundle": 0, "columns": None, "done": []}
-        done = {one["index"]: Column.unpacked(one, runs[one["index"]]) for one in state["done"]}
+        done = {saved["index"]: Column.unpacked(saved, runs[saved["index"]]) for saved in state["done"]}
         for number in range(state["bundle"], len(bundles)):
             stored = state["columns"] if number == state["bundle"] else None
             active = [Column(k, runs[k]) for k in bundles[number]]
             if stored is not None:
-                active = [Column.unpacked(one, runs[one["index"]]) for one in stored]
+                active = [Column.unpacked(saved, runs[saved["index"]]) for saved in stored]
 
             def packed(number: int = number) -> dict[str, Any]:
-                moving = [one.packed() for one in active if not one.ended]  # noqa: B023 - called at once
-                return {"bundle": number, "columns": moving, "done": [one.packed() for one in done.values()]}
+                moving = [each.packed() for each in active if not each.ended]  # noqa: B023 - called at once
+                return {"bundle": number, "columns": moving, "done": [each.packed() for each in done.values()]}
 
             def after(column: Column) -> None:
                 done[column.index] = column
@@ -288,15 +288,15 @@ class PreparedOneClass:
             )  # fmt: skip
         return [done[k].result(near) for k in range(len(runs))]
 
-    def _check(self, found: Sequence[Typicality]) -> None:
-        gone = [one.run for one in found if not one.typicality.max() > 0]
+    def _check(self, typicalities: Sequence[Typicality]) -> None:
+        gone = [result.run for result in typicalities if not result.typicality.max() > 0]
         if gone:
             scales = some(dict.fromkeys(f"{run.eta_scale:g}" for run in gone))
             raise InputError(
                 f"every typicality underflows at eta_scale {scales}",
                 remedy="say a larger {eta_scale=NUMBER}; 1 is usual",
             )
-        shrunk = [one for one in found if one.eta < 1e-12 and one.log_typicality.min() < -1e6]
+        shrunk = [result for result in typicalities if result.eta < 1e-12 and result.log_typicality.min() < -1e6]
         if shrunk:
             warnings.warn(
                 DasrelWarning(
@@ -306,22 +306,22 @@ class PreparedOneClass:
                 ),
                 stacklevel=5,
             )
-        left = [one for one in found if not one.converged]
+        left = [result for result in typicalities if not result.converged]
         if left:
             warnings.warn(
                 DasrelWarning(
-                    f"{len(left)} of {count_text(len(found), 'run')} did not converge in"
+                    f"{len(left)} of {count_text(len(typicalities), 'run')} did not converge in"
                     f" {count_text(left[0].n_iter, 'iteration')}",
                     remedy="raise {max_iter} or {tol}",
                 ),
                 stacklevel=5,
             )
-        negative = [one for one in found if one.negative_distances]
+        negative = [result for result in typicalities if result.negative_distances]
         if negative:
             warnings.warn(
                 DasrelWarning(
                     f"{negative[0].negative_distances:,} squared distances to the centre were negative and set to 0"
-                    f" ({len(negative)} of {count_text(len(found), 'run')}): the matrix is not Euclidean",
+                    f" ({len(negative)} of {count_text(len(typicalities), 'run')}): the matrix is not Euclidean",
                     remedy="say {euclideanize=spread} to make it so",
                 ),
                 stacklevel=5,
@@ -452,19 +452,19 @@ def iterate(
     Cost: as many scans as the slowest column has iterations.
     """
     n, dtype = relation.n_objects, relation.matrix.dtype
-    active = [one for one in columns if not one.ended]
+    active = [column for column in columns if not column.ended]
     rounding = n * float(np.finfo(dtype).eps)
     memory = max(1, memory - COLUMN_BYTES * n * len(columns))
     shape: list[tuple[float | None, int]] = []
     while active:
-        number = max(one.n_iter for one in active) + 1
-        most = max(one.run.max_iter for one in active)
+        number = max(column.n_iter for column in active) + 1
+        most = max(column.run.max_iter for column in active)
         note = f"iteration {number} of at most {most}, {count_text(len(active), 'run')} active"
         progress.current().say(note, iteration=number, most=most)
         groups: dict[Any, dict[Any, list[Column]]] = {}  # by width, then by what is multiplied
-        for one in active:
-            same = ("first", id(one.members)) if one.n_iter == 0 else id(one)
-            groups.setdefault(one.run.width, {}).setdefault(same, []).append(one)
+        for column in active:
+            same = ("first", id(column.members)) if column.n_iter == 0 else id(column)
+            groups.setdefault(column.run.width, {}).setdefault(same, []).append(column)
         stacked = []
         for several in groups.values():
             # Terms are added in float64; products with tiles are taken in the tiles' precision anyway.
@@ -476,19 +476,19 @@ def iterate(
         if wanted != shape:
             shape = wanted
             products = LeftProducts([(kernel_view(relation, width), k) for width, k in wanted], memory=memory)
-        found = products.run(stacked)
+        rows = products.run(stacked)
         del stacked
-        if all(one.n_iter == 0 for one in active):
-            check({width: Y[0] for width, Y in zip(groups, found, strict=True) if width is not None})
-        for (width, several), Y in zip(groups.items(), found, strict=True):
+        if all(column.n_iter == 0 for column in active):
+            check({width: Y[0] for width, Y in zip(groups, rows, strict=True) if width is not None})
+        for (width, several), Y in zip(groups.items(), rows, strict=True):
             scale = 1.0 if width is not None else relation.largest()
             for row, same_columns in zip(Y, several.values(), strict=True):
-                for one in same_columns:
-                    one.advance(row, rounding * scale)
-                    if one.ended:
-                        deliver(one)
-        del found
-        active = [one for one in active if not one.ended]
+                for column in same_columns:
+                    column.advance(row, rounding * scale)
+                    if column.ended:
+                        deliver(column)
+        del rows
+        active = [column for column in active if not column.ended]
         if active:
             on_step()
 

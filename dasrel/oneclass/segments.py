@@ -158,7 +158,7 @@ class OutlierResult:
 
 def segment_clusters(
     relation: Relation,
-    found: Typicality,
+    typicality: Typicality,
     cut: Cut,
     *,
     features: Array | None = None,
@@ -171,7 +171,7 @@ def segment_clusters(
     Parameters
     ----------
     relation
-        What `found` was computed from.
+        What `typicality` was computed from.
     features
         Points (n, p) whose squared Euclidean distances the relation has: the segments are then followed between them,
         which gives the same answer.
@@ -183,7 +183,7 @@ def segment_clusters(
     Cost: at most 20 scans for the check; one for the spanning tree, one for the neighbours; about two reads of the
     matrix for each set of candidates, and 20 n kernel values for each pair.
     """
-    if found.run.width is None:
+    if typicality.run.width is None:
         raise InputError(
             "clusters of any shape need a width: without one the cut is a ball, which is one cluster",
             remedy="say {width=NUMBER}",
@@ -193,7 +193,7 @@ def segment_clusters(
     euclidean = None
     if check and features is None:
         euclidean = known_euclidean(relation, saved.keeper, memory=memory)
-    follow = _Follower(relation, found, float(found.kernel_sum_of(cut.threshold)), features, memory)
+    follow = _Follower(relation, typicality, float(typicality.kernel_sum_of(cut.threshold)), features, memory)
     groups = _Groups(kept)
     sources: dict[str, Candidates] = {
         "tree": partial(_tree_pairs, relation, kept, memory), "neighbours": partial(_near_pairs, relation, kept, memory)
@@ -239,14 +239,14 @@ def check_euclidean(relation: Relation, *, memory: int | str | None = None) -> b
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DasrelWarning)  # a search that ends early leaves it unknown
-        found = spectrum(relation, n_values=1, tol=1e-2, max_scans=EUCLIDEAN_SCANS, memory=memory)
-    if found.is_euclidean is False:
+        ends = spectrum(relation, n_values=1, tol=1e-2, max_scans=EUCLIDEAN_SCANS, memory=memory)
+    if ends.is_euclidean is False:
         raise InputError(
-            f"the matrix is not Euclidean (an eigenvalue is {found.lowest[0]:.3g}), so that there are no segments"
+            f"the matrix is not Euclidean (an eigenvalue is {ends.lowest[0]:.3g}), so that there are no segments"
             " between objects; typicalities need none",
             remedy="say {euclideanize=spread}, or another method, or leave out {clusters}",
         )
-    return found.is_euclidean
+    return ends.is_euclidean
 
 
 def known_euclidean(relation: Relation, keeper: CheckpointWriter, *, memory: int | str | None) -> bool | None:
@@ -324,10 +324,10 @@ class _Groups:
         own = np.flatnonzero(self.kept)
         links = np.concatenate([pairs, np.column_stack([own, self.component[own]])])
         graph = csr_array((np.ones(len(links), dtype=np.int8), (links[:, 0], links[:, 1])), shape=(n, n))
-        _, found = connected_components(graph, directed=False)
+        _, group = connected_components(graph, directed=False)
         first = np.full(n, n, dtype=np.int64)
-        np.minimum.at(first, found[own], own)
-        self.component = np.where(self.kept, first[found], -1)
+        np.minimum.at(first, group[own], own)
+        self.component = np.where(self.kept, first[group], -1)
 
     def labels(self) -> NDArray[np.intp]:
         """Return clusters numbered by decreasing size, of equal ones that with the first object first."""

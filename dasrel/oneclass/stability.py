@@ -119,8 +119,8 @@ def stability(
             some_counts = {key: each[done : done + size] for key, each in counts.items()}
             _score_pcm(relation, runs, halves[done : done + size], shares, methods, limit, scores, some_counts)
             done += size
-    found = {key: np.array(values) for key, values in scores.items()}
-    return Stability(found, counted.scans)
+    arrays = {key: np.array(values) for key, values in scores.items()}
+    return Stability(arrays, counted.scans)
 
 
 def _halves(n: int, repeats: int, seed: int) -> list[tuple[Mask, Mask]]:
@@ -160,22 +160,22 @@ def _score_pcm(
         for k, (run, half) in enumerate((run, half) for run in runs for pair in halves for half in pair)
     ]
     done: dict[int, Column] = {}
-    iterate(relation, columns, memory=memory, deliver=lambda one: done.__setitem__(one.index, one))
-    late = sum(one.history[-1] >= one.run.tol for one in columns)
+    iterate(relation, columns, memory=memory, deliver=lambda column: done.__setitem__(column.index, column))
+    late = sum(column.history[-1] >= column.run.tol for column in columns)
     if late:
         problem = f"{late:,} of {count_text(len(columns), 'half', 'halves')} did not converge"
         warnings.warn(DasrelWarning(problem, remedy="raise {max_iter} or {tol}"), stacklevel=3)
     pairs = [(run, pair) for run in runs for pair in halves]
     for at, (run, (first, second)) in enumerate(pairs):
-        one, other = columns[2 * at], columns[2 * at + 1]
-        assert one.log_u is not None
+        column, other = columns[2 * at], columns[2 * at + 1]
+        assert column.log_u is not None
         assert other.log_u is not None
-        measured = {"pcm": (one.log_u, other.log_u)} if "pcm" in methods else {}
+        measured = {"pcm": (column.log_u, other.log_u)} if "pcm" in methods else {}
         repeated = any(earlier.width == run.width for earlier in runs[: at // len(halves)])
         if "kde" in methods and run.width is not None and not repeated:  # a density has no gamma
-            assert one.first is not None
+            assert column.first is not None
             assert other.first is not None
-            measured["kde"] = (one.first, other.first)
+            measured["kde"] = (column.first, other.first)
         for method, (of_first, of_second) in measured.items():
             width: Any = run.width
             for share in shares:
@@ -194,9 +194,9 @@ def _agreement(of_first: Float, of_second: Float, first: Mask, second: Mask, rej
     threshold = np.partition(of_first[first], count - 1)[count - 1] if count else -np.inf
     predicted = of_first[second] <= threshold
     own = of_second[second]
-    found = np.zeros(len(own), dtype=bool)
-    found[np.lexsort((-np.arange(len(own)), own))[: rejected[1]]] = True
-    return jaccard(predicted, found)
+    own_outliers = np.zeros(len(own), dtype=bool)
+    own_outliers[np.lexsort((-np.arange(len(own)), own))[: rejected[1]]] = True
+    return jaccard(predicted, own_outliers)
 
 
 def jaccard(first: Mask, second: Mask) -> float:
@@ -230,10 +230,10 @@ def _score_svm(
         values = []
         for first, second in halves:
             limits.check()
-            one, other = (OneClassSVM(kernel="precomputed", nu=share) for _ in range(2))
-            predicted = one.fit(K[np.ix_(first, first)]).predict(K[np.ix_(second, first)]) < 0
+            svm, other = (OneClassSVM(kernel="precomputed", nu=share) for _ in range(2))
+            predicted = svm.fit(K[np.ix_(first, first)]).predict(K[np.ix_(second, first)]) < 0
             own = other.fit(K[np.ix_(second, second)]).predict(K[np.ix_(second, second)]) < 0
             values.append(jaccard(predicted, own))
-            before = int((one.predict(K[np.ix_(first, first)]) < 0).sum())
+            before = int((svm.predict(K[np.ix_(first, first)]) < 0).sum())
             counts.setdefault((float(run.width), share), []).append((before, int(own.sum())))
         scores[key] = values

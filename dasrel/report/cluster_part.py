@@ -86,7 +86,7 @@ def best_setting(result: dict[str, Any]) -> dict[str, Any]:
     """Return the recommended setting of a clustering, or the first."""
     advice = result.get("recommended") or {}
     settings: list[dict[str, Any]] = result["settings"]
-    return next((one for one in settings if one["folder"] == advice.get("folder")), settings[0])
+    return next((setting for setting in settings if setting["folder"] == advice.get("folder")), settings[0])
 
 
 def _objects(folder: Any, n: int) -> Objects | None:
@@ -96,12 +96,12 @@ def _objects(folder: Any, n: int) -> Objects | None:
         return None
     columns = ("label", "membership", "second_label", "silhouette", "border")
 
-    def doubt(found: dict[str, Array]) -> Array:
+    def doubt(columns_read: dict[str, Array]) -> Array:
         """Order by membership; objects that are clearly inside are left out."""
-        silhouette = found.get("silhouette", np.full(len(found["label"]), np.nan))
-        border = found.get("border", found["membership"] < 0.9) > 0
+        silhouette = columns_read.get("silhouette", np.full(len(columns_read["label"]), np.nan))
+        border = columns_read.get("border", columns_read["membership"] < 0.9) > 0
         # Of equal memberships, as hard ones are, the lowest silhouette comes first.
-        order = found["membership"] + 1e-6 * np.nan_to_num(silhouette)
+        order = columns_read["membership"] + 1e-6 * np.nan_to_num(silhouette)
         return np.where(border | (silhouette < 0), order, np.nan)
 
     return read_objects(path, columns, n, doubt, LISTED)
@@ -162,8 +162,8 @@ def _matrix(
 
 def read_labels(folder: Any, n: int) -> Array:
     """Read the cluster of each object."""
-    found = read_objects(folder / "labels.csv", ("label",), n, lambda of: np.full(len(of["label"]), np.nan), 0)
-    return found.columns["label"].astype(np.intp)
+    objects = read_objects(folder / "labels.csv", ("label",), n, lambda of: np.full(len(of["label"]), np.nan), 0)
+    return objects.columns["label"].astype(np.intp)
 
 
 def _memberships(source: Source, folder: Any, best: dict[str, Any], n: int) -> Block:
@@ -193,10 +193,10 @@ def _silhouettes(objects: Objects | None, silhouettes: Array | None) -> Block:
 
 
 def _validity(result: dict[str, Any], best: dict[str, Any]) -> list[Section]:
-    settings = [one for one in result["settings"] if one.get("validity")]
+    settings = [setting for setting in result["settings"] if setting.get("validity")]
     if not settings:
         return [Section("Validity", [Note("The result has no validity indices: it was not judged.")])]
-    names = [name for name in INDICES if any(one["validity"].get(name) is not None for one in settings)]
+    names = [name for name in INDICES if any(setting["validity"].get(name) is not None for setting in settings)]
     header = ["setting", "clusters", *(name.replace("_", " ") for name in names), "recommended"]
     if len(settings) == 1:
         rows = [[name.replace("_", " "), settings[0]["validity"].get(name), "larger" if INDICES[name] else "smaller"]
@@ -204,13 +204,13 @@ def _validity(result: dict[str, Any], best: dict[str, Any]) -> list[Section]:
         text = "Indices compare partitions of the same objects: alone, only the silhouette has a scale of its own."
         return [Section("Validity", [table("validity", ["index", "value", "better is"], rows, text)])]
     rows = [
-        [one["folder"], one["n_clusters"], *(one["validity"].get(name) for name in names), one is best]
-        for one in settings
+        [setting["folder"], setting["n_clusters"], *(setting["validity"].get(name) for name in names), setting is best]
+        for setting in settings
     ]
     better = ", ".join(name.replace("_", " ") for name in names if INDICES[name])
     text = f"Of {better} larger is better, of the others smaller. Only rows of one table can be compared."
     blocks: list[Block] = [table("validity", header, rows, text)]
-    if len({one["n_clusters"] for one in settings}) > 1:
+    if len({setting["n_clusters"] for setting in settings}) > 1:
         index = (result.get("recommended") or {}).get("index", "fuzzy_silhouette")
         blocks.insert(0, pictures.picture_or_note(lambda: pictures.validity_curves(settings, best, index)))
     return [Section("Validity against the number of clusters", blocks)]
@@ -222,9 +222,9 @@ def _ladders(best: dict[str, Any]) -> list[Section]:
     for ladder in best.get("ladders") or []:
         header = ["value", "silhouette", "objective", "converged", "coincident pairs", "empty", "chosen"]
         rows = [
-            [one["value"], one["silhouette"], one["objective"], one["converged"], one["coincident_clusters"],
-             one["empty"], one["value"] == ladder["chosen"]]
-            for one in ladder["values"]
+            [rung["value"], rung["silhouette"], rung["objective"], rung["converged"], rung["coincident_clusters"],
+             rung["empty"], rung["value"] == ladder["chosen"]]
+            for rung in ladder["values"]
         ]  # fmt: skip
         name = ladder["parameter"]
         blocks.append(
@@ -249,9 +249,9 @@ def _borders(objects: Objects | None, folder: Any, result: dict[str, Any], best:
         names = [name for name in columns if not np.isnan(columns[name][objects.chosen]).all()]
         rows: list[list[Any]] = []
         for name, k in zip(objects.names, objects.chosen, strict=True):
-            values = [columns[one][k] for one in names]
-            rows.append([name, *(int(v) if one.endswith("label") and not np.isnan(v) else float(v)
-                                 for one, v in zip(names, values, strict=True))])  # fmt: skip
+            values = [columns[column][k] for column in names]
+            rows.append([name, *(int(v) if column.endswith("label") and not np.isnan(v) else float(v)
+                                 for column, v in zip(names, values, strict=True))])  # fmt: skip
         text = (
             f"Objects with a largest membership below {bound:g}, or a silhouette below 0: between two clusters, or in"
             " the wrong one. The lowest memberships first."

@@ -50,14 +50,14 @@ def structure_statements(structure: dict[str, Any] | None) -> list[Statement]:
     p, agreement = structure["p_value"], structure["agreement"]
     text = f"(p = {p:.2f}); groups agree to {max(agreement, 0.0):.0%} between halves"
     if p > DOUBTFUL:
-        found = [Statement("bad", f"No clear clusters: data without groups look as clustered {text}.")]
+        verdict = [Statement("bad", f"No clear clusters: data without groups look as clustered {text}.")]
     elif p > SURE:
-        found = [Statement("caution", f"Perhaps clusters: data without groups seldom look as clustered {text}.")]
+        verdict = [Statement("caution", f"Perhaps clusters: data without groups seldom look as clustered {text}.")]
     elif agreement < AGREEMENT:
         doubt = "another number of clusters may fit better"
-        found = [Statement("caution", f"More structure than chance {text}: {doubt}.")]
+        verdict = [Statement("caution", f"More structure than chance {text}: {doubt}.")]
     else:
-        found = [Statement("good", f"More structure than chance {text}.")]
+        verdict = [Statement("good", f"More structure than chance {text}.")]
     linked = structure["linked"]
     if linked is not None and linked["disagrees"]:
         sizes = some([f"{size:,}" for size in linked["sizes"]], show=6)
@@ -66,42 +66,42 @@ def structure_statements(structure: dict[str, Any] | None) -> list[Statement]:
             f" ({linked['agreement']:.0%}): c-means divides large groups beside small ones."
             f" `dasrel tree STORE OUT --linkage average --clusters {linked['cut']}` cuts so."
         )
-        found.append(Statement("caution", text))
-    return found
+        verdict.append(Statement("caution", text))
+    return verdict
 
 
 def cluster_verdict(
     result: dict[str, Any], best: dict[str, Any], runs: Sequence[dict[str, Any]], silhouettes: Array | None
 ) -> list[Statement]:
     """Return the verdict on a clustering, on its recommended setting."""
-    n, found = result["n_objects"], [*_choice(result, best)]
-    alone = [found.pop()] if len(result["settings"]) < 2 else []
+    n, verdict = result["n_objects"], [*_choice(result, best)]
+    alone = [verdict.pop()] if len(result["settings"]) < 2 else []
     quality = best.get("validity") or {}
     structure = structure_statements(result.get("structure"))
     silhouette = silhouette_statement(quality.get("silhouette"))
     if structure and silhouette:  # which judges better than limits that are the same for all data
         text = silhouette[0].text
         silhouette = [Statement("info", text if silhouette[0].level == "good" else text.split(":")[0] + ".")]
-    found = structure + found + silhouette
+    verdict = structure + verdict + silhouette
     if silhouettes is not None and (below := int((silhouettes < 0).sum())):
         level = "caution" if below > 0.05 * n else "info"
         objects = count_text(below, "object is", "objects are")
         own = "its" if below == 1 else "their"
-        found.append(Statement(level, f"{objects} nearer to another cluster than to {own} own (silhouette below 0)."))
-    found += _restarts(n, best, runs) + _borders(result, best) + _faults(best) + _geometry(result, best)
+        verdict.append(Statement(level, f"{objects} nearer to another cluster than to {own} own (silhouette below 0)."))
+    verdict += _restarts(n, best, runs) + _borders(result, best) + _faults(best) + _geometry(result, best)
     if not result.get("converged", True):
-        left = [one["folder"] for one in result["settings"] if not one.get("converged", True)]
+        left = [each["folder"] for each in result["settings"] if not each.get("converged", True)]
         named = "The best run" if left == ["."] else f"The best run of {some([shown(name) for name in left])}"
-        found.append(Statement("bad", f"{named} has not converged: raise max_iter, or look at the runs below."))
+        verdict.append(Statement("bad", f"{named} has not converged: raise max_iter, or look at the runs below."))
     changed = result.get("warm_start")
     if changed is not None:
         moved = f"{changed['moved']:,} of {count_text(changed['objects_before'], 'object')}"
         text = (
             f"{moved} changed their cluster since {shown(changed['from'], limit=200)}; {changed['new_objects']:,} new."
         )
-        found.append(Statement("info", text))
-    found += [Statement("caution", f"{shown(one, limit=400)}.") for one in result.get("warnings") or []]
-    return found + alone
+        verdict.append(Statement("info", text))
+    verdict += [Statement("caution", f"{shown(warning, limit=400)}.") for warning in result.get("warnings") or []]
+    return verdict + alone
 
 
 def _choice(result: dict[str, Any], best: dict[str, Any]) -> list[Statement]:
@@ -116,17 +116,19 @@ def _choice(result: dict[str, Any], best: dict[str, Any]) -> list[Statement]:
         )
     index, value = advice["index"], advice["value"]
     name = index.replace("_", " ")
-    counts = sorted({one["n_clusters"] for one in settings})
+    counts = sorted({setting["n_clusters"] for setting in settings})
     tried = f"{counts[0]} to {counts[-1]} clusters" if len(counts) > 1 else f"{count_text(len(settings), 'setting')}"
     of = "" if value is None else f" ({name} {value:.3f})"
-    found = [Statement("info", f"Of {tried}, {count_text(advice['n_clusters'], 'cluster')} are recommended: it has"
+    verdict = [Statement("info", f"Of {tried}, {count_text(advice['n_clusters'], 'cluster')} are recommended: it has"
                        f" {shown(advice['reason'], limit=200)}{of}.")]  # fmt: skip
-    others = [(one, (one.get("validity") or {}).get(index)) for one in settings if one is not best]
-    near = [one for one, other in others if value and other is not None and _is_near(other, value, INDICES[index])]
+    others = [(setting, (setting.get("validity") or {}).get(index)) for setting in settings if setting is not best]
+    near = [
+        setting for setting, other in others if value and other is not None and _is_near(other, value, INDICES[index])
+    ]
     if near:
-        named = some([f"{one['rule']} with {one['n_clusters']}" for one in near])
-        found.append(Statement("caution", f"Nearly as good by this index: {named} clusters. Look at both."))
-    return found
+        named = some([f"{setting['rule']} with {setting['n_clusters']}" for setting in near])
+        verdict.append(Statement("caution", f"Nearly as good by this index: {named} clusters. Look at both."))
+    return verdict
 
 
 def _is_near(other: float, value: float, larger: bool) -> bool:
@@ -145,11 +147,11 @@ def _restarts(n: int, best: dict[str, Any], runs: Sequence[dict[str, Any]]) -> l
             return [Statement("caution", f"Only {text} in the best clusters: more restarts may find better ones.")]
         return [Statement("good", f"{text} in the same clusters, the best ones.")]
     names = ("rule", "n_clusters", "fuzzifier", "entropy_weight", "eta_scale", "spread")
-    same = [one for one in runs if all(one.get(name) == best.get(name) for name in names)]
+    same = [run for run in runs if all(run.get(name) == best.get(name) for name in names)]
     if len(same) < 2 or best.get("objective") is None:
         return []
     top = best["objective"]
-    equal = sum(abs(one["objective"] - top) <= SAME * max(abs(top), 1e-300) for one in same)
+    equal = sum(abs(run["objective"] - top) <= SAME * max(abs(top), 1e-300) for run in same)
     if equal == 1:
         text = f"Only 1 of {len(same)} runs of this setting ended at the best objective: more restarts may find better."
         return [Statement("caution" if len(same) > 3 else "info", text)]
@@ -172,20 +174,20 @@ def _borders(result: dict[str, Any], best: dict[str, Any]) -> list[Statement]:
 
 
 def _faults(best: dict[str, Any]) -> list[Statement]:
-    found = []
+    verdict = []
     if best.get("flat"):
         text = "All memberships are equal to 1/c: this is no clustering. Lower the entropy weight or the fuzzifier."
-        found.append(Statement("bad", text))
+        verdict.append(Statement("bad", text))
     elif best.get("coincident_clusters"):
         pairs = count_text(best["coincident_clusters"], "pair")
         modes = best.get("n_modes")
         into = f" into {count_text(modes, 'mode')}" if modes else ""
         text = f"{pairs} of clusters coincide: {best['n_clusters']} clusters ended{into}, so that there are fewer than"
-        found.append(Statement("bad", f"{text} their number says. Try fewer clusters, or narrower ones."))
+        verdict.append(Statement("bad", f"{text} their number says. Try fewer clusters, or narrower ones."))
     if best.get("empty"):
         empty = count_text(best["empty"], "cluster has", "clusters have")
-        found.append(Statement("caution", f"{empty} no object of its own: try fewer clusters."))
-    return found
+        verdict.append(Statement("caution", f"{empty} no object of its own: try fewer clusters."))
+    return verdict
 
 
 def _geometry(result: dict[str, Any], best: dict[str, Any]) -> list[Statement]:
@@ -211,49 +213,49 @@ def _changed(changed: dict[str, Any]) -> Statement:
     return Statement(level, f"{text}{doubt}.")
 
 
-def outlier_verdict(result: dict[str, Any], one: dict[str, Any]) -> list[Statement]:
+def outlier_verdict(result: dict[str, Any], setting: dict[str, Any]) -> list[Statement]:
     """Return the verdict on one setting of outliers."""
-    n, count, found = result["n_objects"], one["outliers"], []
+    n, count, verdict = result["n_objects"], setting["outliers"], []
     share = f"{count / n:.1%} of {count_text(n, 'object')}"
     wanted = result.get("requested", {}).get("reject", "auto")
     if count:
         by = "a requested number" if isinstance(wanted, int) else f"a requested share of {wanted}"
         by = "the gap that sets them apart" if wanted == "auto" else by
-        text = f"{count_text(count, 'outlier')}, {share}, by {by}: typicality below {one['threshold']:.4g}."
-        found.append(Statement("info", text))
-    found += _neighbour_statements(one)
-    rungs = [rung["same_outliers"] for rung in one.get("ladder") or []] if count else []
+        text = f"{count_text(count, 'outlier')}, {share}, by {by}: typicality below {setting['threshold']:.4g}."
+        verdict.append(Statement("info", text))
+    verdict += _neighbour_statements(setting)
+    rungs = [rung["same_outliers"] for rung in setting.get("ladder") or []] if count else []
     if rungs:
         least = min(rungs) / count
         level, words = ("good", "they hardly depend on the width") if least >= 0.8 else ("caution", "look at both")
         text = f"At other widths {min(rungs):,} to {max(rungs):,} of {count:,} outliers are the same objects: {words}."
-        found.append(Statement(level, text))
-    clusters = one.get("clusters")
+        verdict.append(Statement(level, text))
+    clusters = setting.get("clusters")
     if clusters is not None:
         text = f"The others form {count_text(clusters['n_clusters'], 'cluster')} of any shape."
         level = "caution" if max(clusters["sizes"]) >= ALL * sum(clusters["sizes"]) else "info"
-        found.append(Statement(level, " ".join([text, *(f"{_sentence(words)}." for words in shape_words(clusters))])))
+        verdict.append(Statement(level, " ".join([text, *(f"{_sentence(words)}." for words in shape_words(clusters))])))
         if not clusters["complete"]:
             text = "Not all segments were tested: some of these clusters may be one."
-            found.append(Statement("caution", text))
+            verdict.append(Statement("caution", text))
         if clusters["is_euclidean"] is False:
             text = "The matrix is not Euclidean, which clusters of any shape assume."
-            found.append(Statement("caution", text))
-    if one.get("negative_distances"):
-        text = f"{count_text(one['negative_distances'], 'squared distance')} to the centre were negative: the matrix is"
-        found.append(Statement("caution", f"{text} not Euclidean."))
+            verdict.append(Statement("caution", text))
+    if setting.get("negative_distances"):
+        text = f"{count_text(setting['negative_distances'], 'squared distance')} to the centre were negative:"
+        verdict.append(Statement("caution", f"{text} the matrix is not Euclidean."))
     if result.get("euclideanized"):
-        found.append(_changed(result["euclideanized"]))
-    if not one["converged"]:
-        found.append(Statement("bad", "The typicalities have not converged: raise max_iter."))
-    return found
+        verdict.append(_changed(result["euclideanized"]))
+    if not setting["converged"]:
+        verdict.append(Statement("bad", "The typicalities have not converged: raise max_iter."))
+    return verdict
 
 
-def _neighbour_statements(one: dict[str, Any]) -> list[Statement]:
+def _neighbour_statements(setting: dict[str, Any]) -> list[Statement]:
     """Return what the distances to neighbours say beside the typicalities."""
-    near, count = one["neighbours"], one["outliers"]
+    near, count = setting["neighbours"], setting["outliers"]
     ordinal = ordinal_text(near["k"])
-    scores = Statement("caution" if _scores_disagree(one) else "info", f"{_sentence(neighbour_words(one))}.")
+    scores = Statement("caution" if _scores_disagree(setting) else "info", f"{_sentence(neighbour_words(setting))}.")
     if count:
         return [scores]
     if not near["standing_out"]:
@@ -271,22 +273,22 @@ def _neighbour_statements(one: dict[str, Any]) -> list[Statement]:
     return [Statement("caution", text), scores]
 
 
-def neighbour_words(one: dict[str, Any]) -> str:
+def neighbour_words(setting: dict[str, Any]) -> str:
     """Return in words how far typicalities and distances to neighbours agree on the outliers of a setting."""
-    near = one["neighbours"]
+    near = setting["neighbours"]
     ordinal, same, compared = ordinal_text(near["k"]), near["same"], near["compared"]
-    least = "outlier" if one["outliers"] else "least typical object"
+    least = "outlier" if setting["outliers"] else "least typical object"
     text = (
         f"{same:,} of {count_text(compared, least)} {'is' if same == 1 else 'are'} among the {compared:,} farthest from"
     )
     text += f" their {ordinal} neighbour"
-    return f"{text}: the two scores disagree, look at both" if _scores_disagree(one) else text
+    return f"{text}: the two scores disagree, look at both" if _scores_disagree(setting) else text
 
 
-def _scores_disagree(one: dict[str, Any]) -> bool:
+def _scores_disagree(setting: dict[str, Any]) -> bool:
     """Return whether the two scores have different objects that matter: rejected, or standing out."""
-    near = one["neighbours"]
-    return bool(one["outliers"] or near["standing_out"]) and near["same"] < 0.8 * near["compared"]
+    near = setting["neighbours"]
+    return bool(setting["outliers"] or near["standing_out"]) and near["same"] < 0.8 * near["compared"]
 
 
 def shape_words(clusters: dict[str, Any]) -> list[str]:
@@ -309,47 +311,50 @@ def _sentence(words: str) -> str:
 
 def linkage_verdict(result: dict[str, Any], cut: dict[str, Any]) -> list[Statement]:
     """Return the verdict on a dendrogram and one of its cuts."""
-    found = silhouette_statement(cut.get("silhouette"), f"The mean silhouette of {cut['n_clusters']} clusters")
+    verdict = silhouette_statement(cut.get("silhouette"), f"The mean silhouette of {cut['n_clusters']} clusters")
     if len(result["cuts"]) > 1 and result.get("recommended"):
         text = f"Of {len(result['cuts'])} cuts, the one into {count_text(cut['n_clusters'], 'cluster')} has the"
-        found.insert(0, Statement("info", f"{text} highest silhouette."))
+        verdict.insert(0, Statement("info", f"{text} highest silhouette."))
     gap = result.get("largest_gap")
     if gap is not None:
         agrees = gap == cut["n_clusters"]
         level, words = ("good", "as this cut has") if agrees else ("caution", f"not {cut['n_clusters']}: look at both")
         text = f"The largest gap between heights is at {count_text(gap, 'cluster')}, {words}."
-        found.append(Statement(level, text))
+        verdict.append(Statement(level, text))
     sizes = cut["sizes"]
     if len(sizes) > 1 and sizes[0] > 0.9 * result["n_objects"]:
         text = f"One cluster has {sizes[0] / result['n_objects']:.0%} of all objects: {result['linkage']} linkage"
-        found.append(Statement("caution", f"{text} may have split off outliers only."))
-    return found
+        verdict.append(Statement("caution", f"{text} may have split off outliers only."))
+    return verdict
 
 
 def alignment_verdict(result: dict[str, Any]) -> list[Statement]:
     """Return the verdict on an alignment."""
     width = "the matrix itself as kernel" if result["width"] is None else f"a kernel of width {result['width']:.4g}"
     text = f"{count_text(result['n_clusters'], 'cluster')} and {width} agree best: alignment {result['alignment']:.3f}"
-    found = [Statement("info", f"{text} of at most 1.")]
+    verdict = [Statement("info", f"{text} of at most 1.")]
     other = result["centred_best"]["n_clusters"]
     if other != result["n_clusters"]:
         text = (
             f"The centred alignment is largest for {count_text(other, 'cluster')} instead: the number is not certain."
         )
-        found.append(Statement("caution", text))
+        verdict.append(Statement("caution", text))
     else:
-        found.append(Statement("good", "The centred alignment recommends the same number."))
-    ranked = sorted((one for one in result["partitions"] if one["sound"]), key=lambda one: -one["alignment"])
+        verdict.append(Statement("good", "The centred alignment recommends the same number."))
+    ranked = sorted(
+        (partition for partition in result["partitions"] if partition["sound"]),
+        key=lambda partition: -partition["alignment"],
+    )
     if len(ranked) > 1 and ranked[1]["alignment"] >= (1 - NEAR) * ranked[0]["alignment"]:
         text = f"{count_text(ranked[1]['n_clusters'], 'cluster')} align nearly as well ({ranked[1]['alignment']:.3f})."
-        found.append(Statement("caution", text))
-    unsound = [one["n_clusters"] for one in result["partitions"] if not one["sound"]]
+        verdict.append(Statement("caution", text))
+    unsound = [partition["n_clusters"] for partition in result["partitions"] if not partition["sound"]]
     if unsound:
         text = f"Clusters coincide or are empty for {some(unsound)} clusters; these were not chosen."
-        found.append(Statement("info", text))
+        verdict.append(Statement("info", text))
     if not result["converged"]:
-        found.append(Statement("bad", "Not all partitions have converged: raise max_iter."))
-    return found
+        verdict.append(Statement("bad", "Not all partitions have converged: raise max_iter."))
+    return verdict
 
 
 def embedding_verdict(result: dict[str, Any]) -> list[Statement]:
@@ -357,53 +362,55 @@ def embedding_verdict(result: dict[str, Any]) -> list[Statement]:
     two, negative = sum(result["shares"][:2]), result["negative_share"]
     level = "good" if two >= 0.5 else "caution"
     doubt = "" if two >= 0.5 else ": what looks near in the picture may be far apart"
-    found = [Statement(level, f"The first two axes have {two:.0%} of the positive eigenvalues{doubt}.")]
+    verdict = [Statement(level, f"The first two axes have {two:.0%} of the positive eigenvalues{doubt}.")]
     if result["spread"]:
-        found.append(Statement("info", f"{result['spread']:.4g} was added to all pairs: no eigenvalue is negative."))
+        verdict.append(Statement("info", f"{result['spread']:.4g} was added to all pairs: no eigenvalue is negative."))
     elif result["n_negative"]:
         level = "caution" if negative > 0.1 else "info"
         text = f"The matrix is not Euclidean: about {negative:.1%} of the eigenvalues by size are negative, and no axis"
-        found.append(Statement(level, f"{text} shows them."))
+        verdict.append(Statement(level, f"{text} shows them."))
     else:
-        found.append(
+        verdict.append(
             Statement("good", "No negative eigenvalue was found: the matrix is Euclidean, as far as is known.")
         )
     if not result["converged"]:
-        found.append(Statement("bad", f"The axes have not converged ({shown(result['stopped'])}): raise max_scans."))
-    return found
+        verdict.append(Statement("bad", f"The axes have not converged ({shown(result['stopped'])}): raise max_scans."))
+    return verdict
 
 
 def spectrum_verdict(result: dict[str, Any]) -> list[Statement]:
     """Return the verdict on a spectrum."""
     answer = result["is_euclidean"]
     if answer:
-        found = [Statement("good", "The matrix is Euclidean: its values are distances between points.")]
+        verdict = [Statement("good", "The matrix is Euclidean: its values are distances between points.")]
     elif answer is None:
-        found = [Statement("caution", "It is not known whether the matrix is Euclidean: more scans are needed.")]
+        verdict = [Statement("caution", "It is not known whether the matrix is Euclidean: more scans are needed.")]
     else:
         share = result.get("negative_share") or 0.0
         text = f"The matrix is not Euclidean: at least {count_text(result['n_negative'], 'eigenvalue')} below 0, about"
-        found = [Statement("caution" if share > 0.1 else "info", f"{text} {share:.1%} of all by size.")]
-        found.append(Statement("info", f"A constant of {result['spread']:.6g} added to all pairs makes it Euclidean."))
+        verdict = [Statement("caution" if share > 0.1 else "info", f"{text} {share:.1%} of all by size.")]
+        verdict.append(
+            Statement("info", f"A constant of {result['spread']:.6g} added to all pairs makes it Euclidean.")
+        )
     threshold = result["entropy_threshold"]
-    found.append(Statement("info", f"Above an entropy weight of {threshold:.4g} all clusters of fcm2 are equal."))
+    verdict.append(Statement("info", f"Above an entropy weight of {threshold:.4g} all clusters of fcm2 are equal."))
     if not result["converged"]:
-        found.append(Statement("bad", f"The search has not converged ({shown(result['stopped'])}): raise max_scans."))
-    return found
+        verdict.append(Statement("bad", f"The search has not converged ({shown(result['stopped'])}): raise max_scans."))
+    return verdict
 
 
 def euclideanize_verdict(result: dict[str, Any]) -> list[Statement]:
     """Return the verdict on a Euclideanisation."""
-    found = [_changed(result)]
+    verdict = [_changed(result)]
     if not result.get("was_euclidean"):
-        found.append(
+        verdict.append(
             Statement("info", f"Kruskal's stress between the matrix and the result is {result['stress']:.3g}.")
         )
     if result.get("merged"):
-        found.append(Statement("info", f"{count_text(result['merged'], 'object')} duplicate another one."))
+        verdict.append(Statement("info", f"{count_text(result['merged'], 'object')} duplicate another one."))
     if result.get("converged") is False:
-        found.append(Statement("bad", "The search has not converged: raise max_scans."))
-    return found
+        verdict.append(Statement("bad", "The search has not converged: raise max_scans."))
+    return verdict
 
 
 def audit_verdict(audit: dict[str, Any]) -> list[Statement]:
@@ -413,31 +420,31 @@ def audit_verdict(audit: dict[str, Any]) -> list[Statement]:
             f"The store is unfinished: {audit['tiles_written']:,} of {count_text(audit['tiles'], 'tile')} are written."
         )
         return [Statement("bad", text)]
-    found = [Statement("good", f"The store is complete: {count_text(audit['tiles'], 'tile')}.")]
+    verdict = [Statement("good", f"The store is complete: {count_text(audit['tiles'], 'tile')}.")]
     repairs = allowed_repairs(audit["input"])
     if repairs:
-        found.append(Statement("caution", f"Repairs were allowed: {', '.join(repairs)}."))
+        verdict.append(Statement("caution", f"Repairs were allowed: {', '.join(repairs)}."))
     else:
-        found.append(Statement("good", "No repair was allowed: all values are those of the source."))
+        verdict.append(Statement("good", "No repair was allowed: all values are those of the source."))
     for name, words in (("missing", "had no value"), ("clipped", "were small negative distances and became 0")):
         if (audit[name] or {}).get("count"):
-            found.append(Statement("caution", f"{count_text(audit[name]['count'], 'pair')} {words}."))
+            verdict.append(Statement("caution", f"{count_text(audit[name]['count'], 'pair')} {words}."))
     if (audit["asymmetry"] or {}).get("largest"):
         text = f"{count_text(audit['asymmetry']['pairs'], 'pair')} had two different values, by up to"
-        found.append(Statement("caution", f"{text} {audit['asymmetry']['largest']:.4g}."))
+        verdict.append(Statement("caution", f"{text} {audit['asymmetry']['largest']:.4g}."))
     zeros = (audit["zeros"] or {}).get("count")
     if zeros and audit["kind"] in ("distance", "squared-distance"):
-        found.append(
+        verdict.append(
             Statement("info", f"{count_text(zeros, 'pair')} of different objects have the value 0: duplicates.")
         )
     verified = audit.get("verified")
     if verified is not None:
         bad = len(verified["bad"])
         text = f"All {count_text(verified['tiles'], 'tile')} were read and compared with their checksums: "
-        found.append(
+        verdict.append(
             Statement("bad" if bad else "good", text + (count_text(bad, "fault") if bad else "no fault") + ".")
         )
-    return found
+    return verdict
 
 
 def figures_verdict(verdicts: Sequence[str]) -> list[Statement]:

@@ -253,7 +253,7 @@ def check_codecs(array: Any, where: str) -> None:
     """Raise `InputError` if a Zarr array of another program has a codec that is not in `FOREIGN`. Reads nothing."""
     about = array.metadata.to_dict()
     if about["zarr_format"] == 2:
-        names = [str(one["id"]) for one in (*(about.get("filters") or ()), about.get("compressor")) if one]
+        names = [str(codec["id"]) for codec in (*(about.get("filters") or ()), about.get("compressor")) if codec]
     else:
         names = _codec_names(about["codecs"])
     unknown = [name for name in names if name.removeprefix("numcodecs.") not in FOREIGN]

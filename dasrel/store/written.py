@@ -89,7 +89,7 @@ def contents(store: StoreLike, keys: Iterable[str]) -> dict[str, bytes]:
     if remote is None:
         return dict(_waited(lambda: _read_by_zarr(store, keys)))
     system, root = remote
-    found: dict[str, bytes] = {}
+    known: dict[str, bytes] = {}
     paths = [f"{root}/{key}" for key in keys]
     for start in range(0, len(keys), AT_ONCE):
         part = slice(start, start + AT_ONCE)
@@ -100,8 +100,8 @@ def contents(store: StoreLike, keys: Iterable[str]) -> dict[str, bytes]:
                 continue
             if isinstance(answer, BaseException):
                 raise answer
-            found[key] = bytes(answer)
-    return found
+            known[key] = bytes(answer)
+    return known
 
 
 def read_progress(files: TileFiles, first: int = 0) -> Array:
@@ -139,8 +139,8 @@ def lost_tiles(
     """
     if not len(tiles) or is_in_memory(files.store):
         return []
-    found = listed(files.store, "values/c")
-    there = [found.get(f"values/c/{i}/{j}", Listed(-1)) for i, j in tiles]
+    entries = listed(files.store, "values/c")
+    there = [entries.get(f"values/c/{i}/{j}", Listed(-1)) for i, j in tiles]
     lost = {tile for tile, about, size in zip(tiles, there, rows[:, SIZE], strict=True) if about.size != size}
     lost |= _without_diagonal(files, [tile for tile in tiles if tile[0] == tile[1]])
     if local_path(files.store) is None:
@@ -154,10 +154,10 @@ def check_tiles_there(matrix: Any) -> None:
     if is_in_memory(files.store):
         return
     with storing(files.store, "read"):
-        found = listed(files.store, "values/c")
+        entries = listed(files.store, "values/c")
     size = None if matrix.manifest["compress"] else files.layout.tile_bytes + 4
     keys = [f"values/c/{i}/{j}" for i, j in matrix.layout.tiles()]
-    bad = [key for key in keys if key not in found or (size is not None and found[key].size != size)]
+    bad = [key for key in keys if key not in entries or (size is not None and entries[key].size != size)]
     if bad:
         raise StoreError(
             f"{location(files.store)} has {count_text(len(bad), 'tile')} missing or cut: {some(bad)}",
@@ -256,7 +256,7 @@ def written_and_kept(store: StoreLike, write: Callable[[], Any], is_kept: Callab
 
 
 def _local(root: Path, prefix: str) -> dict[str, Listed]:
-    found: dict[str, Listed] = {}
+    listing: dict[str, Listed] = {}
     folders = [(os.path.join(root, prefix), prefix)]
     while folders:
         folder, name = folders.pop()
@@ -267,8 +267,8 @@ def _local(root: Path, prefix: str) -> dict[str, Listed]:
                     if entry.is_dir():
                         folders.append((entry.path, key))
                     else:
-                        found[key] = Listed(entry.stat().st_size)
-    return found
+                        listing[key] = Listed(entry.stat().st_size)
+    return listing
 
 
 def _file_content(path: str) -> bytes | None:

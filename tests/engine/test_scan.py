@@ -256,6 +256,9 @@ def test_several_relations_in_one_scan_with_spread_and_a_term(tmp_path):
         def diagonal(self):
             return np.diagonal(extra)
 
+        def largest(self):
+            return np.abs(extra).max()
+
     U = np.random.default_rng(0).normal(size=(2, 80))
     with dasrel.watch() as meter:
         spread, summed = left_products([(base.spread(3.0), U), (base.plus(Extra(), 2.5), U)])

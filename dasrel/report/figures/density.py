@@ -28,13 +28,13 @@ NAMED = 20
 GREY = "0.75"
 
 
-def draw_density(found: Density, result: DensityResult, path: Path) -> None:
+def draw_density(density: Density, result: DensityResult, path: Path) -> None:
     """Draw the condensed tree and the reachability of a result as a PNG file. Cost: no scan; O(n log n)."""
     figure = Figure(figsize=(15, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     draw_condensed(left, result)
-    draw_reachability(right, found, result)
+    draw_reachability(right, density, result)
     noise = int((result.labels < 0).sum())
     figure.suptitle(
         f"{count_text(result.n_clusters, 'cluster')} of {count_text(len(result.labels), 'object')}, {noise:,} noise;"
@@ -103,9 +103,9 @@ def _outline(times: Float, begin: float, end: float) -> tuple[Float, Float]:
     return steps, np.searchsorted(times, steps, side="left").astype(np.float64)
 
 
-def draw_reachability(axes: Any, found: Density, result: DensityResult) -> None:
+def draw_reachability(axes: Any, density: Density, result: DensityResult) -> None:
     """Draw the distances at which objects join, in Prim's order: valleys are clusters."""
-    tree = found.trees[result.run.samples]
+    tree = density.trees[result.run.samples]
     heights = tree.join_heights()
     heights = heights if tree.kind == "distance" else np.sqrt(heights)
     labels = result.labels[tree.vat_order()]

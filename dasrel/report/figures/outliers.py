@@ -25,18 +25,18 @@ PIXELS = 500
 
 
 def draw_outliers(
-    found: OneClass, results: list[OutlierResult], folder: Path, *, matrix_image: Callable[..., Array]
+    fit: OneClass, results: list[OutlierResult], folder: Path, *, matrix_image: Callable[..., Array]
 ) -> None:
     """Draw outliers.png for every setting; the matrix is drawn in the order of the first one, by `matrix_image`.
 
     Cost: one scan, for the image of the matrix.
     """
-    for k, one in enumerate(results):
+    for k, result in enumerate(results):
         image = None
-        order = outlier_order(one.labels, one.found.log_typicality)
+        order = outlier_order(result.labels, result.found.log_typicality)
         if k == 0:
-            image = matrix_image(found.relation.matrix, order, PIXELS)
-        _draw(one, image, folder / one.folder / "outliers.png")
+            image = matrix_image(fit.relation.matrix, order, PIXELS)
+        _draw(result, image, folder / result.folder / "outliers.png")
 
 
 def outlier_order(labels: Array, log_typicality: Array) -> Array:
@@ -45,8 +45,8 @@ def outlier_order(labels: Array, log_typicality: Array) -> Array:
     return np.lexsort((-log_typicality, last))
 
 
-def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
-    u, cut = one.found.typicality, one.cut
+def _draw(result: OutlierResult, image: Array | None, path: Path) -> None:
+    u, cut = result.found.typicality, result.cut
     rejected = int(cut.rejected.sum())
     figure = Figure(figsize=(18 if image is not None else 13, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -54,32 +54,32 @@ def _draw(one: OutlierResult, image: Array | None, path: Path) -> None:
     draw_typicality(axes[0], axes[1], u, cut.alpha, rejected)
     told = count_text(rejected, "outlier") if rejected else "no outliers"
     axes[0].set_title(f"{told} of {count_text(len(u), 'object')}", fontsize=11)
-    draw_neighbours(axes[2], u, one.found.neighbour_distances, one.found.n_neighbours, cut.rejected)
+    draw_neighbours(axes[2], u, result.found.neighbour_distances, result.found.n_neighbours, cut.rejected)
     if image is not None:
         low, high, extend = colour_range(image)
         shown = axes[3].imshow(
             image, cmap="gray", interpolation="nearest", extent=(0, len(u), len(u), 0), vmin=low, vmax=high
         )
-        blocks = [Block(str(k), int(size)) for k, size in enumerate(np.bincount(one.labels[one.labels >= 0]))]
-        out = int((one.labels < 0).sum())
+        blocks = [Block(str(k), int(size)) for k, size in enumerate(np.bincount(result.labels[result.labels >= 0]))]
+        out = int((result.labels < 0).sum())
         draw_positions(axes[3], len(u), [*blocks, Block("out", out)] if out else blocks, "cluster")
         axes[3].set_title("dissimilarities; clusters by size, outliers last", fontsize=11)
         figure.colorbar(shown, ax=axes[3], shrink=0.8, extend=extend)
-    width = one.found.run.width
+    width = result.found.run.width
     named = "the matrix as kernel" if width is None else f"width {width:.4g}"
-    figure.suptitle(f"{named}, gamma {one.found.run.eta_scale:g}", fontsize=12)
+    figure.suptitle(f"{named}, gamma {result.found.run.eta_scale:g}", fontsize=12)
     save_figure(figure, path, dpi=110)
 
 
 def density_figure(
-    points: Array, found: Typicality, cut: Cut, path: PathLike, *, labels: Array | None = None, pixels: int = 200
+    points: Array, typicality: Typicality, cut: Cut, path: PathLike, *, labels: Array | None = None, pixels: int = 200
 ) -> Path:
     """Draw the typicality of a plane as contours, with the points and the cut (F10 figure 1), as a PNG file.
 
     Parameters
     ----------
     points
-        (n, 2): features or an embedding, whose Euclidean distances `found` was computed from.
+        (n, 2): features or an embedding, whose Euclidean distances `typicality` was computed from.
     labels
         (n,) clusters of the points, -1 for outliers; by default all that are not rejected have one colour.
 
@@ -88,12 +88,12 @@ def density_figure(
     from scipy.spatial.distance import cdist
 
     X = np.asarray(points, dtype=np.float64)
-    if X.ndim != 2 or X.shape != (len(found.weights), 2):
+    if X.ndim != 2 or X.shape != (len(typicality.weights), 2):
         raise InputError(
             f"points have shape {X.shape}",
-            remedy=f"give two coordinates for each of {count_text(len(found.weights), 'object')}",
+            remedy=f"give two coordinates for each of {count_text(len(typicality.weights), 'object')}",
         )
-    if found.run.width is None:
+    if typicality.run.width is None:
         raise InputError("a figure of the plane needs a width")
     margin = 0.08 * np.ptp(X, axis=0) + 1e-12
     low, high = X.min(axis=0) - margin, X.max(axis=0) + margin
@@ -101,8 +101,8 @@ def density_figure(
     values = np.empty((pixels, pixels))
     for k, height in enumerate(y):
         line = np.column_stack([x, np.full(pixels, height)])
-        sums = np.exp(cdist(line, X, "sqeuclidean") / (-2 * float(found.run.width) ** 2)) @ found.weights
-        values[k] = np.exp(found.log_typicality_at(sums))
+        sums = np.exp(cdist(line, X, "sqeuclidean") / (-2 * float(typicality.run.width) ** 2)) @ typicality.weights
+        values[k] = np.exp(typicality.log_typicality_at(sums))
     figure = Figure(figsize=(7.2, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
@@ -112,6 +112,6 @@ def density_figure(
     colours = "tab:blue" if labels is None else np.asarray(labels)[kept] % 20
     axes.scatter(*X[kept].T, s=9, c=colours, cmap=None if labels is None else "tab20")
     axes.scatter(*X[~kept].T, s=22, c="tab:red", marker="x", linewidths=1)
-    axes.set_title(f"typicality at width {found.run.width:.4g}; red: the cut, and outliers", fontsize=11)
+    axes.set_title(f"typicality at width {typicality.run.width:.4g}; red: the cut, and outliers", fontsize=11)
     figure.colorbar(shown, ax=axes, label="typicality: not a probability", shrink=0.8)
     return save_figure(figure, Path(path), dpi=110)
