@@ -7,6 +7,7 @@ Dask and the command line have been imported, which takes a second.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ def main() -> None:
                 os.dup2(null, number)
                 os.close(null)
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    gc.disable()  # what is imported stays: a tenth of the start is looking for garbage in it
     try:
         from dasrel.cli.app import run
     except (MemoryError, ImportError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -196,7 +197,9 @@ def run(arguments: list[str]) -> int:
     wants_json, trace = "--json" in arguments, "-vv" in arguments
     try:
         wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
-        code = build_app(wanted)(arguments, prog_name="dasrel", standalone_mode=False)
+        app = build_app(wanted)
+        gc.enable()  # see `__main__`
+        code = app(arguments, prog_name="dasrel", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except UsageError as error:

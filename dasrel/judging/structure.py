@@ -41,7 +41,8 @@ AXES = 10
 """Principal coordinates, at most."""
 STARTS = 3
 """Starts of each k-means."""
-ITERATIONS = 20
+ITERATIONS, NULL_ITERATIONS = 20, 10
+"""Iterations of each k-means at most; those of data and draws are equally many."""
 SPLITS = 3
 SMALL = 0.02
 """Share of the objects below which a cluster of average linkage is left aside."""
@@ -167,7 +168,7 @@ def _chance(X: Float, c: int, rng: np.random.Generator) -> tuple[float, int, flo
 
 def _quality(X: Float, c: int, rng: np.random.Generator) -> float:
     """Return the mean of 1 - |x - v_1| / |x - v_2| over points divided by k-means."""
-    distances = _squared(X, _kmeans(X, c, rng))
+    distances = _squared(X, _kmeans(X, c, rng, iterations=NULL_ITERATIONS))
     first, second = np.partition(distances, 1, axis=0)[:2]
     ratio = np.divide(first, second, out=np.zeros_like(first), where=second > 0)
     return 1.0 - float(np.sqrt(ratio).mean())
@@ -180,7 +181,7 @@ def _squared(X: Float, centres: Float) -> Float:
     return distances
 
 
-def _kmeans(X: Float, c: int, rng: np.random.Generator) -> Float:
+def _kmeans(X: Float, c: int, rng: np.random.Generator, *, iterations: int = ITERATIONS) -> Float:
     """Return the centres (c, q) of the best of a few runs of k-means from k-means++ starts, all runs together."""
     m = len(X)
     squares = (X * X).sum(axis=1)
@@ -198,7 +199,7 @@ def _kmeans(X: Float, c: int, rng: np.random.Generator) -> Float:
         distances = squares - 2 * new @ X.T + (new * new).sum(axis=1)[:, None]
         np.minimum(nearest, np.maximum(distances, 0), out=nearest)
     before: Labels | None = None
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         flat = centres.reshape(STARTS * c, -1)
         distances = ((flat * flat).sum(axis=1)[:, None] - 2 * flat @ X.T).reshape(STARTS, c, m)
         labels = distances.argmin(axis=1)

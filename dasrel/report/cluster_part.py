@@ -32,7 +32,8 @@ LISTED = 100
 """Objects on a border, and runs, that a page lists."""
 RUN_COLUMNS = (
     *("run", "rule", "n_clusters", "fuzzifier", "entropy_weight", "eta_scale", "spread", "init", "restart"),
-    *("converged", "n_iter", "objective", "entropy", "coincident_clusters", "empty", "negative_distances", "best"),
+    *("converged", "n_iter", "objective", "objective_change", "largest_change", "entropy", "coincident_clusters"),
+    *("empty", "negative_distances", "best"),
 )
 """Columns of runs.csv that a page shows, where they have a value."""
 
@@ -60,7 +61,7 @@ def cluster_part(source: Source, *, scan: bool = True) -> ResultPart:
         *_validity(result, best),
         *_ladders(best),
         Section("Border objects", _borders(objects, folder, result, best)),
-        Section("Runs", _run_blocks(source, runs)),
+        Section("Runs", [*_run_blocks(source, runs), *_levels(result)]),
         audit_section(source, matrix, why),
         run_section(source),
     ]
@@ -285,8 +286,22 @@ def _run_blocks(source: Source, runs: list[dict[str, Any]]) -> list[Block]:
     zero = ("spread", "coincident_clusters", "empty", "negative_distances")
     names = [name for name in names if name not in zero or any(run.get(name) for run in runs)]
     rows = sorted(runs, key=lambda run: (not run.get("best"), run["run"]))
-    text = "The best run of every setting comes first. Objectives can be compared within a setting only."
+    text = (
+        "The best run of every setting comes first. Objectives can be compared within a setting only. Objective change:"
+        " relative, over the last two iterations; largest change: of a membership, in the last iteration."
+    )
     header = [name.removeprefix("n_").replace("_", " ").replace("iter", "iterations") for name in names]
     cells = [[run.get(name) for name in names] for run in rows[:LISTED]]
     more = {"total": len(runs), "file": path_text(path), "whole": whole_file(path, WHOLE // 2)}
     return [table("runs", header, cells, text, **more)]
+
+
+def _levels(result: dict[str, Any]) -> list[Block]:
+    """Return what was done on samples and on all objects, where there was a sample."""
+    levels = result.get("levels") or []
+    if len(levels) < 2:
+        return []
+    header = ("objects", "runs", "iterations", "columns", "seconds")
+    rows = [[level[name] for name in ("objects", "runs", "n_iter", "columns", "seconds")] for level in levels]
+    text = "Levels: settings are decided on samples; all objects, which come last, see few runs."
+    return [table("levels", header, rows, text)]

@@ -127,6 +127,9 @@ def test_restarts_are_those_of_the_sample(place: Path, report: Callable[..., Pag
     assert (ended["runs"], ended["finished"]) == (4, 2)
     only = "Only " if ended["same"] == 1 else ""
     assert f"{only}{ended['same']} of 2 restarts that were finished ended in the" in report(place / "grid").text
+    assert [row[:2] for row in report(place / "grid").tables["levels"][1:]] == [
+        [str(level["objects"]), str(level["runs"])] for level in result["levels"]
+    ]
     alone = json.loads((place / "one" / "result.json").read_text())["settings"][0]
     assert alone["restarts"] is None
     assert "of 3 runs of this setting ended at the" in report(place / "one").text
