@@ -267,16 +267,7 @@ def plan_clustering(
     columns = _columns(bundles)
     here, task = _memory_here(relation, requested, max(columns), limit - scan_memory, limit)
 
-    iterations = _iterations(bundles)
-    first = Range(0, 0, 0)
-    if any(map(needs_threshold, requested)):
-        first += Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS)
-    if any(isinstance(run.init, str) and run.init == "sample" for run in requested):
-        first += Range(1, 2, 2)
-    judging = Range(int(judge), int(judge), int(judge))
-    if any(len(rungs(first_run(run), 1.0)) > 1 or automatic_parameter(run) for run in requested):
-        by_samples = all(run.init == "sample" and not run.exact for run in requested if isinstance(run.init, str))
-        judging = Range(int(judge), int(judge), 2) if by_samples else Range(1, 1, 2)
+    iterations, (first, judging) = _iterations(bundles), _besides(requested, judge=judge)
     besides = first + judging + changing
     scans = iterations + besides
     starts = _start_reads(requested)
@@ -369,6 +360,25 @@ def _with_tasks(fixed: int, task: int, limit: int) -> int:
         return fixed
     threads = min(limits.thread_count(), max(1, (limit - fixed) // task)) if task else 0
     return int(fixed + threads * task)
+
+
+def expected_scans(relation: Relation, runs: Sequence[Run], *, judge: bool, memory: int | str | None = None) -> int:
+    """Return how many scans `cluster` takes, more or less. Cost: no tile is read."""
+    bundles, _ = split_by_memory(relation, planned_runs(runs), memory=limits.memory_limit(memory))
+    return int(sum(scans.typical for scans in (_iterations(bundles), *_besides(runs, judge=judge))))
+
+
+def _besides(runs: Sequence[Run], *, judge: bool) -> tuple[Range, Range]:
+    """Return the scans before iterations, and after them."""
+    first, judging = Range(0, 0, 0), Range(int(judge), int(judge), int(judge))
+    if any(len(rungs(first_run(run), 1.0)) > 1 or automatic_parameter(run) for run in runs):
+        by_samples = all(run.init == "sample" and not run.exact for run in runs if isinstance(run.init, str))
+        judging = Range(int(judge), int(judge), 2) if by_samples else Range(1, 1, 2)
+    if any(map(needs_threshold, runs)):
+        first += Range(1, TYPICAL_EIGENVALUE, LANCZOS_SCANS)
+    if any(isinstance(run.init, str) and run.init == "sample" for run in runs):
+        first += Range(1, 2, 2)
+    return first, judging
 
 
 def _iterations(bundles: list[IndexedRuns]) -> Range:

@@ -34,7 +34,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dasrel.cmeans.fit import PreparedClustering as Work, prepare_clustering
-from dasrel.cmeans.plan import ClusteringPlan, plan_clustering
+from dasrel.cmeans.plan import ClusteringPlan, expected_scans, plan_clustering
 from dasrel.cmeans.result import Clustering
 from dasrel.cmeans.warm_start import Previous, keep_numbers, load_previous
 from dasrel.commands.base import NOT_CONVERGED, Lines, Operation, PreparedFolder, Reads, Result, Target
@@ -284,6 +284,8 @@ class PreparedCluster(PreparedFolder):
             work = self.work
             if self.options.euclideanize is not None:
                 work, about["euclideanized"] = self._euclideanized(checkpoint)
+            scans = expected_scans(work.relation, work.runs, judge=work.judge, memory=work.memory)
+            progress.current().expect(scans)
             clustering = work.run(checkpoint)
             if self.previous is not None:
                 clustering, moves = keep_numbers(clustering, self.previous, work.relation, memory=work.memory)

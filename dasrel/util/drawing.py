@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from dasrel.util import html
-from dasrel.util.progress import Meter, Progress, watch
+from dasrel.util.progress import Iterations, Meter, Progress, watch
 from dasrel.util.text import count_text, size_text, time_text
 
 
@@ -57,23 +57,32 @@ def rate(event: Progress) -> str:
 
 
 def time_left(event: Progress) -> str:
-    """Return the remaining time: of the job, at most, where the number of its iterations is limited, else of the pass.
+    """Return the remaining time: of the job, as expected and at most, where these are known, else of the pass.
 
     >>> time_left(Progress("import", 1, 5, 10, 0, 0, 90.0)), time_left(Progress("scan", 1, 1, 101, 0, 0, 72.0))
     ('1.5 min left', '2 h left of this scan')
     >>> from dasrel.util.progress import Iterations
     >>> time_left(Progress("scan", 3, 5, 10, 0, 0, 10.0, "iteration 3 of at most 300", Iterations(3, 300, 2, 50.0)))
     'at most 1.7 h left'
+    >>> time_left(Progress("scan", 2, 5, 10, 0, 0, 10.0, "sample", None, Iterations(2, 20, 1, 15.0)))
+    'some 3.1 min left'
     """
-    share = event.tiles / max(event.tiles_total, 1)
-    if event.iterations is not None:
-        done = event.iterations.done + share
-        left = event.iterations.most - event.iterations.now + 1 - share
-        return f"at most {time_text(event.iterations.seconds / done * left)} left" if done and left else ""
+    positions = {"some": event.expected, "at most": event.iterations}
+    times = [(how, _left(event, at)) for how, at in positions.items() if at is not None]
+    known = [f"{how} {time_text(seconds)}" for how, seconds in times if seconds]
+    if known or event.iterations is not None:
+        return f"{', '.join(known)} left" if known else ""
     if not event.tiles or event.tiles >= event.tiles_total:
         return ""
     left = event.seconds / event.tiles * (event.tiles_total - event.tiles)
     return f"{time_text(left)} left{' of this scan' if event.label == 'scan' else ''}"
+
+
+def _left(event: Progress, at: Iterations) -> float:
+    """Return the seconds until all iterations are done; 0 if nothing is known of their speed."""
+    share = event.tiles / max(event.tiles_total, 1)
+    done, left = at.done + share, at.most - at.now + 1 - share
+    return at.seconds / done * left if done else 0.0
 
 
 def share_done(event: Progress) -> float:

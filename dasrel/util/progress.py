@@ -48,6 +48,8 @@ class Progress:
     """A note of the algorithm: the iteration, the runs not converged yet."""
     iterations: Iterations | None = None
     """None where the number of passes is not known."""
+    expected: Iterations | None = None
+    """The position among the scans that the job is expected to take, where something is known of that."""
 
 
 class Meter:
@@ -64,6 +66,8 @@ class Meter:
         self._iterations: tuple[int, int] | None = None
         self._first: tuple[int, float] = (1, 0.0)
         """The first of these iterations, and when it began."""
+        self._expected: tuple[int, int, float] | None = None
+        """Scans that were begun before, those expected after that, and since when."""
         self.complete = ""
         """What was found complete, so that nothing was left to do; empty where there was work."""
         self._callback = callback
@@ -102,8 +106,25 @@ class Meter:
                 meter.note = note
                 if most and (meter._iterations is None or iteration <= meter._iterations[0]):
                     meter._first = iteration, time.perf_counter()
+                if meter._iterations is not None and not most:
+                    meter._expected = None  # iterations have ended, sooner or later than expected
                 meter._iterations = (iteration, most) if most else None
             meter = meter._parent
+
+    def expect(self, scans: int) -> None:
+        """Set how many scans are expected from now on, as an estimate of the time left before iterations begin."""
+        meter: Meter | None = self
+        while meter is not None:
+            with meter._lock:
+                meter._expected = meter.scans, scans, time.perf_counter()
+            meter = meter._parent
+
+    def _among_expected(self) -> Iterations | None:
+        if self._expected is None:
+            return None
+        before, most, began = self._expected
+        now = self.scans - before
+        return Iterations(now, most, now - 1, time.perf_counter() - began) if 0 < now <= most else None
 
     def _position(self) -> Iterations | None:
         if self._iterations is None:
@@ -145,11 +166,11 @@ class Pass:
                 if read:
                     meter.tiles += tiles
                     meter.bytes += bytes
-                scans, note, at = meter.scans, meter.note, meter._position()
+                scans, note, at = meter.scans, meter.note, (meter._position(), meter._among_expected())
             if meter._callback is not None:
                 seconds = time.perf_counter() - self._began
                 meter._callback(
-                    Progress(self._label, scans, done, self._tiles_total, so_far, self._bytes_total, seconds, note, at)
+                    Progress(self._label, scans, done, self._tiles_total, so_far, self._bytes_total, seconds, note, *at)
                 )
             meter = meter._parent
 

@@ -13,7 +13,8 @@ from zarr.storage import MemoryStore
 import dasrel
 from dasrel import watch
 from dasrel.cli.app import run
-from dasrel.cmeans.plan import measure, plan_clustering
+from dasrel.cmeans.fit import prepare_clustering
+from dasrel.cmeans.plan import expected_scans, measure, plan_clustering
 from dasrel.engine.relation import relation
 from dasrel.engine.worker_cache import PINNED_SHARE
 from dasrel.errors import InputError, MemoryLimitError, StoreError
@@ -91,6 +92,13 @@ def test_scans_lie_in_the_range(rule, more) -> None:
     assert plan.columns == max(found.columns)
     stages = 2 if rule == "pcm2" else 1  # pcm2 begins where the fcm2 run that was chosen for it has ended
     assert plan.bundles * stages == found.bundles
+
+
+@pytest.mark.parametrize("given", [3, [2, 3, 4], Run("fcm1", 3, fuzzifier=2.0, init="random")])
+def test_scans_are_expected_as_planned(store, given) -> None:
+    job = prepare_clustering(store, given, judge=True)
+    planned = plan_clustering(store, given, judge=True, probe_seconds=0.01)
+    assert expected_scans(job.relation, job.runs, judge=True) == planned.scans.typical
 
 
 @pytest.mark.slow(after=1)

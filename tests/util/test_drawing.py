@@ -103,6 +103,26 @@ def test_time_left_is_that_of_the_job_where_iterations_are_limited() -> None:
     assert time_left(last) == ""
 
 
+def test_time_left_is_told_before_iterations_begin() -> None:
+    """In the fifth of eleven expected scans, half done; then in the fifth scan of at most 104 in the same time."""
+    expected, at = Iterations(5, 11, 4, 90.0), Iterations(5, 104, 4, 90.0)
+    assert time_left(Progress("scan", 5, 5, 10, 0, 0, 10.0, "sample", None, expected)) == "some 2.2 min left"
+    both = Progress("scan", 5, 5, 10, 0, 0, 10.0, "iteration 5", at, expected)
+    assert time_left(both) == "some 2.2 min, at most 33 min left"
+
+
+def test_scans_are_expected_until_iterations_have_ended() -> None:
+    seen: list[Progress] = []
+    with watch(seen.append), watch() as meter:
+        meter.begin("scan", tiles=1, bytes=0, scan=True)
+        meter.expect(3)
+        for iteration in (0, 1, 0, 0):
+            meter.say("", iteration=iteration, most=9 * iteration)
+            meter.begin("scan", tiles=1, bytes=0, scan=True)
+    positions = [None if event.expected is None else event.expected[:3] for event in seen]
+    assert positions == [None, (1, 3, 0), (2, 3, 1), None, None]
+
+
 def test_iterations_are_counted_from_where_they_began() -> None:
     seen: list[Progress] = []
     with watch(seen.append), watch() as meter:  # an inner block tells the outer ones
