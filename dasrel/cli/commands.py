@@ -123,7 +123,8 @@ def _run(operation: Operation, console: Console, values: dict[str, Any]) -> None
     """Check the options, do the work or estimate its cost, and print the result."""
     source = None if operation.source is None else values.pop(_source_name(operation))
     path = values.pop("target", None)
-    for group in (operation.Options, SAVING, Runtime):
+    shared = {SAVING: bool(operation.saves), Runtime: operation.on_dask}  # `dasrel plan` has --workers of its own
+    for group in (operation.Options, *(group for group, is_taken in shared.items() if is_taken)):
         check_numbers(group, values)
     try:
         options = build_from_text(operation.Options, values)
