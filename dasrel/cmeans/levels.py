@@ -102,7 +102,7 @@ class Level:
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """Work on all threads inside the block: on a block of a product, or on the memberships of a run, each."""
+        """Have a pool of threads inside the block: each works on rows of a product, or on the memberships of a run."""
         with parallel.single_threaded_blas(), ThreadPoolExecutor(limits.thread_count(waiting=False)) as self._pool:
             yield
 

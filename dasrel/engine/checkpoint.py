@@ -166,7 +166,7 @@ class CheckpointWriter:
         self._states.pop(phase, None)
 
     def step(self, phase: str, state: Callable[[], Any]) -> None:
-        """After a scan that is not the last: save the state if it is time to, and stop if a stop is requested."""
+        """Save the state after a scan that is not the last, if it is time to, and stop if a stop is requested."""
         self._states = {}  # the states read are in use by now, or obsolete
         self._turn(lambda: {phase: state()})
 
@@ -312,9 +312,9 @@ def checkpoint_writer(
 
 @contextmanager
 def watched(checkpoint: Checkpoint | None, *commands: str) -> Iterator[None]:
-    """Several commands with one checkpoint and one time limit, and what is done with their results: all is kept.
+    """Compute in the block with one checkpoint and one time limit for several commands, and keep their progress.
 
-    What stands against it is said before any work.
+    Raise before any work if the folder cannot be used.
     """
     if checkpoint is None:
         yield

@@ -353,7 +353,7 @@ class ReadAhead:
 
 
 def _in_use(tile: _Tile) -> bool:
-    """Whether a buffer of this tile will become free."""
+    """Return whether a buffer of this tile will become free."""
     return tile.direct is not None and tile.claimed
 
 

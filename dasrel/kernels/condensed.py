@@ -32,8 +32,8 @@ def square_side(shape: tuple[int, ...], what: str) -> int:
         n = (1 + math.isqrt(1 + 8 * shape[0])) // 2
         if n * (n - 1) // 2 != shape[0]:
             raise InputError(
-                f"{what} has {count_text(shape[0], 'value')}, which is no n(n-1)/2: not a condensed distance vector;"
-                " is it truncated?"
+                f"{what} has {count_text(shape[0], 'value')}, which is no n(n-1)/2: not a condensed distance vector",
+                remedy="if it was truncated, copy it again",
             )
         return n
     raise InputError(f"{what} has {len(shape)} dimensions", remedy="a square matrix or a condensed vector is needed")

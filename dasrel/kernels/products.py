@@ -159,7 +159,7 @@ class View:
 
 
 def _fit(x: Array, step: str, a: float) -> None:
-    """Power, exponential or log of squared dissimilarities, in place."""
+    """Apply power, exponential or log to squared dissimilarities, in place."""
     np.maximum(x, 0, out=x)
     if step == "power":
         np.power(x, a, out=x)

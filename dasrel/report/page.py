@@ -41,7 +41,7 @@ GENERATOR = '<meta name="generator" content="dasrel'
 
 
 def is_page(path: PathLike) -> bool:
-    """Whether a file is a page of `dasrel report`."""
+    """Return whether a file is a page of `dasrel report`."""
     with open(path, "rb") as file:
         return GENERATOR.encode() in file.read(2000)
 

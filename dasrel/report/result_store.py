@@ -45,7 +45,7 @@ def find_store(source: Source) -> tuple[Matrix | None, str]:
 
 
 def is_small(matrix: Matrix) -> bool:
-    """Whether a scan of a store takes a page some seconds only."""
+    """Return whether a scan of a store takes a page some seconds only."""
     return matrix.layout.total_bytes <= LARGEST_SCAN
 
 

@@ -111,7 +111,7 @@ def json_ready(value: Any) -> Any:
 
 
 def shown(text: object, *, limit: int = 60) -> str:
-    """Text from data, made safe to print: control characters escaped, long strings cut.
+    """Make text from data safe to print: control characters escaped, long strings cut.
 
     >>> shown("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -131,7 +131,7 @@ def path_text(path: object) -> str:
 
 
 def is_url(place: object) -> bool:
-    """Whether a place is an address such as s3://..., also after `Path` has taken one of its slashes.
+    """Return whether a place is an address such as s3://..., also after `Path` has taken one of its slashes.
 
     >>> from pathlib import Path
     >>> is_url(Path("s3://bucket/out")), is_url("out/a:b")
@@ -150,7 +150,7 @@ _NAMED = re.compile(
 
 
 def redacted(value: Any) -> Any:
-    """Plain values without what opens doors: users and passwords, signed queries, and values named secret or the like.
+    """Return plain values without secrets: users and passwords, signed queries, and values named secret or the like.
 
     >>> redacted("s3://me:secret@host/a.zarr?X-Amz-Signature=abc is not there")
     's3://***@host/a.zarr?*** is not there'
