@@ -28,12 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from dasrel import Writing, open_matrix
+from dasrel import Policy, Writing, open_matrix
 from dasrel.engine.readahead import tile_cache
 from dasrel.engine.relation import relation
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.matrix import Matrix
-from dasrel.store.writer import create_store
+from dasrel.store.tile_files import checked_ids
+from dasrel.store.writer import begin_store, check_new_store, new_layout, new_manifest
 from dasrel.util import parallel
 
 KEYS = (
@@ -59,7 +60,10 @@ def write_store(
     path: Path, n: int, kind: str, tile_of: Callable[[slice, slice], Any], side: int | None = None
 ) -> Matrix:
     """Write a store tile by tile, symmetric by its upper triangle, without the checks of an import."""
-    writer = create_store(path, n_objects=n, kind=kind, writing=Writing(force=True, tile=side))
+    writing = Writing(force=True, tile=side)
+    state = check_new_store(path, kind, Policy(), writing)
+    manifest = new_manifest(new_layout(n, writing), kind, Policy(), writing, {})
+    writer = begin_store(path, state, manifest, checked_ids(None, n), writing)
     for i, j in writer.layout.tiles():
         tile = tile_of(writer.layout.span(i), writer.layout.span(j)).astype(np.float32)
         if i == j:

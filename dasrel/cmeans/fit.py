@@ -119,7 +119,7 @@ def prepare_clustering(
 
 @dataclass(frozen=True, eq=False)
 class PreparedClustering:
-    """A clustering with checked arguments, to be run, or to be estimated by `planning`."""
+    """A clustering with checked arguments, to be run, or to be estimated by `plan_clustering`."""
 
     relation: Relation
     runs: list[Run]

@@ -9,7 +9,7 @@ The first level has `sample_size` objects; there, for every setting,
    value ends the way to the fuzzy end;
 3. `ladder.decide` chooses the value, and of the rule "auto" the rule, by silhouettes.
 
-Matrices of at least `NEXT_LEVEL` squared times as many objects have a second level of `second_size` objects, and what
+Matrices of at least `STEP` squared times as many objects have a second level of `second_size` objects, and what
 the first level has left open is decided there: a choice with a rival whose silhouette is within `VAGUE` of where the
 choice would change, and which of several distinct ends of the chosen value is the best. What is open after the last
 level, within `CLOSE`, is decided on all objects, between two finalists.

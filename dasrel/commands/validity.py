@@ -209,7 +209,7 @@ def _number(value: float | None) -> str:
 
 
 def read_partition(path: PathLike, ids: Names, fuzzifier: float) -> Grouping:
-    """Read a partition of the objects with these names from a file or a result folder; see `partition_files`."""
+    """Read a partition of the objects with these names from a file or a result folder; see `dasrel.partition.files`."""
     file = read_partition_file(path)
     values, where = file.of_objects(ids), file.where
     if file.model is None:

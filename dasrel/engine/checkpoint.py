@@ -109,7 +109,7 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """The checkpoint of one computation in progress. Get one with `keeping`; without a `Checkpoint` it keeps nothing.
+    """The checkpoint of one computation in progress, of `checkpoint_writer`; without a `Checkpoint` it keeps nothing.
 
     A computation has phases, each with a name. `result` and `state` tell what is known of a phase from before, `step`
     and `finish` are called after every scan.

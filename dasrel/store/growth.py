@@ -43,7 +43,7 @@ Tile = tuple[int, int]
 
 
 class AppendTransaction:
-    """A complete store and the objects being appended to it. Get one with `growth`."""
+    """A complete store and the objects being appended to it. Get one with `append_transaction`."""
 
     def __init__(self, old: Matrix, group: Any, names: Array, about: dict[str, Any]) -> None:
         self.old = old

@@ -30,13 +30,12 @@ from dasrel.kernels.checks import PROGRESS_LENGTH, RECORD_LENGTH, TileStatistics
 from dasrel.names import KINDS, explain_kinds, is_similarity
 from dasrel.store.layout import FORMAT_VERSION, Layout
 from dasrel.store.matrix import Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
-from dasrel.store.options import Policy, Writing, group
+from dasrel.store.options import Policy, Writing
 from dasrel.store.tile_files import (
     StoreLike,
     TileFiles,
     absolute_location,
     check_files,
-    checked_ids,
     checksum_text,
     default_tile,
     is_mapped,
@@ -62,7 +61,7 @@ from dasrel.util.text import count_text, redacted, shown, some
 
 
 class Writer:
-    """A store being written. Get one with `create_store`; `finish` makes it a complete store."""
+    """A store being written. Get one with `begin_store`; `finish` makes it a complete store."""
 
     def __init__(
         self,
@@ -225,36 +224,6 @@ class Writer:
         if (target := local_path(self.target)) is not None:
             remove_leftovers(absolute_location(target))
         return open_matrix(self.target)
-
-
-def create_store(
-    store: StoreLike,
-    *,
-    n_objects: int,
-    kind: str,
-    ids: Names | None = None,
-    policy: Policy | None = None,
-    writing: Writing | None = None,
-    provenance: dict[str, Any] | None = None,
-) -> Writer:
-    """Begin a store, or resume an unfinished one.
-
-    An existing store is refused unless `writing.resume` (all arguments must then agree with those it was begun with) or
-    `writing.force` (write to a temporary folder, and replace the old store once the new one is complete).
-
-    Parameters
-    ----------
-    provenance
-        What the matrix came from: `source`, and `size` and `modified` where there is a file. `modified` serves only
-        to recognise the same source on `resume` and is not kept.
-    """
-    policy, writing = group(policy, Policy, "policy"), group(writing, Writing, "writing")
-    if writing.part is not None:
-        raise InputError("this cannot be done in parts", remedy="leave {Writing.part} out")
-    state = check_new_store(store, kind, policy, writing)
-    names = checked_ids(ids, n_objects)
-    manifest = new_manifest(new_layout(n_objects, writing), kind, policy, writing, provenance or {})
-    return begin_store(store, state, manifest, names, writing)
 
 
 def begin_store(

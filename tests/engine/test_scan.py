@@ -21,10 +21,9 @@ from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.products import View
 from dasrel.store.array_matrix import ArrayMatrix
 from dasrel.store.layout import Layout
-from dasrel.store.writer import create_store
 from tests.helpers.matrices import squared_of, symmetric
 from tests.helpers.scans import reduction
-from tests.helpers.stores import files, stored
+from tests.helpers.stores import create_store, files, stored
 
 
 def viewed(D, steps):

@@ -24,11 +24,10 @@ from dasrel.engine.workers import _reachable
 from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.options import Writing
-from dasrel.store.writer import create_store
 from dasrel.util import limits, parallel
 from tests.helpers.matrices import symmetric
 from tests.helpers.processes import local_cluster, most_memory
-from tests.helpers.stores import stored
+from tests.helpers.stores import create_store, stored
 
 N, TILE = 500, 64
 

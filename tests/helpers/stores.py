@@ -13,7 +13,26 @@ import dasrel
 from dasrel.kernels.checks import TileStatistics
 from dasrel.store.audit import FACTS, audit_store
 from dasrel.store.matrix import joined_names, sealed
-from dasrel.store.tile_files import checksum_text
+from dasrel.store.tile_files import checked_ids, checksum_text
+from dasrel.store.writer import Writer, begin_store, check_new_store, new_layout, new_manifest
+
+
+def create_store(
+    store: Any,
+    *,
+    n_objects: int,
+    kind: str,
+    ids: Any = None,
+    policy: dasrel.Policy | None = None,
+    writing: dasrel.Writing | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Writer:
+    """Begin a store, or resume an unfinished one, as imports do."""
+    policy, writing = policy or dasrel.Policy(), writing or dasrel.Writing()
+    state = check_new_store(store, kind, policy, writing)
+    names = checked_ids(ids, n_objects)
+    manifest = new_manifest(new_layout(n_objects, writing), kind, policy, writing, provenance or {})
+    return begin_store(store, state, manifest, names, writing)
 
 
 def stored(path: Any, values: Any, kind: str = "distance", ids: Any = None, **writing: Any) -> dasrel.Matrix:

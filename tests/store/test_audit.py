@@ -14,10 +14,10 @@ from dasrel.errors import MemoryLimitError, StoreError
 from dasrel.kernels.checks import check_tile
 from dasrel.store.audit import audit_lines, audit_store
 from dasrel.store.options import Policy, Writing
-from dasrel.store.writer import Writer, create_store
+from dasrel.store.writer import Writer
 from dasrel.util.progress import watch
 from tests.helpers.matrices import distances, uniform_points
-from tests.helpers.stores import resealed
+from tests.helpers.stores import create_store, resealed
 
 N, TILE = 70, 20  # 4 tiles a side, the last one padded
 PLACES = [(i, j) for i in range(4) for j in range(i, 4)]

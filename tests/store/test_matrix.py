@@ -20,9 +20,9 @@ from dasrel.store.layout import Layout
 from dasrel.store.matrix import is_store, read_manifest
 from dasrel.store.options import Writing
 from dasrel.store.tile_files import default_tile
-from dasrel.store.writer import create_store
 from dasrel.util import limits
 from tests.helpers.matrices import line_distances
+from tests.helpers.stores import create_store
 
 N, TILE = 70, 32
 NAMES = [f"o{k}" for k in range(N)]

@@ -20,12 +20,12 @@ from dasrel.io.pairwise import from_blocks, pairwise
 from dasrel.store.matrix import open_matrix, read_manifest
 from dasrel.store.options import Writing
 from dasrel.store.tile_files import TileFiles
-from dasrel.store.writer import PartDone, Writer, create_store
+from dasrel.store.writer import PartDone, Writer
 from dasrel.util.option_fields import parse_part
 from tests.helpers.forks import programs
 from tests.helpers.matrices import distances, uniform_points
 from tests.helpers.processes import script_line
-from tests.helpers.stores import files
+from tests.helpers.stores import create_store, files
 
 N, TILE = 150, 16
 TILES = 55  # ten strips: 10 * 11 / 2
@@ -233,8 +233,6 @@ def test_what_is_no_part(tmp_path):
         import_matrix(a, tmp_path / "s.zarr", kind="distance", writing=share(1, 2, force=True))
     with pytest.raises(InputError, match="there is no part"):
         Writing(part=(4, 3))
-    with pytest.raises(InputError, match="in parts"):
-        create_store(tmp_path / "s.zarr", n_objects=N, kind="distance", writing=share(1, 2))
     assert list(tmp_path.iterdir()) == []
     done = subprocess.run(
         [sys.executable, "-m", "dasrel", "import", "a.npy", "s.zarr", "--kind", "distance", "--part", "5/4"],
