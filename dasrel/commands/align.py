@@ -218,7 +218,7 @@ class PreparedAlignment(PreparedFolder):
             result = {**self.header, **_summary(alignment)}
             with self.folder(result) as folder:
                 rows = alignment.table()
-                lines = ([_cell(value) for value in row.values()] for row in rows)
+                lines = (list(row.values()) for row in rows)
                 write_csv(folder / "alignment.csv", list(rows[0]), lines)
                 save_partition(alignment.partition, folder, None, BORDER)
                 if self.options.picture:
@@ -251,10 +251,6 @@ class PreparedAlignment(PreparedFolder):
         outputs = (Output(str(self.out), size + PICTURE_BYTES * options.picture),)
         facts = {"partitions": partitions, "runs": len(job.runs), "widths": count}
         return Cost(COMMAND, n, scans, job.relation.matrix.layout.total_bytes, max(plan.memory, memory), outputs, facts)
-
-
-def _cell(value: Any) -> Any:
-    return ("true" if value else "false") if isinstance(value, bool) else value
 
 
 def _summary(alignment: Alignment) -> dict[str, Any]:

@@ -392,7 +392,7 @@ def write_clustering(
             draw_or_warn(draw_clustering, clustering, folder, choose)
         runs = clustering.table()
         columns = list(dict.fromkeys(key for run in runs for key in run))
-        write_csv(folder / "runs.csv", columns, ([_cell(run.get(key)) for key in columns] for run in runs))
+        write_csv(folder / "runs.csv", columns, ([run.get(key) for key in columns] for run in runs))
         steps = clustering.history()
         if steps:
             write_csv(folder / "history.csv", list(steps[0]), (list(step.values()) for step in steps))
@@ -442,15 +442,6 @@ def _link_files(folder: Path, target: Path) -> None:
             os.link(file, target / file.name)
         except OSError:
             shutil.copy2(file, target / file.name)
-
-
-def _cell(value: Any) -> Any:
-    """Return a value for a CSV field: lists separated by spaces, booleans as in JSON."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return " ".join(str(item) for item in value)
-    return value
 
 
 def _summary(clustering: Clustering, names: Sequence[str], choose: str, border: float, *, null: bool) -> dict[str, Any]:

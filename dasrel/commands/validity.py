@@ -14,7 +14,7 @@ from dasrel.commands.base import Lines, Operation, Output as Written, Prepared, 
 from dasrel.engine.checkpoint import Checkpoint
 from dasrel.engine.relation import Relation, as_dissimilarity
 from dasrel.errors import InputError
-from dasrel.judging.groupings import Grouping, given_groupings
+from dasrel.judging.groupings import INDEX_PANEL, Grouping, MembershipOptions, given_groupings
 from dasrel.judging.permanova import PermanovaJob, prepare_permanova
 from dasrel.judging.validity import (
     OF_MEMBERSHIPS,
@@ -32,12 +32,10 @@ from dasrel.report.verdict import silhouette_statement
 from dasrel.store.matrix import open_matrix
 from dasrel.util import Names, PathLike
 from dasrel.util.limits import Cost, Output, Range
-from dasrel.util.option_fields import memory_option, option
+from dasrel.util.option_fields import memory_option, option, same
 from dasrel.util.results import check_file, write_csv
 from dasrel.util.text import count_text, path_text, shown
 
-INDEX_PANEL = "Indices"
-FUZZIFIER = "Exponent of memberships that are given without a model."
 COLUMNS = 6
 """Partitions that are printed side by side; of more, a few indices are printed, a partition per line."""
 
@@ -59,7 +57,7 @@ class ValidityOptions:
     indices: list[IndexName] | None = _index(
         None, f"One or more of {', '.join(INDICES)}; all except dunn if not given.", name="index", metavar="INDEX"
     )
-    fuzzifier: float = _index(2.0, FUZZIFIER, metavar="M", least=1)
+    fuzzifier: float = same(MembershipOptions, "fuzzifier")
     permutations: int | None = _index(
         None, "Test whether groups differ by PERMANOVA, with so many permutations, such as 999.", metavar="N", least=1
     )

@@ -27,13 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.judging.groupings import Grouping, adjusted_rand_index, of_labels
+from dasrel.judging.groupings import Grouping, MembershipOptions, adjusted_rand_index, of_labels
 from dasrel.partition import rules
 from dasrel.partition.files import PartitionFile, positions, read_partition_file
 from dasrel.partition.model import mode_labels
 from dasrel.partition.result import Partition
 from dasrel.util import Array, Float, limits
-from dasrel.util.option_fields import check_number
+from dasrel.util.option_fields import check_fields
 from dasrel.util.results import MOST_IDS
 from dasrel.util.text import count_text, size_text
 
@@ -157,7 +157,7 @@ class Comparison:
         )
 
 
-def compare(a: Any, b: Any, *, fuzzifier: float = 2.0) -> Comparison:
+def compare(a: Any, b: Any, *, fuzzifier: float = MembershipOptions.fuzzifier) -> Comparison:
     """Compare two partitions of the same objects, of dasrel or not; see the module for the equations.
 
     Objects are matched by their names where both partitions have some, else by their order. Partitions of different
@@ -244,7 +244,7 @@ def _of_file(file: PartitionFile, fuzzifier: float) -> ComparedPartition:
         eta = None if file.model.eta is None else tuple(file.model.eta.tolist())
         modes = file.model.modes
     else:
-        check_number("fuzzifier", fuzzifier, least=1)
+        check_fields(MembershipOptions(fuzzifier))
     return ComparedPartition(where, U, tuple(str(i) for i in range(U.shape[1])), file.ids, theta, eta, modes)
 
 

@@ -13,8 +13,20 @@ from dasrel.errors import InputError
 from dasrel.partition.model import mode_labels
 from dasrel.util import Array, Float, Names
 from dasrel.util.labelled import column_order, row_names
-from dasrel.util.option_fields import check_number
+from dasrel.util.option_fields import check_fields, option
 from dasrel.util.text import count_text, some
+
+INDEX_PANEL = "Indices"
+
+
+@dataclass(frozen=True)
+class MembershipOptions:
+    """What is not known of memberships that are given without a model."""
+
+    fuzzifier: float = option(
+        2.0, "Exponent of memberships that are given without a model.", INDEX_PANEL, metavar="M", least=1
+    )
+
 
 SUM_TOLERANCE = 1e-3
 """How far the memberships of an object that were given by hand may be from a sum of one."""
@@ -53,7 +65,7 @@ class Grouping:
 
 def given_groupings(partitions: Any, ids: Names, fuzzifier: float) -> list[Grouping]:
     """Return the partitions of the objects with these ids that a user has given, checked; see `validity`."""
-    check_number("fuzzifier", fuzzifier, least=1)
+    check_fields(MembershipOptions(fuzzifier))
     if isinstance(partitions, Mapping):
         named = [(str(name), partition) for name, partition in partitions.items()]
     else:

@@ -44,7 +44,7 @@ from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer,
 from dasrel.engine.sampled_pairs import add_terms, pairs_consumer
 from dasrel.engine.scan import brought_here, needed_memory, needed_on_worker, prepare_scan
 from dasrel.errors import InputError, MemoryLimitError
-from dasrel.judging.groupings import Grouping, given_groupings, silhouettes
+from dasrel.judging.groupings import Grouping, MembershipOptions, given_groupings, silhouettes
 from dasrel.judging.medoids import Medoids
 from dasrel.kernels.products import View
 from dasrel.names import INDICES
@@ -151,7 +151,7 @@ def validity(
     partitions: Any,
     *,
     kind: str | None = None,
-    fuzzifier: float = 2.0,
+    fuzzifier: float = MembershipOptions.fuzzifier,
     indices: Sequence[str] | None = None,
     samples: bool = True,
     memory: int | str | None = None,

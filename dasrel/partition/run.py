@@ -57,7 +57,7 @@ class Run:
         MISSING, "Number of clusters; 2-10 tries them all and recommends one.", name="clusters", metavar="C", least=1
     )
     fuzzifier: float | Literal["auto"] | None = _run(
-        None, "Fuzzifier of fcm1 (auto if not given), pcm1 (1.2).", metavar="M", above=1
+        None, "Fuzzifier of fcm1 (default auto), pcm1 (1.2).", metavar="M", above=1
     )
     """m of fcm1 and pcm1. For fcm1 "auto", the default: the largest of a ladder that costs nothing; for pcm1 1.2
     by default: with 2 most objects of real data are so typical of every cluster that clusters coincide."""

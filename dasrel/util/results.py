@@ -137,7 +137,12 @@ def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]])
 
 
 def _quoted(value: Any) -> str:
-    """Return one field. Python's csv module does not quote a lone carriage return, which ends a line elsewhere."""
-    text = "" if value is None else str(value)
+    """Return one field: booleans as in JSON, the items of a list with blanks between them.
+
+    Python's csv module does not quote a lone carriage return, which ends a line elsewhere.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = "" if value is None else " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     plain = text.isprintable() and not ("," in text or '"' in text)
     return text if plain else '"' + text.replace('"', '""') + '"'
