@@ -9,19 +9,11 @@ Nothing is written.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import cycle
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 from dask.system import CPU_COUNT
 
 from dasrel.cmeans.bundle import IndexedRuns, split_by_memory
@@ -35,22 +27,22 @@ from dasrel.cmeans.ladder import (
     needs_threshold,
     rungs,
 )
-from dasrel.cmeans.run_state import update
 from dasrel.cmeans.sample import needed_for_second, planned_runs, sample_memory, sample_size, second_that_fits
+from dasrel.cmeans.speed import Speed, measure
 from dasrel.cmeans.starts import checked_runs
 from dasrel.engine.readahead import tile_cache
-from dasrel.engine.reduce import PartialResult, Plan
-from dasrel.engine.relation import Relation, as_dissimilarity, product_consumer, product_shape
+from dasrel.engine.reduce import Plan
+from dasrel.engine.relation import Relation, as_dissimilarity, product_shape
 from dasrel.engine.scan import needed_memory, needed_on_worker, network_bytes
 from dasrel.engine.worker_cache import PINNED_SHARE, WorkerMemory, batches, placement
 from dasrel.errors import InputError, MemoryLimitError
+from dasrel.kernels.products import View
 from dasrel.names import FITS, METHODS
-from dasrel.partition import rules
-from dasrel.partition.rules import Rule
 from dasrel.partition.run import Run, listed_runs
 from dasrel.store.matrix import Matrix
-from dasrel.store.tile_files import local_path, location
-from dasrel.util import Array, limits, parallel, progress
+from dasrel.store.planned import PlannedMatrix
+from dasrel.store.tile_files import location
+from dasrel.util import limits, parallel
 from dasrel.util.limits import Range
 from dasrel.util.text import count_text, shown, size_text, time_text
 
@@ -79,6 +71,15 @@ class Fleet:
     """Of each worker."""
     network: float = 1e9
     """Bytes per second into or out of a worker: 10 Gbit/s is little more."""
+    bandwidth: int | str | None = None
+    """Bytes per second that the storage gives to all workers together; by default what is measured here."""
+    price: float | None = None
+    """Of a worker for an hour."""
+
+    @property
+    def reading(self) -> int | None:
+        """The bandwidth in bytes."""
+        return None if self.bandwidth is None else limits.memory_limit(self.bandwidth, "the bandwidth of the storage")
 
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1 or self.threads < 1:
@@ -87,6 +88,10 @@ class Fleet:
             )
         if limits.memory_limit(self.memory, "a worker's memory") < 1:
             raise InputError(f"a worker's memory is {shown(self.memory)}", remedy="give a size such as 8GiB")
+        if self.price is not None and not self.price >= 0:
+            raise InputError(f"a worker's price is {self.price:g}", remedy="give 0 or more for an hour")
+        if self.reading is not None and self.reading < 1:
+            raise InputError(f"the storage gives {shown(self.bandwidth)} a second", remedy="give a size such as 2GB")
         if not self.network > 0:
             raise InputError(f"the network carries more than 0 bytes a second, not {self.network:g}")
 
@@ -114,6 +119,8 @@ class OnWorkers:
     scan_seconds: float | None
     total_seconds: Range | None
     """None where it does not fit."""
+    price: Range | None = None
+    """Of all workers for that time, where the price of one is known."""
 
     def text(self) -> str:
         """Return the estimate for people."""
@@ -122,7 +129,8 @@ class OnWorkers:
         held = f"{self.held:.0%} of the tiles in memory, all of them with {size_text(self.memory_for_all)}"
         held = "all tiles in memory" if self.held == 1 else held
         seconds = f"{time_text(self.scan_seconds)} per scan, {time_text(self.total_seconds.typical)} in total"
-        return f"{held}; {size_text(self.travel_bytes)} sent; {seconds}"
+        price = "" if self.price is None else f", for {self.price.typical:.2f}"
+        return f"{held}; {size_text(self.travel_bytes)} sent; {seconds}{price}"
 
 
 @dataclass(frozen=True)
@@ -241,19 +249,27 @@ def plan_clustering(
     Parameters
     ----------
     matrix, runs, memory, judge, kind
-        As for `cluster`.
+        As for `cluster`. Or, as the matrix, the number of objects of one that is not there yet, distances in float32.
     euclideanize
         A method, which costs scans, or a file or `Euclideanized`, which costs none.
     workers
         The workers to estimate for, a dict with any of: `counts`, one estimate for each, by default (1, 2, 4, 8, 16);
         `memory` of each worker, by default "8GiB"; `threads` of each worker, by default 1; `network`, bytes per second
-        into or out of a worker, by default 1e9.
+        into or out of a worker, by default 1e9; `bandwidth`, bytes per second that the storage gives to all of them, by
+        default what is measured here; `price` of a worker for an hour.
     probe_seconds
         How long to measure.
 
     Cost: a few tiles are read, about `probe_seconds`; nothing is written.
     """
     fleet = _fleet(workers or {})
+    if isinstance(matrix, int):
+        if fleet.bandwidth is None:
+            raise InputError(
+                "the speed of reading a store that is not there is not known",
+                remedy="say how many bytes a second the storage gives, {PlanOptions.bandwidth=2GB}",
+            )
+        matrix = Relation(cast(Any, PlannedMatrix(matrix)), View(PlannedMatrix.kind))
     relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)
     source = relation.matrix
     listed = listed_runs(runs)
@@ -272,7 +288,7 @@ def plan_clustering(
     scans = iterations + besides
     starts = _start_reads(requested)
 
-    speed = measure(relation, listed, max(columns), seconds=probe_seconds)
+    speed = measure(relation, listed, max(columns), seconds=probe_seconds, reading=fleet.reading)
     cache = tile_cache(source)
     cached, buffers = cache.kept_share, cache.buffer_bytes(int(CPU_COUNT))
     here += buffers if here + buffers <= limit else 0
@@ -288,7 +304,8 @@ def plan_clustering(
             split, _ = split_by_memory(relation, listed, memory=limit, workers=there, has_terms=has_terms)
         except MemoryLimitError as error:
             return OnWorkers(count, fleet.threads, False, str(error), 0, 0, 0.0, 0, 0, None, None, None)
-        return _on_workers(relation, split, besides, speed, there, fleet.network)
+        there_speed = speed if fleet.reading is None else replace(speed, read=fleet.reading)
+        return _priced(_on_workers(relation, split, besides, there_speed, there, fleet.network), fleet.price)
 
     return ClusteringPlan(
         store=location(source.store) if isinstance(source, Matrix) else None,
@@ -302,6 +319,14 @@ def plan_clustering(
         scan_seconds=later, total_seconds=_seconds(scans, starts, reading, later), fleet=fleet,
         workers=tuple(map(on_workers, fleet.counts)),
     )  # fmt: skip
+
+
+def _priced(row: OnWorkers, price: float | None) -> OnWorkers:
+    """Return an estimate with the price of the workers, given that of one for an hour."""
+    if price is None or row.total_seconds is None:
+        return row
+    seconds, each = row.total_seconds, price * row.workers / 3600
+    return replace(row, price=Range(each * seconds.least, each * seconds.typical, each * seconds.most))
 
 
 def _fleet(workers: Mapping[str, Any]) -> Fleet:
@@ -451,180 +476,3 @@ def _on_workers(
         result, fits=True, travel_bytes=travel.caller + travel.workers, first_scan_seconds=first, scan_seconds=later,
         total_seconds=_seconds(scans, 0, first, later),
     )  # fmt: skip
-
-
-# -------------------------------------------------------------------------------------------- the speed of this machine
-
-Tile = tuple[int, int]
-MOST_COLUMNS = 256
-"""Most columns multiplied in a probe. Beyond them products are bound by arithmetic, and time is proportional to their
-number: with all columns of a very wide bundle, one large tile would take many seconds."""
-SHARE_BYTES = 256 << 20
-"""Most bytes of columns that a probe holds; tiles are taken from as many strips as that allows."""
-MOST_MAPS = 64
-UPDATE_OBJECTS = 32_768
-CHUNK = 4 << 20
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Measured speeds."""
-
-    read: float
-    """Bytes of tiles read per second from the store, all threads together."""
-    cold: bool | None
-    """Whether these reads came from the disk and not from the page cache; None if unknown."""
-    product: float
-    """Bytes of tiles in memory multiplied per second, all threads together."""
-    columns: int
-    """Columns of these products."""
-    update: float
-    """Seconds of one update of the memberships of all runs."""
-    threads: int
-    cores: int
-    seconds: float
-    """Duration of the measurement."""
-
-    def text(self) -> str:
-        """Return the speeds for people."""
-        cold = {True: ", cold", False: ", from the page cache, which could not be emptied", None: ""}[self.cold]
-        return f"reading {size_text(int(self.read))}/s{cold}; products {size_text(int(self.product))}/s"
-
-
-def measure(relation: Relation, runs: Sequence[Run], columns: int, *, seconds: float = 2.0) -> Speed:
-    """Measure the speed of this machine with this store, for products of so many columns.
-
-    Cost: some tiles, as many as can be read in half of `seconds`, at least one for each thread.
-    """
-    began = time.perf_counter()
-    tiles = relation.matrix.layout.tiles()
-    order = np.random.default_rng(0).permutation(len(tiles))
-    spread = [tiles[k] for k in order]
-    threads = max(1, min(limits.thread_count(), len(tiles)))
-    read, cold, held = _read(relation.matrix, spread, threads, seconds / 2)
-    wide = min(columns, MOST_COLUMNS)
-    product = _multiply(relation, held, threads, wide, seconds / 2) * wide / columns
-    update = update_seconds(runs, relation.n_objects)
-    took = time.perf_counter() - began
-    return Speed(read, cold, product, columns, update, threads, min(threads, int(CPU_COUNT)), took)
-
-
-def _read(matrix: Any, tiles: Sequence[Tile], threads: int, seconds: float) -> tuple[float, bool | None, list[Any]]:
-    """Return bytes per second, whether they were cold, and some tiles: maps, or one in memory per thread."""
-    files, size = matrix.files, int(matrix.layout.tile_bytes)
-    on_disk = isinstance(matrix, Matrix) and local_path(matrix.store) is not None
-    first = {at: _drop(files.file(*at)) for at in tiles[: 2 * threads]} if on_disk else {}
-    cold = None if not first or None in first.values() else any(first.values())
-    mapped = bool(files.mapped)
-    done: list[tuple[Tile, Array]] = []
-    lock = threading.Lock()
-    buffers, counted = threading.local(), progress.current()
-
-    def work(at: Tile) -> int:
-        if cold and (first[at] if at in first else _drop(files.file(*at))) is False:
-            return 0  # still in the page cache: not a cold read
-        if mapped:
-            if not hasattr(buffers, "one"):
-                buffers.one = bytearray(CHUNK)
-            with contextlib.suppress(OSError), open(files.file(*at), "rb", buffering=0) as file:
-                while file.readinto(buffers.one):
-                    pass
-        tile = files.read(*at) if mapped else files.read_checked(*at)  # raises if the tile is missing or damaged
-        counted.count(tiles=1, bytes=size)
-        with lock:
-            if len(done) < (MOST_MAPS if mapped else threads):
-                done.append((at, tile))
-        return size
-
-    return _rate(work, iter(tiles), threads, seconds), cold, done
-
-
-def _drop(path: str) -> bool | None:
-    """Ask the system to drop a file from its page cache; return whether it did, None if unknown."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None  # the read that follows raises
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        middle = os.fstat(descriptor).st_size // 2
-        with contextlib.suppress(BlockingIOError):
-            os.preadv(descriptor, [bytearray(1)], middle, os.RWF_NOWAIT)  # fails if it would have to wait for the disk
-            return False
-        return True
-    except (OSError, AttributeError):
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def _multiply(relation: Relation, held: list[tuple[Tile, Array]], threads: int, columns: int, seconds: float) -> float:
-    """Return bytes of tiles multiplied per second, by the code of a scan."""
-    source: Any = relation.matrix
-    plan = Plan(source.layout)
-    weights = np.random.default_rng(0).random((columns, 1)).astype(source.layout.dtype)
-    consumer = product_consumer(source, [(relation.view, np.broadcast_to(weights, (columns, source.n_objects)))])
-    most = max(2, SHARE_BYTES // (plan.group_side * source.layout.tile * columns * source.layout.dtype.itemsize))
-    shares: dict[int, Any] = {}
-    near = []
-    for (i, j), tile in held:
-        new = {i // plan.group_side, j // plan.group_side} - set(shares)
-        if len(shares) + len(new) <= most:
-            shares |= {strip: consumer.share(plan.span(strip)) for strip in new}
-            near.append(((i, j), tile))
-
-    def work(item: tuple[Tile, Array]) -> int:
-        (i, j), tile = item
-        group = i // plan.group_side, j // plan.group_side
-        partial = PartialResult(consumer.kernel, plan, group, (shares[group[0]], shares[group[1]]))
-        partial.add(tile, i, j)
-        partial.parts()
-        return int(source.layout.tile_bytes)
-
-    with parallel.single_threaded_blas():
-        return _rate(work, cycle(near), threads, seconds)
-
-
-def _rate(work: Callable[[Any], int], items: Iterator[Any], threads: int, seconds: float) -> float:
-    """Return bytes per second of all threads together: each takes items until time is up, at least one."""
-    lock, total = threading.Lock(), [0]
-    began = time.perf_counter()
-
-    def run(_: int) -> None:
-        first = True
-        while first or time.perf_counter() - began < seconds:
-            first = False
-            with lock:
-                item = next(items, None)
-            if item is None:
-                return
-            done = work(item)
-            with lock:
-                total[0] += done
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(run, range(threads)))
-    return total[0] / max(time.perf_counter() - began, 1e-9)
-
-
-def update_seconds(runs: Sequence[Run], n_objects: int) -> float:
-    """Return the seconds of one update of the memberships of all runs, between two scans; no tile is read."""
-    rng = np.random.default_rng(0)
-    n = min(n_objects, UPDATE_OBJECTS)
-    counts = Counter((run.rule, run.n_clusters) for run in runs)
-    total = 0.0
-    for (name, c), count in counts.items():
-        values: dict[str, Any] = {"m": 2.0, "lam": 1.0, "eta": np.ones(c)}
-        rule = Rule(name, **{key: values[key] for key in rules.SYMBOLS[name]})
-        U = rng.dirichlet(np.ones(c), size=n).T[None]
-        W = rules.weights(U, rule.theta)
-        took = []
-        for _again in range(2):
-            Y = rng.uniform(1, 2, (1, c, n))  # distances stay above zero
-            began = time.perf_counter()
-            d, _ = rules.distances(Y, W, out=Y)
-            rules.clip_negative(d, tol=0.0)
-            rules.change(update(rule, d).U, U)
-            took.append(time.perf_counter() - began)
-        total += min(took) * n_objects / n * count
-    return total / max(1, min(int(CPU_COUNT), len(runs)))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from dasrel.cmeans.plan import ClusteringPlan, Fleet, plan_clustering
 from dasrel.commands.base import Operation, Prepared, Target
 from dasrel.commands.cluster import RunOptions, make_runs
+from dasrel.engine.launch import planned_workers
 from dasrel.partition.run import Run
 from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util.option_fields import RUNNING, memory_option, option
@@ -28,6 +30,14 @@ class PlanOptions(RunOptions):
     )
     worker_memory: str = _worker(Fleet.memory, "Memory of each worker.", metavar="SIZE")
     worker_threads: int = _worker(Fleet.threads, "Threads of each worker.", least=1, metavar="N")
+    dask: str | None = _worker(
+        None, "The same for a cluster that is not there yet, as other commands take it: slurm:jobs=32,memory=64GB.",
+        metavar="CLUSTER",
+    )  # fmt: skip
+    bandwidth: str | None = _worker(
+        None, "Bytes that the storage gives all workers a second; what is measured here, if not given.", metavar="SIZE"
+    )  # fmt: skip
+    price: float | None = _worker(None, "Price of a worker for an hour.", metavar="X", least=0)
     probe: float = _worker(2.0, "Time to spend on measuring the speed of the store.", metavar="SECONDS", least=0.01)
 
     def __post_init__(self) -> None:
@@ -37,7 +47,9 @@ class PlanOptions(RunOptions):
     @property
     def fleet(self) -> dict[str, Any]:
         """The workers, as `plan_clustering` takes them."""
-        return {"counts": self.workers, "memory": self.worker_memory, "threads": self.worker_threads}
+        size = {"counts": self.workers, "memory": self.worker_memory, "threads": self.worker_threads}
+        size |= {} if self.dask is None else planned_workers(self.dask)
+        return {**size, "bandwidth": self.bandwidth, "price": self.price}
 
 
 class Plan(Operation):
@@ -50,7 +62,8 @@ class Plan(Operation):
 
     def prepare(self, source: str, target: Target, options: PlanOptions) -> PreparedPlan:
         """Check options and the store, and make the runs. Cost: reads given models, and no tile."""
-        return PreparedPlan(options, open_matrix(source), make_runs(options))
+        planned = source.isdecimal() and not os.path.lexists(source)
+        return PreparedPlan(options, int(source) if planned else open_matrix(source), make_runs(options))
 
 
 @dataclass(eq=False)
@@ -58,7 +71,8 @@ class PreparedPlan(Prepared):
     """Runs to be estimated."""
 
     options: PlanOptions
-    matrix: Matrix
+    matrix: Matrix | int
+    """The store, or the number of objects of one that is not there yet."""
     runs: list[Run]
 
     def cost(self) -> ClusteringPlan:

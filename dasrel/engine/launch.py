@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dasrel.engine.cluster_settings import plain_path, shell_word
+from dasrel.engine.cluster_settings import parsed_cluster, plain_path, shell_word
 from dasrel.errors import ClusterError, InputError
 from dasrel.util import limits
 from dasrel.util.text import shown
@@ -73,6 +74,30 @@ def one_line(error: BaseException) -> str:
         cause = cause.__cause__
     problem, why = (str(each).strip() or type(each).__name__ for each in (error, cause))
     return shown(" ".join((problem if why in problem else f"{problem}: {why}").split()), limit=400)
+
+
+def planned_workers(text: str) -> dict[str, Any]:
+    """Return the number, the memory and the threads of the workers of a cluster that would be started.
+
+    >>> planned_workers("slurm:jobs=32,processes=2,cores=8,memory=64GB")
+    {'counts': [64], 'memory': 32000000000, 'threads': 4}
+    """
+    kind, settings = parsed_cluster(text)
+    if "memory" not in settings:
+        raise InputError(f"dask {kind}: memory is missing", remedy="say how much a worker gets, such as memory=8GB")
+    jobs = settings.get("jobs" if kind == "slurm" else "workers", 1)
+    if kind == "mpi" or "spec" in settings:
+        raise InputError(
+            f"dask {kind}: the number of workers is not in it", remedy="name workers, {PlanOptions.workers}"
+        )
+    each = settings.get("processes", 1)
+    threads = settings.get("cores", settings.get("threads", math.ceil(_cpus(settings.get("cpus", "1")))))
+    memory = _bytes(kind, settings["memory"]) // each
+    return {"counts": [jobs * each], "memory": memory, "threads": max(1, threads // each)}
+
+
+def _cpus(text: str) -> float:
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
 
 
 def has_dashboard(kind: str | None) -> bool:

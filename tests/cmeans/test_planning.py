@@ -49,6 +49,43 @@ def snapshot(folder: Path) -> list[tuple[str, int, int]]:
 # ------------------------------------------------------------------------------------------------------------- the plan
 
 
+def test_a_matrix_and_a_cluster_that_are_not_there_are_planned_like_those_that_are(tmp_path, capfd) -> None:
+    """What does not depend on speed is that of a store of as many objects; seconds follow from what was stated."""
+    dasrel.import_matrix(distances(grouped_points(N)), tmp_path / "s.zarr", kind="distance")
+    options = ["--rule", "fcm2", "--clusters", "3", "--init", "random", "--probe", "0.05", "--json"]
+    options += ["--dask", "slurm:jobs=2,processes=2,cores=4,memory=8GB", "--bandwidth", "1MB", "--price", "3.5"]
+    plans = []
+    for source in (str(tmp_path / "s.zarr"), str(N)):
+        assert run(["plan", source, *options]) == 0
+        plans.append(json.loads(capfd.readouterr().out))
+    for name in ("n_objects", "tile", "tiles", "bytes_per_scan", "memory", "task_memory", "scans", "columns"):
+        assert plans[0][name] == plans[1][name], name
+    (real,), (planned,) = (plan["workers"] for plan in plans)
+    for name in ("workers", "threads", "worker_memory", "held", "memory_for_all", "travel_bytes"):
+        assert real[name] == planned[name], name
+    assert (planned["workers"], planned["threads"], plans[1]["fleet"]["memory"]) == (4, 2, 4 * 10**9)
+    size = plans[1]["bytes_per_scan"]
+    for row in (real, planned):
+        assert row["first_scan_seconds"] >= size / 1e6
+        for name, seconds in row["total_seconds"].items():
+            assert row["price"][name] == pytest.approx(3.5 * 4 * seconds / 3600)
+    assert plans[1]["speed"]["stated"]
+    assert plans[1]["store"] is None
+
+
+def test_what_of_a_plan_cannot_be_known_is_asked_for(capfd) -> None:
+    wrong = {
+        (): "the speed of reading a store that is not there is not known; say .*--bandwidth 2GB",
+        ("--bandwidth", "fast"): "bandwidth of the storage",
+        ("--dask", "slurm:jobs=2"): "memory is missing",
+        ("--dask", "mpi:memory=2GB"): "the number of workers is not in it; name workers, --workers",
+        ("--dask", "slurm:job=2"): "it has no setting",
+    }
+    for options, report in wrong.items():
+        assert run(["plan", "1000", "--clusters", "3", *options]) in (1, 2)
+        assert re.search(report, capfd.readouterr().err), options
+
+
 def test_what_follows_from_the_store_and_the_runs(store) -> None:
     runs = grid(["fcm1", "hard"], [2, 3], n_init=4)
     plan = plan_clustering(store, runs, probe_seconds=0.05)
@@ -257,7 +294,8 @@ def test_plan_on_the_command_line(capsys, store) -> None:
     printed = answer(capsys, *wanted, "--workers", "2,64", "--worker-memory", "1GB", "--worker-threads", "2")
     assert (printed["runs"], printed["columns"], printed["tiles"]) == (10, 25, 15)
     assert [row["workers"] for row in printed["workers"]] == [2, 64]
-    assert printed["fleet"] == {"counts": [2, 64], "memory": "1GB", "threads": 2, "network": 1e9}
+    fleet = {"counts": [2, 64], "memory": "1GB", "threads": 2, "network": 1e9, "bandwidth": None, "price": None}
+    assert printed["fleet"] == fleet
     assert printed["scans"]["most"] == 301  # the iterations, and one for validity indices
     assert run([*map(str, wanted)]) == 0
     text = capsys.readouterr().out
