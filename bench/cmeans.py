@@ -1,7 +1,8 @@
 """Measure bundles of c-means runs against NumPy in memory, the roofline of the machine, and other programs.
 
     python bench/cmeans.py [--n 16384] [--dir FOLDER]      NumPy; the roofline; restarts; the share of updates
-    python bench/cmeans.py --peers [--n 8192]              k-medoids, spectral clustering and fanny
+    python bench/cmeans.py --peers [--n 8192]              the default beside k-medoids, fanny, spectral clustering and
+                                                           k-means on the features
 
 One JSON line per measurement, ratios from the same run. Cold means that no tile is in the page cache before any scan,
 and that tiles are read past it, as those of a matrix that is larger than memory. Lines say so where a number is
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from scan import best, drop, past_the_cache, peak_anonymous, raw_read, tile_files, write_store
 
 from dasrel import open_matrix, watch
@@ -235,12 +237,14 @@ def fanny(D: Any, c: int, *, r: float, steps: int) -> Any:
 def peer_labels(name: str, path: str) -> Any:
     """Cluster by one method; loading the matrix is part of it."""
     matrix = open_matrix(path)
-    if name == "dasrel fcm2":
-        return quiet(matrix, grid("fcm2", GROUPS, init="random", accelerate=False, n_init=10)).best.labels
-    if name == "dasrel fcm1":
-        return quiet(
-            matrix, grid("fcm1", GROUPS, fuzzifier=1.5, init="random", accelerate=False, n_init=10)
-        ).best.labels
+    if name == "dasrel":
+        found = cluster(matrix, GROUPS, judge=True)
+        found.structure()
+        return found.best.labels
+    if name == "sklearn KMeans on the features":
+        from sklearn.cluster import KMeans
+
+        return KMeans(GROUPS, n_init=10, random_state=0).fit_predict(features(matrix.n_objects)[0])
     if name == "kmedoids fasterpam":
         import kmedoids
 
@@ -276,9 +280,19 @@ def one_peer(name: str, path: str) -> None:
     )
 
 
-def peers(path: Path) -> None:
-    """Run each method in a process of its own, which holds nothing else."""
-    for name in ("dasrel fcm1", "dasrel fcm2", "kmedoids fasterpam", "sklearn SpectralClustering", "fanny in NumPy"):
+PEERS = {
+    "dasrel": 0, "sklearn KMeans on the features": 0, "kmedoids fasterpam": 4, "fanny in NumPy": 16,
+    "sklearn SpectralClustering": 32,
+}  # fmt: skip
+"""The methods, and the bytes that each needs for a pair of objects."""
+
+
+def peers(path: Path, n: int) -> None:
+    """Run each method that fits into memory in a process of its own, which holds nothing else."""
+    for name, each in PEERS.items():
+        if each * n * n > 0.9 * psutil.virtual_memory().available:
+            line(bench="peers", method=name, n=n, missing=f"{each * n * n / 1e9:.0f} GB of memory")
+            continue
         subprocess.run([sys.executable, __file__, "--one-peer", name, "--store", str(path)], check=True)
 
 
@@ -297,7 +311,7 @@ def main() -> None:
         path = Path(folder) / "bench.zarr"
         matrix = make_store(path, options.n)
         if options.peers:
-            peers(path)
+            peers(path, options.n)
         else:
             roofline(matrix, options.n)
             restarts(matrix, options.n)

@@ -115,6 +115,8 @@ def judge_structure(D: Float, labels: Labels, n_clusters: int, *, random_state: 
 
     Cost: no scan; some 0.5 s for 1,000 objects and 10 clusters, independent of the size of the matrix.
     """
+    import scipy.linalg  # noqa: F401 - it has its own BLAS, which is limited to one thread only if it is loaded before
+
     m = len(D)
     if n_clusters < 2 or m < PER_CLUSTER * n_clusters or not float(D.max()) > 0:
         return None

@@ -103,9 +103,14 @@ def single_threaded_blas() -> Iterator[None]:
         yield
 
 
-@cache
 def _blas() -> ThreadpoolController:
-    """Find the BLAS libraries of this process, once: it takes longer than the scan of a small matrix."""
+    """Return the BLAS libraries of this process: NumPy's, and SciPy's own once that is imported."""
+    return _controller("scipy.linalg" in sys.modules)
+
+
+@cache
+def _controller(has_scipy: bool) -> ThreadpoolController:
+    """Find the libraries once: it takes longer than the scan of a small matrix."""
     return ThreadpoolController()
 
 

@@ -1,7 +1,10 @@
-"""Mapped files on the workers of a cluster: the same values as anywhere, and no more memory than was estimated."""
+"""Mapped files on the workers of a cluster: the same values as anywhere, and no more memory than was estimated; BLAS on one thread."""
 
+import json
 import mmap
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -102,3 +105,30 @@ def test_a_file_larger_than_a_worker_is_imported_in_its_memory(tmp_path):
     assert os.path.getsize(tmp_path / "d.npy") > 1.2 * limit
     assert matrix.layout.total_bytes > 0.7 * limit
     assert peak - idle < 100e6 < limits.room_of(limit)
+
+
+LIMITED = """
+import threadpoolctl
+from dasrel.util import parallel
+
+with parallel.single_threaded_blas():
+    pass
+import numpy as np
+from dasrel.judging import structure
+during = []
+quality = structure._chance
+def spied(*given):
+    during.extend(found["num_threads"] for found in threadpoolctl.threadpool_info() if found["user_api"] == "blas")
+    return quality(*given)
+structure._chance = spied
+x = np.random.default_rng(0).normal(size=(40, 2))
+structure.judge_structure(((x[:, None] - x) ** 2).sum(axis=2), np.arange(40) % 2, 2)
+print(during)
+"""
+
+
+@pytest.mark.slow
+def test_a_blas_that_is_loaded_later_is_limited_too() -> None:
+    """SciPy has its own: on many threads it would wait for them in loops, and its bits would depend on their number."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) == {1}
