@@ -267,7 +267,7 @@ def plan_clustering(
         if fleet.bandwidth is None:
             raise InputError(
                 "the speed of reading a store that is not there is not known",
-                remedy="say how many bytes a second the storage gives, {PlanOptions.bandwidth=2GB}",
+                remedy="give the bandwidth of the storage, such as 2GB a second",
             )
         matrix = Relation(cast(Any, PlannedMatrix(matrix)), View(PlannedMatrix.kind))
     relation, has_terms, changing = _relation_to_cluster(matrix, euclideanize, kind)

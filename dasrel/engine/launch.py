@@ -87,9 +87,7 @@ def planned_workers(text: str) -> dict[str, Any]:
         raise InputError(f"dask {kind}: memory is missing", remedy="say how much a worker gets, such as memory=8GB")
     jobs = settings.get("jobs" if kind == "slurm" else "workers", 1)
     if kind == "mpi" or "spec" in settings:
-        raise InputError(
-            f"dask {kind}: the number of workers is not in it", remedy="name workers, {PlanOptions.workers}"
-        )
+        raise InputError(f"dask {kind}: the number of workers is not in it", remedy="name workers, {workers}")
     each = settings.get("processes", 1)
     threads = settings.get("cores", settings.get("threads", math.ceil(_cpus(settings.get("cpus", "1")))))
     memory = _bytes(kind, settings["memory"]) // each

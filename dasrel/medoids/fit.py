@@ -162,7 +162,7 @@ def prepare_kmedoids(
     if most > n:
         raise InputError(
             f"{count_text(most, 'cluster')} of {count_text(n, 'object')}",
-            remedy=f"give {{n_clusters=C}} of at most {n}",
+            remedy=f"give at most {n} as {{n_clusters}}",
         )
     given = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
     if given.shape != (n,) or not (np.isfinite(given) & (given > 0)).all():

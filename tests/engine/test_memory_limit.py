@@ -54,6 +54,7 @@ def calls(matrix: dasrel.Matrix, folder: Path) -> dict[str, Callable[[Any], Any]
         "euclideanize": lambda memory: dasrel.euclideanize(matrix, method="spread", memory=memory),
         "export_matrix": lambda memory: dasrel.export_matrix(matrix, folder / "out.npy", format="npy", memory=memory),
         "hdbscan": lambda memory: dasrel.hdbscan(matrix, dasrel.DensityRun(3), memory=memory),
+        "kmedoids": lambda memory: dasrel.kmedoids(matrix, dasrel.MedoidRun(3), memory=memory),
         "linkage": lambda memory: dasrel.linkage(matrix, memory=memory),
         "matrix_image": lambda memory: dasrel.matrix_image(matrix, memory=memory),
         "minimum_spanning_tree": lambda memory: dasrel.minimum_spanning_tree(matrix, memory=memory),

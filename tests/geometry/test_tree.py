@@ -285,15 +285,6 @@ def test_networkx_sees_the_same_tree():
         tree.to_networkx(["a", "b"])
 
 
-def test_a_floor_raises_light_edges_and_nothing_else():
-    D = tied(30, 5)
-    floored = minimum_spanning_tree(D, kind="distance").floored(1.5)
-    raised = np.where(np.eye(30, dtype=bool), 0, np.maximum(D, 1.5))
-    np.testing.assert_array_equal(floored.weights, minimum_spanning_tree(raised, kind="distance").weights)
-    with pytest.raises(InputError, match="floor"):
-        floored.floored(float("nan"))
-
-
 def test_saved_and_loaded(tmp_path):
     tree = minimum_spanning_tree(tied(30, 5), kind="squared-distance")
     tree.save(tmp_path / "t.npz")
