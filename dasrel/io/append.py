@@ -24,6 +24,7 @@ from dasrel.io.store_job import TILE_OVERHEAD, check_task_memory
 from dasrel.kernels import checks
 from dasrel.kernels.checks import TileStatistics
 from dasrel.names import is_similarity
+from dasrel.store import journal
 from dasrel.store.growth import (
     AppendTransaction,
     Tile,
@@ -118,6 +119,7 @@ def append(
     grow, at most n tile more. Memory: about four tiles per thread.
     """
     policy = policy or Policy()
+    journal.recover(store, take_over=resume or force)
     if resume and (before := _finished(store, source, ids, features is None, policy)) is not None:
         return before
     job = prepare_append(store, source, ids=ids, features=features, policy=policy, memory=memory)

@@ -30,11 +30,13 @@ import numpy as np
 from dasrel import __version__
 from dasrel.errors import InputError, MemoryLimitError, StoreError
 from dasrel.kernels.checks import BLOCK, EXAMPLES, PROGRESS_LENGTH, RECORD_LENGTH, TileStatistics, audit_of
+from dasrel.store import journal
 from dasrel.store.layout import Layout
 from dasrel.store.matrix import Matrix, open_matrix, read_manifest, sealed
-from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, local_path, location
-from dasrel.store.writer import remove_progress, split_progress, store_lock, sweep, write_manifest, write_records
-from dasrel.store.written import check_tiles_there, lost_tiles, read_progress, write_until_kept
+from dasrel.store.metadata import remove_progress, split_progress, write_manifest, write_records
+from dasrel.store.tile_files import StoreLike, TileFiles, absolute_location, local_path, location, storing
+from dasrel.store.writer import store_lock, sweep
+from dasrel.store.written import check_tiles_there, listed, lost_tiles, read_progress, whole_contents, write_until_kept
 from dasrel.util import Array, Names, progress
 from dasrel.util.files import crc32c, disk_errors, process_lives, remove_leftovers, temporary_path, this_process
 from dasrel.util.text import count_text, redacted, shown, some
@@ -89,7 +91,15 @@ class AppendTransaction:
 
     def write_missing(self, write: Callable[[list[Tile]], None]) -> None:
         """Write the missing tiles by a function that is given them, again if the storage loses some."""
-        write_until_kept(self.old.store, self.missing, write)
+        again: set[Tile] = set()
+
+        def restored(tiles: list[Tile]) -> None:
+            if again and journal.is_needed(self.old.store):  # what was cut has lost the old values, too
+                journal.roll_back(self.old.store, [_key(tile) for tile in tiles if tile in again])
+            again.update(tile for tile in tiles if self.is_grown(tile))
+            write(tiles)
+
+        write_until_kept(self.old.store, self.missing, restored)
 
     def record_before(self, tile: Tile) -> Array | None:
         """Return the record of a tile that grows."""
@@ -118,16 +128,21 @@ class AppendTransaction:
             )
         resumed = not finished and begun == wanted
         sweep(self.old.store)
+        small, grown = self._replaced()
+        if journal.is_needed(self.old.store) and not journal.roll_back(self.old.store):
+            journal.begin(self.old.store, whole_contents(self.old.store, small), grown)
         if resumed:
-            self._group["progress"].attrs["owner"] = self._owner
+            self._own(self._owner)
         else:
             side = self.layout.n_blocks
-            self._group.create_array(
+            if journal.is_needed(self.old.store) and "progress" in self._group:
+                del self._group["progress"]  # with its chunks
+            journal.change(self.old.store, self._group, lambda group: group.create_array(
                 "progress", shape=(side, side, PROGRESS_LENGTH), chunks=(1, 1, PROGRESS_LENGTH),
                 dtype="float64", fill_value=float("nan"), compressors=None, overwrite=True,
                 attributes={"append": wanted, "owner": self._owner},
-            )  # fmt: skip
-        self._lengthen()
+            ))  # fmt: skip
+        journal.change(self.old.store, self._group, self._lengthen, small)
         return resumed
 
     def commit(self, checksum: str | None) -> Matrix:
@@ -182,21 +197,39 @@ class AppendTransaction:
         for name in ("ids", "diagonal"):
             if name in self._group:
                 self._group[name].resize((n,))
+        if journal.is_needed(self.old.store):
+            journal.roll_back(self.old.store)
+            journal.end(self.old.store)
 
     def release(self) -> None:
         """After a failure, record that no process works on the append, if that can still be written."""
         with contextlib.suppress(Exception):
             if self._group["progress"].attrs.get("owner") == self._owner:
-                self._group["progress"].attrs["owner"] = None
+                self._own(None)
 
-    def _lengthen(self) -> None:
+    def _own(self, owner: dict[str, Any] | None) -> None:
+        def make(group: Any) -> None:
+            group["progress"].attrs["owner"] = owner
+
+        journal.change(self.old.store, self._group, make, ["progress/zarr.json"])
+
+    def _lengthen(self, group: Any) -> None:
         """Enlarge the arrays. Readers, and other Zarr tools, may see the longer arrays from now on."""
         n, size = self.old.n_objects, self.layout.n_objects
-        self._group["ids"].resize((size,))
-        self._group["ids"][n:] = self.names
-        self._group["values"].resize((size, size))
-        if "diagonal" in self._group:
-            self._group["diagonal"].resize((size,))
+        group["ids"].resize((size,))
+        group["ids"][n:] = self.names
+        group["values"].resize((size, size))
+        if "diagonal" in group:
+            group["diagonal"].resize((size,))
+
+    def _replaced(self) -> tuple[dict[str, int | None], list[str]]:
+        """Return what this append replaces in an object store: small objects with their sizes, and tiles that grow."""
+        store = self.old.store
+        if not journal.is_needed(store):
+            return {}, []
+        small: dict[str, int | None] = {"zarr.json": None, "values/zarr.json": None}
+        small |= {key: about.size for name in ("ids", "diagonal") for key, about in listed(store, name).items()}
+        return small, [_key(tile) for tile in self.tiles() if self.is_grown(tile)]
 
     def _all_names(self) -> Names:
         return [*map(str, self.old.ids), *map(str, self.names)]
@@ -217,13 +250,17 @@ class AppendTransaction:
         return shown(location(self.old.store), limit=400)
 
 
+def _key(tile: Tile) -> str:
+    return f"values/c/{tile[0]}/{tile[1]}"
+
+
 def _clean(store: StoreLike, group: Any, manifest: dict[str, Any]) -> None:
     """Remove obsolete data after an append; the previous records stay, for a reader that is just opening them."""
     appends = manifest["provenance"]["appends"]
     before = f"-{manifest['n_objects'] - appends[-1]['objects']}" if len(appends) > 1 else ""
     now = manifest["records"].removeprefix("records")
     keep = [name + end for name in ("records", "checksums") for end in (now, before)]
-    remove_progress(group, manifest)
+    remove_progress(store, group, manifest)
     with contextlib.suppress(json.JSONDecodeError):  # obsolete records with damaged metadata stay: nobody reads them
         for name in list(group.array_keys()):
             if name.startswith(("records", "checksums")) and name not in keep:
@@ -369,6 +406,7 @@ def _writable(store: StoreLike) -> Iterator[bool]:
     denied = "an append needs a store that is not read-only"
     place = None if local is None else Path(absolute_location(local))
     with disk_errors(place, full=full, retry=retry, denied=denied, name=where), contextlib.ExitStack() as held:
+        held.enter_context(storing(store))
         locked = False
         if place is not None and place.is_dir():
             locked = held.enter_context(store_lock(place))

@@ -184,9 +184,10 @@ def check_arrays(group: Any, manifest: dict[str, Any], where: str) -> None:
         return
     n, tile, dtype = manifest["n_objects"], manifest["tile"], manifest["dtype"]
     blosc: list[list[str]] = [["bytes", "blosc", "crc32c"]]
-    _check_array(group, "values", where, dtype, (n, n), [["bytes", "crc32c"]] if not manifest["compress"] else blosc)
+    codecs = [["bytes", "crc32c"]] if not manifest["compress"] else blosc
+    values = _check_array(group, "values", where, dtype, (n, n), codecs)
     try:
-        chunks = tuple(array_metadata(group, "values")["chunk_grid"]["configuration"]["chunk_shape"])
+        chunks = tuple(values["chunk_grid"]["configuration"]["chunk_shape"])
     except (KeyError, TypeError) as error:
         raise _unreadable(where, "values", f"its chunk_grid is damaged ({shown(error)})") from None
     if chunks != (tile, tile):
@@ -199,7 +200,11 @@ def check_arrays(group: Any, manifest: dict[str, Any], where: str) -> None:
     if manifest["state"] == "complete":
         _check_array(group, manifest.get("records", "records"), where, "float64", (side, side, 1), numbers)
         _check_array(group, manifest["checksums"]["array"], where, "int64", (side, side), numbers)
-    if "progress" in group:
+    try:
+        is_growing = "progress" in group
+    except Exception as error:  # Zarr has found something there that is no metadata
+        raise _unreadable(where, "progress", shown(error, limit=200)) from None
+    if is_growing:
         try:
             _check_array(group, "progress", where, "float64", (side, side, 1), numbers)
         except StoreError:
@@ -209,8 +214,8 @@ def check_arrays(group: Any, manifest: dict[str, Any], where: str) -> None:
 
 def _check_array(
     group: Any, name: str, where: str, dtype: str, least: tuple[int, ...], codecs: list[list[str]]
-) -> None:
-    """Raise unless an array has this type, at least this shape, and one of these chains of codecs."""
+) -> dict[str, Any]:
+    """Return the metadata of an array; raise unless it has this type, at least this shape, and one of these codecs."""
     try:
         metadata = array_metadata(group, name)
     except KeyError:
@@ -223,6 +228,7 @@ def _check_array(
         problem = f"its metadata are damaged ({shown(repr(error), limit=200)})"
     if problem:
         raise _unreadable(where, name, problem)
+    return metadata
 
 
 def _array_fault(metadata: dict[str, Any], dtype: str, least: tuple[int, ...], codecs: list[list[str]]) -> str:

@@ -29,6 +29,7 @@ import math
 import mmap
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -416,7 +417,7 @@ def storing(store: StoreLike, verb: Literal["written", "read"] = "written") -> I
     """
     try:
         yield
-    except (DasrelError, FileNotFoundError):
+    except DasrelError:
         raise
     except Exception as error:
         named = getattr(error, "filename", None)  # a file of this machine: a source, not the store
@@ -430,8 +431,10 @@ def storing(store: StoreLike, verb: Literal["written", "read"] = "written") -> I
 
 
 def is_of_storage(error: BaseException) -> bool:
-    """Tell whether an error comes from a package for remote storage; not all of their errors are OSErrors."""
-    return type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp", "s3fs", "gcsfs", "adlfs")
+    """Tell whether an error comes from a package for remote storage, or from Zarr, which was given half an object."""
+    packages = ("botocore", "aiobotocore", "aiohttp", "s3fs", "gcsfs", "adlfs")
+    below = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return type(error).__module__.partition(".")[0] in packages or any(name.startswith("zarr.") for name in below)
 
 
 def is_mapped(group: Any) -> bool:

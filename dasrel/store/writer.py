@@ -12,41 +12,37 @@ part writes what may still be missing and completes the store: the same bytes as
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
-from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dasrel import __version__
 from dasrel.errors import InputError, StoreError
-from dasrel.kernels.checks import PROGRESS_LENGTH, RECORD_LENGTH, TileStatistics, audit_of
-from dasrel.names import KINDS, explain_kinds, is_similarity
+from dasrel.kernels.checks import TileStatistics, audit_of
+from dasrel.names import KINDS, explain_kinds
+from dasrel.store import journal
 from dasrel.store.layout import FORMAT_VERSION, Layout
-from dasrel.store.matrix import Matrix, is_store, joined_names, open_matrix, read_manifest, sealed
+from dasrel.store.matrix import Matrix, is_store, open_matrix, read_manifest, sealed
+from dasrel.store.metadata import clear, create_group, remove_progress, split_progress, write_manifest, write_records
 from dasrel.store.options import Policy, Writing
 from dasrel.store.tile_files import (
     StoreLike,
     TileFiles,
     absolute_location,
     check_files,
-    checksum_text,
     default_tile,
     is_mapped,
     local_path,
     location,
-    open_group,
     storing,
-    zarr_store,
 )
-from dasrel.store.written import CHECKSUM, lost_tiles, read_progress, write_until_kept, written_and_kept
-from dasrel.util import Array, Names, progress
+from dasrel.store.written import lost_tiles, read_progress, write_until_kept
+from dasrel.util import Array, progress
 from dasrel.util.files import (
     PARTIAL,
     crc32c,
@@ -138,7 +134,7 @@ class Writer:
             provenance = {key: value for key, value in self.manifest["provenance"].items() if key != "modified"}
             self.manifest = sealed({**self.manifest, "provenance": provenance, "state": "complete"})
             write_manifest(self.store, self._group, self.manifest)
-        remove_progress(self._group, self.manifest)
+        remove_progress(self.store, self._group, self.manifest)
         return self._into_place()
 
     def _audit(self, checksum: str | None) -> None:
@@ -184,9 +180,7 @@ class Writer:
             local.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
         else:
-            # Objects are deleted, and what is left says that it may be overwritten.
-            attributes = {"dasrel": {**self.manifest, "state": "abandoned"}}
-            zarr.create_group(zarr_store(self.store), zarr_format=3, overwrite=True, attributes=attributes)
+            clear(self.store, self.manifest)
 
     def _fill_with_maximum(self, records: list[TileStatistics]) -> list[TileStatistics]:
         largest = max((r.maximum for r in records if r.pairs), default=-np.inf)
@@ -259,7 +253,12 @@ def begin_store(
 
 def _resumed(store: StoreLike, manifest: dict[str, Any], names: Array) -> Writer:
     """Continue a store that was begun with the same arguments; one that is complete has no missing tiles."""
-    begun, group = read_manifest(store, "r+")
+    try:
+        begun, group = read_manifest(store, "r+")
+    except StoreError:
+        if not journal.is_needed(store) or not journal.roll_back(store):
+            raise
+        begun, group = read_manifest(store, "r+")
     check_same(begun, manifest, store)
     if begun["state"] == "begun":  # killed before its arrays were made: there is nothing to keep
         return Writer(store, store, manifest, create_group(store, manifest, names, overwrite=True))
@@ -295,11 +294,18 @@ def check_target(store: StoreLike, writing: Writing) -> str | None:
 
     Cost: reads the manifest only. Call it before any work.
     """
-    if not is_store(store):
-        if not _is_vacant(store):
-            raise StoreError(f"{location(store)} exists and is not a dasrel store", remedy="choose another name")
-        return None
-    state = str(read_manifest(store)[0]["state"])
+    try:
+        if not is_store(store):
+            if not _is_vacant(store):
+                raise StoreError(f"{location(store)} exists and is not a dasrel store", remedy="choose another name")
+            return None
+        state = str(read_manifest(store)[0]["state"])
+    except StoreError:
+        if not journal.is_needed(store) or journal.copies(store) is None:
+            raise
+        if not writing.resume:
+            raise StoreError(f"{location(store)} is unfinished and damaged", remedy="say {resume=True}") from None
+        return "writing"  # its manifest was cut when it was put, and there is a copy
     if state != "abandoned" and not (writing.resume or writing.force or writing.part):
         remedy = "say {force=True} to replace it"
         if state != "complete":
@@ -331,112 +337,6 @@ def new_manifest(
         "state": "writing",
         "audit": None,
     }
-
-
-def create_group(place: StoreLike, manifest: dict[str, Any], names: Array, *, overwrite: bool = False) -> Any:
-    n, side = manifest["n_objects"], manifest["tile"]
-    n_blocks = math.ceil(n / side)
-    filters: tuple[Any, ...] = (Crc32cCodec(),)
-    if manifest["compress"] == "lz4":
-        filters = (
-            BloscCodec(cname="lz4", shuffle="shuffle", typesize=np.dtype(manifest["dtype"]).itemsize),
-            Crc32cCodec(),
-        )
-    try:
-        group = zarr.create_group(
-            zarr_store(place),
-            zarr_format=3,
-            overwrite=overwrite,
-            attributes={"dasrel": {**manifest, "state": "begun"}},
-        )
-    except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError):
-        raise StoreError(f"{location(place)} exists and is not a dasrel store", remedy="choose another name") from None
-    group.create_array(
-        "values", shape=(n, n), chunks=(side, side), dtype=manifest["dtype"], fill_value=float("nan"),
-        compressors=filters, dimension_names=("object", "other_object"), config={"write_empty_chunks": True},
-    )  # fmt: skip
-    ids = group.create_array("ids", shape=(n,), chunks=(n,), dtype=str, dimension_names=("object",))
-    ids[:] = names
-    if is_similarity(manifest["kind"]):
-        group.create_array(
-            "diagonal",
-            shape=(n,),
-            chunks=(side,),
-            dtype="float64",
-            fill_value=float("nan"),
-            dimension_names=("object",),
-            compressors=None,
-        )
-    group.create_array(
-        "progress", shape=(n_blocks, n_blocks, PROGRESS_LENGTH), chunks=(1, 1, PROGRESS_LENGTH),
-        dtype="float64", fill_value=float("nan"), compressors=None,
-    )  # fmt: skip
-    group.attrs["dasrel"] = manifest
-    return group
-
-
-def split_progress(rows: Array) -> tuple[Array, Array]:
-    """Return the records of the tiles and their checksums; -1 where there is no tile."""
-    checksums = rows[..., CHECKSUM]
-    return rows[..., :RECORD_LENGTH].copy(), np.where(np.isnan(checksums), -1, checksums).astype(np.int64)
-
-
-def write_records(
-    store: StoreLike, group: Any, suffix: str, rows: Array, checksums: Array, ids: Names
-) -> dict[str, Any]:
-    """Write the arrays `records` and `checksums` with this suffix; return the checksums of a store for its manifest.
-
-    Of storage that is not local they are read again, and the ids too: what it has lost is written again.
-    """
-    columns = {"columns": [field.name for field in fields(TileStatistics)]}
-    recorded = {"array": f"checksums{suffix}", "tiles": checksum_text(checksums), "records": checksum_text(rows)}
-    recorded["ids"] = checksum_text(joined_names(ids))
-
-    def write() -> None:
-        kept = group.create_array(
-            f"records{suffix}", shape=rows.shape, chunks=rows.shape, dtype="float64", overwrite=True, attributes=columns
-        )
-        kept[:] = rows
-        kept = group.create_array(
-            f"checksums{suffix}", shape=checksums.shape, chunks=checksums.shape, dtype="int64", fill_value=-1,
-            compressors=None, overwrite=True, config={"write_empty_chunks": True},
-        )  # fmt: skip
-        kept[:] = checksums
-
-    def is_kept() -> bool:
-        names = np.asarray(open_group(store)["ids"][: len(ids)])
-        if checksum_text(joined_names(names)) != recorded["ids"]:
-            group["ids"][: len(ids)] = np.array(ids, dtype=np.dtypes.StringDType())
-            return False
-        again = open_group(store)
-        return all(
-            checksum_text(np.asarray(again[f"{name}{suffix}"][:])) == recorded[key]
-            for name, key in (("records", "records"), ("checksums", "tiles"))
-        )
-
-    written_and_kept(store, write, is_kept, "records and ids")
-    if "diagonal" in group:
-        recorded["diagonal"] = checksum_text(np.asarray(group["diagonal"][: len(ids)]))
-    return recorded
-
-
-def write_manifest(store: StoreLike, group: Any, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a store, and see that it is there."""
-
-    def write() -> None:
-        group.attrs["dasrel"] = manifest
-
-    written_and_kept(store, write, lambda: dict(open_group(store).attrs).get("dasrel") == manifest, "the manifest")
-
-
-def remove_progress(group: Any, manifest: dict[str, Any]) -> None:
-    """Remove the records of the tiles being written, unless they are those of an append that is not finished.
-
-    All of them are removed, also where a process was killed that had removed no more than their metadata.
-    """
-    append: Any = group["progress"].attrs.get("append") if "progress" in group else None
-    if not isinstance(append, dict) or append.get("objects_before") != manifest["n_objects"]:
-        del group["progress"]
 
 
 def check_same(begun: dict[str, Any], wanted: dict[str, Any], store: StoreLike) -> None:

@@ -10,14 +10,15 @@ hour. Here a folder is listed, of a URL a prefix, and only what is there is read
 from __future__ import annotations
 
 import base64
+import json
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,7 +29,6 @@ from dasrel.store.tile_files import (
     StoreLike,
     TileFiles,
     is_in_memory,
-    is_of_storage,
     local_path,
     location,
     storing,
@@ -37,7 +37,7 @@ from dasrel.store.tile_files import (
 from dasrel.util import Array, parallel
 from dasrel.util.files import crc32c, md5_number
 from dasrel.util.reading import open_regular
-from dasrel.util.text import count_text, shown, some
+from dasrel.util.text import count_text, some
 
 ROUNDS = 4
 """Times that what was lost is written before the storage is given up."""
@@ -102,6 +102,20 @@ def contents(store: StoreLike, keys: Iterable[str]) -> dict[str, bytes]:
                 raise answer
             known[key] = bytes(answer)
     return known
+
+
+def whole_contents(store: StoreLike, sizes: Mapping[str, int | None]) -> dict[str, bytes]:
+    """Return the bytes of small objects that must be there with these sizes, or be JSON; raise if one is cut."""
+    found = contents(store, sizes)
+    for key, size in sizes.items():
+        content = found.get(key, b"")
+        try:
+            whole = len(content) == size if size is not None else bool(json.loads(content))
+        except ValueError:
+            whole = False
+        if not whole:
+            raise StoreError(f"{location(store)} cannot be read: {key} is missing or cut", remedy="run again")
+    return found
 
 
 def read_progress(files: TileFiles, first: int = 0) -> Array:
@@ -234,25 +248,44 @@ def write_until_kept(
         )
 
 
-def written_and_kept(store: StoreLike, write: Callable[[], Any], is_kept: Callable[[], bool], what: str) -> None:
-    """Write something small, and again until the storage has it; raise if it loses it always. Local files are kept."""
-    if local_path(store) is not None or is_in_memory(store):
-        write()
-        return
-    problem = ""
+def put_until_kept(store: StoreLike, objects: dict[str, bytes]) -> None:
+    """Put small objects, those again that the storage loses or cuts; raise with their names if it does so always."""
+    left = dict(objects)
     for _ in range(ROUNDS):
-        write()
-        try:
-            if is_kept():
-                return
-        except Exception as error:  # whatever Zarr says about a part of an array or of its metadata
-            if is_of_storage(error):
-                raise
-            problem = f" ({shown(error, limit=200)})"
+        for key, content in left.items():
+            _put(store, key, content)
+        there = contents(store, left)
+        left = {key: content for key, content in left.items() if there.get(key) != content}
+        if not left:
+            return
     raise StoreError(
-        f"{location(store)} does not keep what is written: {what}, {ROUNDS} times{problem}",
+        f"{location(store)} does not keep what is written: {some(left)}, {ROUNDS} times",
         remedy="what is there stays: when the storage is sound, run again with {resume=True}",
     )
+
+
+def _put(store: StoreLike, key: str, content: bytes) -> None:
+    remote = _file_system(store)
+    if remote is not None:
+        system, root = remote
+        system.pipe_file(f"{root}/{key}", content)
+        return
+    from zarr.buffer import default_buffer_prototype
+
+    value = default_buffer_prototype().buffer.from_bytes(content)
+    _waited(partial(cast(Any, store).set, key, value))
+
+
+def remove(store: StoreLike, keys: Iterable[str]) -> None:
+    """Remove objects of storage that is not local, those that are there."""
+    remote = _file_system(store)
+    for key in keys:
+        if remote is None:
+            _waited(partial(cast(Any, store).delete, key))
+            continue
+        system, root = remote
+        with suppress(FileNotFoundError):
+            system.rm_file(f"{root}/{key}")
 
 
 def _local(root: Path, prefix: str) -> dict[str, Listed]:

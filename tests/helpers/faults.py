@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import os
 import signal
@@ -213,15 +214,24 @@ def small_disk(path: Path, options: str) -> Iterator[Disk]:
 
 
 class Front:
-    """A proxy in front of a server, on loopback, that answers some requests itself: with errors, or too late.
+    """A proxy in front of a server, on loopback, that answers some requests itself: with errors, too late, or falsely.
 
     `fault` gets the method and the path of a request, and returns None to let it through, a status (an S3 error is
-    sent with it) or a number of seconds (below 100) after which the connection is closed without an answer.
+    sent with it), a number of seconds (below 100) after which the connection is closed without an answer, or a word:
+
+    lost      what is put is confirmed and not kept; what is asked for is said not to be there
+    short     half of what is put is kept; half of what is asked for is sent
+    repeated  what is put is put twice; what is asked for is answered as it was the last time
+    slow      the request is passed on after a while
     """
 
+    SLOW = 0.05
+
     def __init__(self, host: str, port: int) -> None:
-        self.fault: Callable[[str, str], float | None] = lambda method, path: None
-        self.seen: list[tuple[str, str, float | None, float]] = []
+        self.fault: Callable[[str, str], float | str | None] = lambda method, path: None
+        self.seen: list[tuple[str, str, float | str | None, float]] = []
+        self.sent: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}
+        """The last whole answer to each GET."""
         front = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -232,15 +242,36 @@ class Front:
 
             def handle_any(self) -> None:
                 body = self._body()
-                answer = front.fault(self.command, self.path)
-                front.seen.append((self.command, self.path, answer, time.monotonic()))
-                if answer is None:
-                    self._pass_on(body)
-                elif answer < 100:
-                    front.closing.wait(answer)
+                fault = front.fault(self.command, self.path)
+                front.seen.append((self.command, self.path, fault, time.monotonic()))
+                if isinstance(fault, str):
+                    self._lie(fault, body)
+                elif fault is None:
+                    self._answer(*self._asked(body))
+                elif fault < 100:
+                    front.closing.wait(fault)
                     self.close_connection = True
                 else:
-                    self._refuse(int(answer))
+                    self._refuse(int(fault))
+
+            def _lie(self, fault: str, body: bytes) -> None:
+                puts, old = self.command == "PUT", front.sent.get(self.path)
+                if fault == "slow":
+                    front.closing.wait(front.SLOW)
+                if fault == "lost" and not puts:
+                    return self._refuse(404)
+                if fault == "lost":
+                    return self._answer(200, [("ETag", f'"{hashlib.md5(body).hexdigest()}"')], b"")
+                if fault == "short" and puts:
+                    status, headers, _ = self._asked(body[: len(body) // 2])
+                    headers = [one for one in headers if one[0].lower() != "etag"]
+                    return self._answer(status, [*headers, ("ETag", f'"{hashlib.md5(body).hexdigest()}"')], b"")
+                if fault == "repeated" and puts:
+                    self._asked(body)
+                if fault == "repeated" and not puts and old is not None:
+                    return self._answer(*old)
+                status, headers, data = self._asked(body)
+                return self._answer(status, headers, data[: len(data) // 2] if fault == "short" else data)
 
             def _body(self) -> bytes:
                 if self.headers.get("Transfer-Encoding", "") != "chunked":
@@ -253,24 +284,34 @@ class Front:
                     pass
                 return b"".join(parts)
 
-            def _pass_on(self, body: bytes) -> None:
+            def _asked(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+                """Pass the request on; status, headers and body of the answer."""
                 inner = http.client.HTTPConnection(host, port)
-                words = {k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
+                dropped = ("transfer-encoding", "connection", "content-encoding", "x-amz-trailer")
+                words = {k: v for k, v in self.headers.items() if k.lower() not in dropped}
                 inner.request(self.command, self.path, body, {**words, "Content-Length": str(len(body))})
                 answer = inner.getresponse()
                 data = answer.read()
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
-                    if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                inner.close()
+                found = answer.status, answer.getheaders(), data
+                if self.command == "GET" and answer.status == 200:
+                    front.sent[self.path] = found
+                return found
+
+            def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+                self.send_response(status)
+                length = str(len(data))
+                for name, value in headers:
+                    if name.lower() == "content-length" and self.command == "HEAD":
+                        length = value
+                    elif name.lower() not in ("transfer-encoding", "connection", "content-length"):
                         self.send_header(name, value)
-                length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))
-                self.send_header("Content-Length", length or "0")
+                self.send_header("Content-Length", length)
                 self.end_headers()
                 self.wfile.write(data)
-                inner.close()
 
             def _refuse(self, status: int) -> None:
-                code = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied"}[status]
+                code = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 404: "NoSuchKey"}[status]
                 text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>not now</Message></Error>".encode()
                 text = b"" if self.command == "HEAD" else text
                 self.send_response(status)
@@ -284,6 +325,7 @@ class Front:
         self.closing = threading.Event()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *about: None  # type: ignore[method-assign]  # a client that has given up
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self._thread.start()
