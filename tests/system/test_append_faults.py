@@ -165,11 +165,11 @@ def test_a_reader_that_opens_while_an_append_ends(tmp_path: Path, monkeypatch: p
     assert (store / "progress").exists()
     check = manifest._check_array
 
-    def slow(group: Any, name: str, *rest: Any) -> None:
+    def slow(group: Any, name: str, *rest: Any) -> Any:
         if name == "progress":
             monkeypatch.undo()
             shutil.rmtree(store / "progress")  # as the append does at its end
-        check(group, name, *rest)
+        return check(group, name, *rest)
 
     monkeypatch.setattr(manifest, "_check_array", slow)
     matrix = open_matrix(store)

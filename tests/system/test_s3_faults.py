@@ -130,11 +130,11 @@ def given(front: Front, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def words(command: str, folder: Path, name: str) -> list[str]:
     url = f"s3://failing-matrices/{name}"
-    quiet = ["--no-picture", "--quiet"]
+    hard = ["--rule", "hard", "--clusters", "2", "--n-init", "1", "--max-iter", "2", "--no-picture", "--quiet"]
     return {
         "import": ["import", f"{folder}/d.npy", url, "--kind", "distance", "--tile", "16", "--quiet"],
         "append": ["append", url, f"{folder}/rows.npy", "--quiet"],
-        "cluster": ["cluster", url, f"{folder}/out", *"--rule hard --clusters 2 --n-init 1 --max-iter 2".split(), *quiet],
+        "cluster": ["cluster", url, f"{folder}/out", *hard],
     }[command]
 
 
