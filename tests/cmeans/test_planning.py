@@ -75,7 +75,7 @@ def test_a_matrix_and_a_cluster_that_are_not_there_are_planned_like_those_that_a
 
 def test_what_of_a_plan_cannot_be_known_is_asked_for(capfd) -> None:
     wrong = {
-        (): "the speed of reading a store that is not there is not known; give the bandwidth of the storage, such as 2GB",
+        (): "the speed of reading a store that .* is not known; give the bandwidth of the storage, such as 2GB",
         ("--bandwidth", "fast"): "bandwidth of the storage",
         ("--dask", "slurm:jobs=2"): "memory is missing",
         ("--dask", "mpi:memory=2GB"): "the number of workers is not in it; name workers, --workers",

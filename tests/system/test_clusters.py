@@ -30,6 +30,7 @@ from dasrel.cli import app
 from dasrel.engine.runtime import Runtime, connect
 from dasrel.errors import ClusterError
 from dasrel.kernels import native
+from tests.helpers.faults import small_disk
 from tests.helpers.processes import command, dask_cluster, dask_worker, end, refused, unmoved, why_no_slurm
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -126,6 +127,39 @@ def test_a_worker_that_does_not_see_the_files_is_named(
             assert np.array_equal(np.load(mine / "d.npy"), np.asarray(dasrel.open_matrix(store)))
         finally:
             end([blind])
+
+
+def test_two_commands_on_one_cluster_do_not_disturb_each_other(store: str, scheduler_file: str, tmp_path: Path) -> None:
+    """At the same time, of one store and of another: each has the bits that it has alone, here."""
+    other = tmp_path / "other.zarr"
+    dasrel.import_matrix(np.sqrt(np.asarray(dasrel.open_matrix(store))), other, kind="distance")
+    requested = ["--rule", "fcm1", "--clusters", "3", "--max-iter", "20", "--tol", "0", "--init", "random", "--quiet"]
+    jobs = {"one": store, "same": store, "other": str(other)}
+    begun = []
+    for name, source in jobs.items():
+        line = ["cluster", source, str(tmp_path / name), *requested, "--scheduler-file", scheduler_file]
+        begun.append(subprocess.Popen([sys.executable, "-m", "dasrel", *line]))
+    assert [process.wait(240) for process in begun] == [0, 0, 0]
+    for name, source in jobs.items():
+        assert app.run(["cluster", source, str(tmp_path / f"{name}-here"), *requested]) == 0
+        there, here = (np.load(tmp_path / folder / "memberships.npy") for folder in (name, f"{name}-here"))
+        assert np.array_equal(there, here)
+
+
+def test_a_worker_whose_own_disk_is_full_does_its_work(store: str, tmp_path: Path) -> None:
+    """Work needs no disk of a worker: tiles are pinned in half of its memory, below what Dask would write to disk."""
+    requested = ["--rule", "fcm1", "--clusters", "3", "--max-iter", "5", "--init", "random", "--quiet"]
+    assert app.run(["cluster", store, str(tmp_path / "here"), *requested]) == 0
+    with small_disk(tmp_path / "disk", "size=1m") as disk, dask_cluster(tmp_path, workers=0) as (file, _):
+        worker = dask_worker(Path(file), disk.path)
+        try:
+            with connect(Runtime(scheduler_file=file, workers=1)):
+                disk.fill()
+                assert app.run(["cluster", store, str(tmp_path / "there"), *requested]) == 0
+        finally:
+            end([worker])
+    here, there = (np.load(tmp_path / folder / "memberships.npy") for folder in ("here", "there"))
+    assert np.array_equal(there, here)
 
 
 def test_a_worker_of_another_version_or_without_dasrel_is_refused(

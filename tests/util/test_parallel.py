@@ -1,4 +1,4 @@
-"""Mapped files on the workers of a cluster: the same values as anywhere, and no more memory than was estimated; BLAS on one thread."""
+"""Mapped files on workers: the same values as anywhere, no more memory than was estimated; BLAS on one thread."""
 
 import json
 import mmap
