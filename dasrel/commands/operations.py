@@ -15,6 +15,7 @@ OPERATIONS: tuple[str, ...] = (
     "pairwise",
     "append",
     "audit",
+    "explore",
     "export",
     "cluster",
     "plan",

@@ -57,6 +57,12 @@ def finished_result(out: PathLike, wanted: dict[str, Any]) -> dict[str, Any] | N
     return result
 
 
+def write_json(path: Path, result: Any) -> None:
+    """Write a result as a JSON file, atomically."""
+    with replacing(path) as new:
+        new.write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
+
+
 @contextmanager
 def result_folder(target: Path, result: dict[str, Any], *, force: bool = False) -> Iterator[Path]:
     """Yield a folder to be filled, which becomes `target`, with its result.json, when the block ends without an error.
@@ -66,7 +72,7 @@ def result_folder(target: Path, result: dict[str, Any], *, force: bool = False) 
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(target, check=lambda: check_out(target, force=force)) as temporary:
         yield temporary
-        (temporary / "result.json").write_text(json.dumps(json_ready(result), indent=1) + "\n", encoding="utf-8")
+        write_json(temporary / "result.json", result)
 
 
 def versions() -> dict[str, str]:

@@ -98,6 +98,8 @@ COMMANDS = [
     ("density", "density d.zarr single --min-size 3"),
     ("predict", "predict single new.npy dense.csv --ids more.txt"),
     ("dry-run", "density d.zarr new --min-size 3 --dry-run"),
+    ("explore", "explore d.zarr explored --clusters 2,3"),
+    ("dry-run", "explore d.zarr new --clusters 2 --dry-run"),
     ("medoids", "medoids d.zarr medoids --clusters 2,3"),
     ("dry-run", "medoids d.zarr new --clusters 2 --dry-run"),
     ("neighbours", "neighbours d.zarr near --k 3"),
@@ -144,6 +146,8 @@ FILES = [
     ("condensed_tree.csv", "single/condensed_tree.csv"),
     ("dbscan.csv", "dense/dbscan.csv"),
     ("density-predicted.csv", "dense.csv"),
+    ("explore", "explored/result.json"),
+    ("agreement.csv", "explored/agreement.csv"),
     ("medoids", "medoids/result.json"),
     ("medoids-labels.csv", "medoids/labels.csv"),
     ("medoids.csv", "medoids/medoids.csv"),
@@ -188,6 +192,8 @@ result = "cluster/fcm1-clusters2"
 width = 2
 [density]
 min_size = 3
+[explore]
+clusters = [2]
 [medoids]
 clusters = [2]
 [neighbours]

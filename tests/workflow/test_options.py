@@ -30,6 +30,7 @@ COMMAND_ONLY = {
     "align": {"target", "checkpoint"},  # are in the folder of the workflow
     "demo": {"target"},
     "density": {"target", "checkpoint"},
+    "explore": {"target", "checkpoint"},
     "import": {"target"},
     "pairwise": {"target"},
     "append": {"features"},  # follow from the steps that the store was made by
@@ -49,12 +50,12 @@ TABLE_ONLY = {"spectrum": {"picture"}, "image": {"format"}, "demo": {"data"}}
 OTHER_DEFAULTS = {
     ("import", "kind"),  # the command explains the four kinds if it is missing
     ("align", "store"), ("append", "store"), ("cluster", "store"), ("euclideanize", "store"), ("export", "store"),
-    ("embed", "store"), ("density", "store"), ("image", "store"),
+    ("embed", "store"), ("density", "store"), ("explore", "store"), ("image", "store"),
     ("medoids", "store"), ("neighbours", "store"), ("outliers", "store"), ("spectrum", "store"),
     ("tree", "store"),  # the only matrix of the workflow, if there is one
     ("cluster", "every"), ("euclideanize", "every"), ("spectrum", "every"),  # as many scans as read some gigabytes
-    ("align", "every"), ("density", "every"), ("embed", "every"), ("medoids", "every"), ("outliers", "every"),
-    ("tree", "every"),
+    ("align", "every"), ("density", "every"), ("embed", "every"), ("explore", "every"), ("medoids", "every"),
+    ("outliers", "every"), ("tree", "every"),
 }  # fmt: skip
 
 
