@@ -124,7 +124,7 @@ def step_status(
         return StepStatus(step, "stale" if done else "pending", why, since=(done or {}).get("ended"))
     inputs = {key: before[name].content_hash(step.settings.get(key)) for key, name in step.uses.items()}
     for key, place in step.files.items():
-        if not read and "://" not in place and not _unchanged(known, Path(place)):
+        if not read and "://" not in place and os.path.exists(place) and not _unchanged(known, Path(place)):
             why = f"{key} may have changed: {shown(place, limit=200)}"
             return StepStatus(step, "stale" if done else "pending", why, since=(done or {}).get("ended"))
         try:

@@ -169,6 +169,15 @@ def test_plans_say_why(done_workflow: Path) -> None:
     assert (done_workflow / "w" / status.STATE).stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("option", ["--status", "--dry-run"])
+def test_an_input_that_is_missing_is_a_failure_before_anything_runs(tmp_path, here, option) -> None:
+    (tmp_path / "w.toml").write_text('[store]\npath = "none.zarr"\n[cluster]\nclusters = 2\n', encoding="utf-8")
+    done = here("run", tmp_path / "w.toml", option)
+    assert done.returncode == 1
+    assert "none.zarr does not exist" in done.stderr
+
+
+
 @pytest.mark.slow
 def test_a_step_that_fails_stops_only_what_uses_it(workflow_folder: Path) -> None:
     edit(workflow_folder / "w.toml", ("clusters = 2", "clusters = 99"))
