@@ -177,7 +177,6 @@ def test_an_input_that_is_missing_is_a_failure_before_anything_runs(tmp_path, he
     assert "none.zarr does not exist" in done.stderr
 
 
-
 @pytest.mark.slow
 def test_a_step_that_fails_stops_only_what_uses_it(workflow_folder: Path) -> None:
     edit(workflow_folder / "w.toml", ("clusters = 2", "clusters = 99"))
