@@ -52,7 +52,7 @@ from dasrel.util import limits, progress
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import RUNNING, as_number, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, versions, write_csv
-from dasrel.util.text import count_text, did_you_mean, group_sizes, path_text, shown, some
+from dasrel.util.text import count_text, did_you_mean, group_sizes, shown, some
 
 COMMAND = "align"
 MOST_CLUSTERS = 10
@@ -189,8 +189,7 @@ class Align(Operation):
         headline = f"{count_text(result['n_clusters'], 'cluster')} agree best with a kernel, {count_text(n, 'object')}"
         facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"),
                  ("widths", f"{result['widths']:,}"), scans_fact(result)]  # fmt: skip
-        return ResultPart("Alignment", path_text(source.path), headline, alignment_verdict(result), facts, sections,
-                          result.get("matrix"), n)  # fmt: skip
+        return ResultPart.of(source, "Alignment", headline, alignment_verdict(result), facts, sections)
 
 
 def _width(width: float | None, bounds: list[float] | None) -> str:

@@ -35,7 +35,7 @@ from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, versions, write_csv
-from dasrel.util.text import count_text, group_sizes, path_text, shown
+from dasrel.util.text import count_text, group_sizes, shown
 
 _run = partial(same, DensityRun)
 MOST_SIZES = 50
@@ -143,8 +143,7 @@ class DensityOperation(Operation):
         headline = f"{count_text(first['n_clusters'], 'cluster')} by density among {count_text(n, 'object')}"
         headline += f" at the first of {count_text(len(settings), 'setting')}" if len(settings) > 1 else ""
         facts = [("objects", f"{n:,}, kind {shown(result['kind'])}"), scans_fact(result)]
-        return ResultPart("Density", path_text(source.path), headline, verdict, facts,
-                          [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
+        return ResultPart.of(source, "Density", headline, verdict, facts, [*sections, *store_sections(source)])
 
 
 def _each(values: list[int] | None) -> list[int | None]:

@@ -35,7 +35,7 @@ from dasrel.util.files import replacing
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import WRITING, option, picture_option
 from dasrel.util.results import draw_or_warn, versions, write_csv
-from dasrel.util.text import count_text, path_text, shown, some
+from dasrel.util.text import count_text, shown, some
 
 NUMBER_BYTES = 20
 """Characters of a coordinate in a text file, at most, but for a few."""
@@ -128,8 +128,7 @@ class Embed(Operation):
         headline = f"Principal coordinates of {count_text(n, 'object')}, {count_text(count, 'axis', 'axes')}"
         facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"),
                  ("axes", f"{count}, {_share_text(result)}"), scans_fact(result)]  # fmt: skip
-        part = ResultPart("Embedding", path_text(source.path), headline, embedding_verdict(result), facts, sections,
-                          result.get("matrix"), n)  # fmt: skip
+        part = ResultPart.of(source, "Embedding", headline, embedding_verdict(result), facts, sections)
         part.source = source
         return part
 

@@ -37,7 +37,7 @@ from dasrel.util import Float
 from dasrel.util.limits import Cost, Output
 from dasrel.util.option_fields import RUNNING, memory_option, option, picture_option, same
 from dasrel.util.results import draw_or_warn, versions, write_csv
-from dasrel.util.text import count_text, group_sizes, path_text, shown
+from dasrel.util.text import count_text, group_sizes, shown
 
 _run = partial(same, MedoidRun)
 
@@ -118,8 +118,7 @@ class MedoidOperation(Operation):
             sections.append(Section("Number of clusters", [table("numbers", columns, numbers)]))
         headline = f"{count_text(result['n_clusters'], 'medoid')} of {count_text(n, 'object')}"
         facts = [("objects", f"{n:,}, kind {shown(result['kind'])}"), scans_fact(result)]
-        return ResultPart("Medoids", path_text(source.path), headline, _verdict(result), facts,
-                          [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
+        return ResultPart.of(source, "Medoids", headline, _verdict(result), facts, [*sections, *store_sections(source)])
 
 
 def _verdict(result: Result) -> list[Statement]:

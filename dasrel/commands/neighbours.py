@@ -30,7 +30,7 @@ from dasrel.store.matrix import Matrix, open_matrix
 from dasrel.util.limits import Cost, Output, Range, memory_limit
 from dasrel.util.option_fields import WRITING, memory_option, option
 from dasrel.util.results import versions
-from dasrel.util.text import count_text, path_text, shown
+from dasrel.util.text import count_text, shown
 
 K = 15
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
@@ -105,8 +105,9 @@ class NeighboursOperation(Operation):
         facts = [("objects", f"{n:,}, kind {shown(result['kind'])}"), ("pairs", f"{result['pairs']:,}"),
                  scans_fact(result)]  # fmt: skip
         sections = [Section("Neighbours", [listed, *downloads(source.file("pairs.parquet"), "pairs")])]
-        return ResultPart("Neighbours", path_text(source.path), headline, [Statement("info", text)], facts,
-                          [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
+        return ResultPart.of(
+            source, "Neighbours", headline, [Statement("info", text)], facts, [*sections, *store_sections(source)]
+        )
 
 
 @dataclass(eq=False)

@@ -220,8 +220,7 @@ class Outliers(Operation):
         if first.get("clusters"):
             headline += f", {count_text(first['clusters']['n_clusters'], 'cluster')} of any shape"
         facts = [("objects", f"{n:,}, kind {shown(result.get('kind', ''))}"), scans_fact(result)]
-        return ResultPart("Outliers", path_text(source.path), headline, verdict, facts,
-                          [*sections, *store_sections(source)], result.get("matrix"), n)  # fmt: skip
+        return ResultPart.of(source, "Outliers", headline, verdict, facts, [*sections, *store_sections(source)])
 
 
 def _sections(source: Source, setting: dict[str, Any], n: int, named: str) -> list[Section]:

@@ -53,7 +53,7 @@ from dasrel.util import Index, progress
 from dasrel.util.limits import Cost, Output, Range
 from dasrel.util.option_fields import memory_option, option, picture_option
 from dasrel.util.results import draw_or_warn, versions, write_csv
-from dasrel.util.text import count_text, path_text, shown, size_text
+from dasrel.util.text import count_text, shown, size_text
 
 INDICES = ("silhouette", "calinski_harabasz", "davies_bouldin", "within_between", "pearson_gamma")
 """The validity indices of the cuts."""
@@ -375,8 +375,7 @@ def _dendrogram_part(source: Source) -> ResultPart:
         ("read", f"{count_text(result['scans'], 'scan')}, {count_text(result['rounds'], 'round')} of merges"),
     ]
     verdict = linkage_verdict(result, best)
-    return ResultPart("Hierarchical clustering", path_text(source.path), headline, verdict, facts, sections,
-                      result.get("matrix"), n)  # fmt: skip
+    return ResultPart.of(source, "Hierarchical clustering", headline, verdict, facts, sections)
 
 
 # ------------------------------------------------------------------------------------------------------ a spanning tree
@@ -447,8 +446,7 @@ def _spanning_part(source: Source) -> ResultPart:
     facts = [("objects", f"{n:,}"), ("weights", f"{result['shortest']:g} to {result['longest']:g}, {result['units']}"),
              scans_fact(result)]  # fmt: skip
     headline = f"Minimum spanning tree of {count_text(n, 'object')}"
-    return ResultPart("Tree", path_text(source.path), headline, verdict, facts, [*sections, *store_sections(source)],
-                      result.get("matrix"), n)  # fmt: skip
+    return ResultPart.of(source, "Tree", headline, verdict, facts, [*sections, *store_sections(source)])
 
 
 OPERATION = TreeOperation()

@@ -302,13 +302,6 @@ def _check_part(
     return record
 
 
-def copy_transposed(tile: Array, out: Array) -> None:
-    """Copy the transpose of a tile to `out`, in blocks that stay in the processor's cache."""
-    for r in range(0, tile.shape[0], BLOCK):
-        for c in range(0, tile.shape[1], BLOCK):
-            out[c : c + BLOCK, r : r + BLOCK] = tile[r : r + BLOCK, c : c + BLOCK].T
-
-
 class _Scratch:
     """Scratch memory for the blocks of one tile: allocating it for each block would cost more than the checks."""
 

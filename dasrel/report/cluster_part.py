@@ -78,7 +78,7 @@ def cluster_part(source: Source, *, scan: bool = True) -> ResultPart:
         ("runs", f"{result['runs']:,}; {result['runs_converged']:,} converged"),
         ("scans", f"{result['scans']:,} in {time_text(result['seconds'])}"),
     ]  # fmt: skip
-    part = ResultPart("Clustering", path_text(source.path), headline, verdict, facts, sections, result.get("matrix"), n)
+    part = ResultPart.of(source, "Clustering", headline, verdict, facts, sections)
     part.source = source
     return part
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from dasrel.util.text import redacted, shown
+from dasrel.util.text import path_text, redacted, shown
 
 CELL, RAW = 80, 300
 """Characters of a text that a table shows, and that its CSV file has: names may have ten thousand."""
@@ -168,3 +168,10 @@ class ResultPart:
     anchor: str = field(default="")
     source: Any = None
     """What it was made from, where another part may be joined to it."""
+
+    @staticmethod
+    def of(source: Any, kind: str, headline: str, verdict: list[Statement], facts: list[tuple[str, str]],
+           sections: list[Section]) -> ResultPart:  # fmt: skip
+        """Return the part about a `Source`, whose values name its matrix and its number of objects."""
+        about = path_text(source.path), headline, verdict, facts, sections
+        return ResultPart(kind, *about, source.values.get("matrix"), source.values["n_objects"])

@@ -87,11 +87,3 @@ def figure_1(seed=0):
     noise = rng.uniform(-10, 10, (30, 2))
     truth = np.repeat([0, 1, 2, 3, 4, 5, -1], [30, 30, 30, 30, 60, 80, 30])
     return np.concatenate([*discs, banana, ring, noise]), truth
-
-
-def figure_2(seed=0):
-    """The synthetic data of section V-C: 400 points of a Gaussian, 20 and 10 outliers on either side."""
-    rng = np.random.default_rng(seed)
-    right = np.column_stack([rng.uniform(3, 10, 20), rng.uniform(-10, 10, 20)])
-    left = np.column_stack([rng.uniform(-10, -3, 10), rng.uniform(-10, 10, 10)])
-    return np.concatenate([rng.normal(size=(400, 2)), right, left])
