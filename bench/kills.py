@@ -7,8 +7,8 @@ is 1 if a resumed command failed or a file differs. A kill depends on the seed a
 `--kills 1` repeats one, and pieces of 100 can run one after another.
 
 The commands are import (from .npy, from text, and in place of an earlier store), pairwise, append (rows and features),
-cluster, spectrum, embed, euclideanize, tree, tree --linkage, outliers, and a workflow of several steps; some of them
-also on a local cluster of two worker processes. The moment is drawn from the time that the command takes undisturbed
+cluster, spectrum, embed, euclideanize, tree, tree --linkage, density, outliers, and a workflow of several steps; some
+of them also on a local cluster of two worker processes. The moment is drawn from the time that a command takes alone
 ("time"), or it is just before one of its file operations ("file"), since what is dangerous lies between two of these;
 on the cluster a worker may be killed in place of the client ("worker"). Every third command is killed again while it is
 being resumed. Then it is run with --resume to its end, and must exit with 0. Files are compared by their bytes; JSON
@@ -90,6 +90,7 @@ CASES = {
     "euclideanize": f"euclideanize base.zarr --method ultrametric --out e.npz {KEPT}",
     "tree": "tree base.zarr tree",
     "linkage": f"tree base.zarr links --linkage average --clusters 3 --no-picture {KEPT}",
+    "density": f"density base.zarr dense --min-size 5 {KEPT}",
     "outliers": f"outliers base.zarr odd --reject 0.05 {KEPT}",
     "workflow": "run w.toml",
     "import on workers": "import HERE/d.npy s.zarr --kind distance --tile 32 SCHEDULER",

@@ -225,7 +225,7 @@ def _file_source(path: Path) -> Source:
 
 
 def _workflow_sources(folder: Path) -> list[Found]:
-    state = read_json(folder / STATE)
+    state = read_json(folder / STATE, is_state=True)
     sources: list[Found] = [Source("workflow", folder, state)]
     for name, place in workflow_sources(folder, state):
         sources += [
@@ -252,13 +252,13 @@ def _saved(clustering: Clustering, folder: Path) -> Source:
 def _part(source: Found) -> ResultPart:
     if isinstance(source, Path):
         return other_parts.figures_part(source)
-    if source.kind == "workflow":
-        return workflow_part(source)
     try:
+        if source.kind == "workflow":
+            return workflow_part(source)
         part = _operation_of(source.kind).part(_with_command(source))
     except (DasrelError, OSError):
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else f"a value is not as it was written ({error})"
         raise damaged(source.path, why) from error
     if source.title:

@@ -81,17 +81,10 @@ MOST = 40
 """Results, and pictures, of a workflow that the page shows."""
 
 
-def _steps(folder: Path, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    steps = state.get("steps")
-    if not isinstance(steps, dict) or not all(isinstance(step, dict) for step in steps.values()):
-        raise damaged(folder / STATE, "it has no steps")
-    return steps
-
-
 def workflow_sources(folder: Path, state: dict[str, Any]) -> list[tuple[str, Path]]:
     """Return the steps that are done and have a result that exists, with its folder or file."""
     sources = []
-    for name, step in _steps(folder, state).items():
+    for name, step in state["steps"].items():
         done = step.get("done") or {}
         if done.get("kind") in (*RESULTS, *STORES):
             outputs = [folder / Path(str(output)).name for output in done.get("outputs") or {}]
@@ -101,7 +94,7 @@ def workflow_sources(folder: Path, state: dict[str, Any]) -> list[tuple[str, Pat
 
 def workflow_part(source: Source) -> ResultPart:
     """Return the part about a folder of `dasrel run`. Cost: no scan; reads the state of the steps."""
-    steps = _steps(source.path, source.values)
+    steps = source.values["steps"]
     rows, drawn, versions = [], [], set()
     unfinished, failed, slow = [], [], 0.0
     for name, step in steps.items():

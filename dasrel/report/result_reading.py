@@ -29,8 +29,10 @@ def damaged(path: PathLike, why: object) -> InputError:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file."""
+def read_json(path: Path, *, is_state: bool = False) -> dict[str, Any]:
+    """Read the JSON object of a result, or of the state of a workflow, by its model."""
+    from dasrel.util.records import ResultRecord, State, fault_of
+
     try:
         content = load_json(path)
     except OSError as error:
@@ -39,6 +41,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise damaged(path, f"it is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise damaged(path, "it is JSON, but no object")
+    if (fault := fault_of(State if is_state else ResultRecord, content)) is not None:
+        raise damaged(path, fault)
     return content
 
 

@@ -26,7 +26,8 @@ class LocalGroup:
         if about["zarr_format"] != 3 or about["node_type"] != "group":
             raise FileNotFoundError(f"{folder} is no Zarr group of format 3")
         self._folder = folder
-        self.attrs: dict[str, Any] = about.get("attributes") or {}
+        attributes = about.get("attributes")
+        self.attrs: dict[str, Any] = attributes if isinstance(attributes, dict) else {}
 
     def __contains__(self, name: str) -> bool:
         return (self._folder / name / "zarr.json").exists()

@@ -24,14 +24,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TextIO
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, Self, TextIO
 
 from dasrel.commands.base import Target
 from dasrel.errors import DasrelError, InputError, StoreError
 from dasrel.util.files import lock_owner, replacing
 from dasrel.util.reading import load_json, open_regular
+from dasrel.util.records import State, fault_of
 from dasrel.util.results import without_times
 from dasrel.util.text import redacted, shown, some
 from dasrel.workflow.schema import Step, Workflow, as_key, outputs
@@ -389,35 +388,6 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-class _Done(BaseModel):
-    """What is needed of the record of a step that is done."""
-
-    kind: str
-    key: str
-    parameters: dict[str, Any]
-    inputs: dict[str, str]
-    outputs: dict[str, str]
-    content: str
-    parts: dict[str, str]
-    ended: str
-
-
-class _Now(BaseModel):
-    """What is needed of the record of a step that was begun."""
-
-    status: Literal["running", "putting", "stopped", "failed"]
-    key: str
-    began: str
-    ended: str = ""
-    message: str = ""
-
-
-class _Record(BaseModel):
-    done: _Done | None = None
-    now: _Now | None = None
-    ours: list[str] = []
-
-
 class StateFile:
     """The state file of a workflow: the record of each step, and the content hashes of files.
 
@@ -431,16 +401,8 @@ class StateFile:
         try:
             content = load_json(path)
             version = content["version"]
-            if version == VERSION:
-                self.steps, self.files = dict(content["steps"]), dict(content["files"])
-                for record in self.steps.values():
-                    _Record.model_validate(record)
         except FileNotFoundError:
             return
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            fault = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
-            raise self._unreadable(fault) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._unreadable(error) from None
         if version != VERSION:
@@ -448,6 +410,9 @@ class StateFile:
                 f"the state {shown(path, limit=200)} has version {shown(version)}, this dasrel writes {VERSION}",
                 remedy="use the dasrel that wrote it, or another folder (out)",
             )
+        if (fault := fault_of(State, content)) is not None:
+            raise self._unreadable(fault)
+        self.steps, self.files = content["steps"], content["files"]
 
     def _unreadable(self, fault: Any) -> StoreError:
         return StoreError(

@@ -215,3 +215,25 @@ def test_a_wrong_value_of_report_is_refused(tmp_path: Path, here: Here) -> None:
     done = here("run", tmp_path / "w.toml")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "report: 'yes' is neither true nor false" in done.stderr
+
+
+OTHERS: tuple[Any, ...] = (None, True, -1, 2.5, 10**400, float("nan"), "x", [], {}, [[1]], {"x": 1}, ["x"])
+"""Values of every type that JSON has, in the place of others."""
+
+
+@pytest.mark.slow
+def test_a_value_of_another_type_is_one_line_or_does_not_matter(result: Path, tmp_path: Path, here: Here) -> None:
+    """Every key of a result, and of its first setting, in turn."""
+    file = result / "result.json"
+    good = json.loads(file.read_text())
+    places = [(good, name) for name in good] + [(good["settings"][0], name) for name in good["settings"][0]]
+    for k, (part, name) in enumerate(places):
+        kept = part[name]
+        for value in (OTHERS[k % len(OTHERS)], OTHERS[(5 * k + 3) % len(OTHERS)]):
+            part[name] = value
+            file.write_text(json.dumps(good))
+            done = here("report", result, "-o", tmp_path / "p.html", "--force")
+            lines = [line for line in done.stderr.splitlines() if "warning" not in line]
+            assert (done.returncode, len(lines)) in ((0, 0), (1, 1)), (name, value, done.stderr)
+            assert "unexpected" not in done.stderr, (name, value)
+        part[name] = kept

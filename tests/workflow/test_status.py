@@ -42,3 +42,28 @@ def test_a_damaged_record_is_named(tmp_path: Path, record: Any, fault: str) -> N
     path.write_text(json.dumps({"version": VERSION, "steps": {"one": record}, "files": {}}))
     with pytest.raises(StoreError, match=f"cannot be read .*{fault}.*move it"):
         StateFile(path)
+
+
+def test_a_state_with_values_of_another_type_is_refused_by_its_key(done_workflow: Path) -> None:
+    file = done_workflow / "w" / "run.state.json"
+    good = json.loads(file.read_text())
+    StateFile(file)
+    records = [record["done"] for record in good["steps"].values()]
+    named = ("kind", "key", "parameters", "inputs", "outputs", "content", "parts", "ended", "seconds", "result")
+    places = [(record, name) for record in records for name in named if record[name] is not None]
+    places += [(good["files"], name) for name in list(good["files"])[:2]] + [(good, "steps"), (good, "files")]
+    for part, name in places:
+        kept = part[name]
+        for value in (True, -1, 10**400, float("nan"), "x", [], [[1]], {"x": 1}, {"x": [1]}):
+            if isinstance(value, type(kept)) and value != {"x": [1]}:
+                continue  # another value of its own type
+            if isinstance(kept, float) and value == -1:
+                continue
+            part[name] = value
+            file.write_text(json.dumps(good))
+            if name in ("parameters", "result") and isinstance(value, dict):
+                StateFile(file)
+                continue
+            with pytest.raises(StoreError, match=r"run\.state\.json cannot be read \(.*(steps|files).*move it"):
+                StateFile(file)
+        part[name] = kept
