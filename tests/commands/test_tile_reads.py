@@ -53,6 +53,7 @@ COMMANDS = """
     predict c across.npy predicted.csv
     validity d.zarr c --permutations 99
     compare c rows
+    explore d.zarr explored --clusters 2-3
     spectrum d.zarr
     euclideanize d.zarr --method spread
     embed d.zarr axes
