@@ -388,8 +388,11 @@ def _with_tasks(fixed: int, task: int, limit: int) -> int:
 
 
 def expected_scans(relation: Relation, runs: Sequence[Run], *, judge: bool, memory: int | str | None = None) -> int:
-    """Return how many scans `cluster` takes, more or less. Cost: no tile is read."""
-    bundles, _ = split_by_memory(relation, planned_runs(runs), memory=limits.memory_limit(memory))
+    """Return how many scans `cluster` takes, more or less; 0 if that is not known. Cost: no tile is read."""
+    try:
+        bundles, _ = split_by_memory(relation, planned_runs(runs), memory=limits.memory_limit(memory))
+    except MemoryLimitError:
+        return 0  # runs may be fewer than planned: whether they fit is seen later
     return int(sum(scans.typical for scans in (_iterations(bundles), *_besides(runs, judge=judge))))
 
 

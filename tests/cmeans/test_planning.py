@@ -22,6 +22,8 @@ from dasrel.geometry.euclidean import euclidean_scans
 from dasrel.store.options import Writing
 from dasrel.util import limits
 from dasrel.util.limits import Range, limit_for
+from tests.helpers.commands import prepared
+from tests.helpers.faults import quiet
 from tests.helpers.matrices import distances, grouped_points
 from tests.helpers.runs import Run, grid
 
@@ -136,6 +138,17 @@ def test_scans_are_expected_as_planned(store, given) -> None:
     job = prepare_clustering(store, given, judge=True)
     planned = plan_clustering(store, given, judge=True, probe_seconds=0.01)
     assert expected_scans(job.relation, job.runs, judge=True) == planned.scans.typical
+    assert expected_scans(job.relation, job.runs, judge=True, memory=1000) == 0
+
+
+def test_the_time_left_is_told_from_the_first_scan(store, tmp_path) -> None:
+    seen = []
+    job = prepared("cluster", str(store), tmp_path / "out", n_clusters=[3], picture=False)
+    with watch(seen.append):
+        quiet(job.run)
+    assert seen[0].iterations is None
+    assert seen[0].expected is not None
+    assert seen[0].expected.now == 1
 
 
 @pytest.mark.slow(after=1)
