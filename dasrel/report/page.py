@@ -36,6 +36,8 @@ LIMIT = 1_000_000
 ROWS = (100, 40, 15, 5)
 """Rows of a table, at most; fewer where there are so many tables that the page would be too large."""
 TEMPLATES = Path(__file__).parent / "templates"
+OF_MATRIX = ("Matrix", "Spectrum", "Euclideanisation")
+"""Kinds of parts that say what the matrix is, not what is in it."""
 GENERATOR = '<meta name="generator" content="dasrel'
 """By which a page of dasrel is known."""
 
@@ -144,16 +146,18 @@ def _heading(parts: Sequence[ResultPart]) -> str:
         return parts[0].headline
     if parts[0].kind == "Workflow":
         return f"Workflow, {parts[0].headline}"
+    if parts[0].kind == "Exploration":
+        return parts[0].headline
     n = {part.n_objects for part in parts if part.n_objects}
     return f"{len(parts)} results" + (f", {count_text(n.pop(), 'object')}" if len(n) == 1 else "")
 
 
 def grouped(parts: list[ResultPart]) -> list[ResultPart]:
-    """Return the parts in the order given, those of the same matrix one after the other."""
+    """Return the parts in the order given, those of the same matrix one after the other, what the matrix is last."""
     matrices = list(dict.fromkeys(part.matrix for part in parts if part.matrix))
-    if len(matrices) < 2:
-        return parts
-    return sorted(parts, key=lambda part: matrices.index(part.matrix) if part.matrix else -1)
+    if len(matrices) > 1:
+        return sorted(parts, key=lambda part: matrices.index(part.matrix) if part.matrix else -1)
+    return sorted(parts, key=lambda part: part.kind in OF_MATRIX)
 
 
 def joined(parts: list[ResultPart]) -> list[ResultPart]:

@@ -58,6 +58,7 @@ def test_groups_that_all_methods_find(capsys: pytest.CaptureFixture[str]) -> Non
     expected = adjusted_rand_score(np.array(by_means)[kept], np.array(by_density)[kept])
     assert row["adjusted_rand_index"] == pytest.approx(expected)
     page = Path("out/page.html").read_text()
+    assert "<h1>3 groups, by c-means and by density alike</h1>" in page
     for text in (
         "3 groups, by c-means and by density alike",
         "Do the methods agree?",
