@@ -20,7 +20,7 @@ from dasrel.kernels.products import Parameter, Strips, View
 from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.layout import TileSource, unchanged
 from dasrel.store.matrix import Matrix, rows_of
-from dasrel.util import Array, Float, Names
+from dasrel.util import Array, Float, Names, parallel
 from dasrel.util.files import digest
 from dasrel.util.labelled import in_standard_order
 from dasrel.util.text import count_text
@@ -473,7 +473,8 @@ def read_rows(source: TileSource, positions: Positions, *, memory: int | str | N
 
     Cost: reads the tiles in whose rows or columns the objects lie, which is not counted as a scan; twice the result.
     """
-    if not positions.size or source.files.local_array is not None:
+    alone = parallel.active_client() is None  # a scan of so few tiles takes longer than reading them
+    if alone or not positions.size or source.files.local_array is not None:
         with unchanged(source):
             return rows_of(source.files, positions)
     chosen, places = np.unique(positions, return_inverse=True)

@@ -45,7 +45,14 @@ def test_rows_come_from_the_workers_before_and_after_tiles_are_pinned(matrix: Ma
 
 
 def test_only_the_tiles_of_their_strips_are_read_and_counted(matrix: Matrix) -> None:
-    """Two objects of one strip, and one of another: 13 tiles of each, one of which is of both."""
+    """Two objects of one strip, and one of another: 13 tiles of each."""
+    with watch() as meter:
+        read_rows(matrix, np.array([31, 38, 127]))
+    assert (meter.scans, meter.tiles, meter.bytes) == (0, 26, 26 * matrix.layout.tile_bytes)
+
+
+@pytest.mark.cluster
+def test_workers_read_a_tile_of_two_strips_once(matrix: Matrix, client: Any) -> None:
     with watch() as meter:
         read_rows(matrix, np.array([31, 38, 127]))
     assert (meter.scans, meter.tiles, meter.bytes) == (0, 25, 25 * matrix.layout.tile_bytes)
