@@ -174,8 +174,8 @@ class PreparedExploration(Prepared):
                     left_out[name] = str(error)
                     continue
                 seconds = round(time.perf_counter() - at, 3)
-                found = _found(name, results[name], self.matrix.n_objects)
-                parts.append({"name": name, "found": found, "scans": counted.scans, "seconds": seconds})
+                summary = _summary(name, results[name], self.matrix.n_objects)
+                parts.append({"name": name, "found": summary, "scans": counted.scans, "seconds": seconds})
         if "tree" not in results and self.matrix.n_objects > LARGEST_TREE:
             left_out["tree"] = f"of more than {LARGEST_TREE:,} objects `dasrel tree --linkage average` takes hours"
         agreement = _agreement(self._labels(out, results))
@@ -289,7 +289,7 @@ def _agreement(labels: dict[str, Index]) -> list[Result]:
     return rows
 
 
-def _found(name: str, result: Result, n: int) -> str:
+def _summary(name: str, result: Result, n: int) -> str:
     """Return a few words about what a part has found."""
     if name == "cluster":
         return count_text(result["recommended"]["n_clusters"], "cluster")
@@ -359,9 +359,9 @@ def _conclusions(results: dict[str, Result], agreement: list[Result], n: int) ->
     if "outliers" in results:
         setting = results["outliers"]["settings"][0]
         names = setting["outlier_ids"]
-        found = f": {some([shown(name) for name in names], total=setting['outliers'])}" if names else ""
+        named = f": {some([shown(name) for name in names], total=setting['outliers'])}" if names else ""
         number = count_text(setting["outliers"], "object") if setting["outliers"] else "No objects"
-        findings.append(f"{number} stand out as outliers{found}.")
+        findings.append(f"{number} stand out as outliers{named}.")
     if "spectrum" in results and results["spectrum"]["is_euclidean"] is False:
         share = results["spectrum"]["negative_share"]
         findings.append(f"The matrix is not Euclidean: negative eigenvalues are about {share:.1%} of all by size.")

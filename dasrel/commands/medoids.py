@@ -159,7 +159,7 @@ def _weights(path: str, matrix: Matrix) -> Float:
 
 @dataclass(eq=False)
 class PreparedMedoids(PreparedFolder):
-    """Medoids to be found and written."""
+    """Medoids to be searches and written."""
 
     matrix: Matrix
     job: MedoidJob
@@ -171,36 +171,36 @@ class PreparedMedoids(PreparedFolder):
 
         began = time.perf_counter()
         with watched(checkpoint, COMMAND):
-            found = self.job.run(checkpoint)
-            best, ids = found.best, [str(name) for name in self.matrix.ids]
-            rows = [_row(of) for of in found.results]
+            searches = self.job.run(checkpoint)
+            best, ids = searches.best, [str(name) for name in self.matrix.ids]
+            rows = [_row(of) for of in searches.results]
             columns, medoids = _table(best, ids)
             listed = [dict(zip(columns, row, strict=True)) for row in medoids[:LISTED]]
             result = {
                 **self.header, "n_objects": self.matrix.n_objects, "kind": self.matrix.kind,
-                "scans": found.scans, "batch": found.batch, "n_clusters": best.run.n_clusters,
+                "scans": searches.scans, "batch": searches.batch, "n_clusters": best.run.n_clusters,
                 "silhouette": _plain(best.silhouette), "sizes": best.sizes.tolist(), "medoids": listed, "numbers": rows,
                 "seconds": 0.0, "versions": versions(),
             }  # fmt: skip
             with self.folder(result) as folder:
-                self._write(found, best, ids, folder)
+                self._write(searches, best, ids, folder)
                 names = ["n_clusters", "objective", "mean_dissimilarity", "silhouette", "moves"]
                 write_csv(folder / "numbers.csv", names, [[row[name] for name in names] for row in rows])
-                for of in found.results if len(found.results) > 1 else []:
+                for of in searches.results if len(searches.results) > 1 else []:
                     own = folder / f"clusters{of.run.n_clusters}"
                     own.mkdir()
-                    self._write(found, of, ids, own)
+                    self._write(searches, of, ids, own)
                 if self.options.picture:
-                    draw_or_warn(draw_medoids, found, best, folder / "medoids.png")
+                    draw_or_warn(draw_medoids, searches, best, folder / "medoids.png")
                 result["seconds"] = round(time.perf_counter() - began, 3)
         return result
 
-    def _write(self, found: KMedoidsResult, of: MedoidResult, ids: list[str], folder: Path) -> None:
+    def _write(self, searches: KMedoidsResult, of: MedoidResult, ids: list[str], folder: Path) -> None:
         silhouettes = [""] * len(ids) if math.isnan(of.silhouette) else of.silhouettes.tolist()
         lines = zip(ids, of.labels.tolist(), of.distances.tolist(), silhouettes, strict=True)
         write_csv(folder / "labels.csv", ["id", "label", "distance", "silhouette"], lines)
         write_csv(folder / "medoids.csv", *_table(of, ids))
-        found.model(of).save(folder / "model.npz")
+        searches.model(of).save(folder / "model.npz")
 
     def cost(self) -> Cost:
         """Estimate the cost of `run`; raise `MemoryLimitError` where `run` would."""

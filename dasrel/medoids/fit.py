@@ -32,7 +32,7 @@ from dasrel.errors import InputError
 from dasrel.judging.groupings import silhouettes
 from dasrel.medoids.map import landmark_map
 from dasrel.medoids.run import MedoidRun
-from dasrel.medoids.swaps import GROUP, Found, first_medoids, swapped
+from dasrel.medoids.swaps import GROUP, Swapped, first_medoids, swapped
 from dasrel.partition.model import Model
 from dasrel.store.array_matrix import ArrayMatrix, as_matrix
 from dasrel.store.matrix import Matrix
@@ -222,15 +222,15 @@ class MedoidJob:
                              memory=self.memory)  # fmt: skip
         finalists = []
         for run in self.runs:
-            mine = sorted((found for (of, _), found in zip(starts, begun, strict=True) if of is run), key=_total)
-            finalists += [(run, found.medoids) for found in _different(mine)[:FINALISTS]]
+            mine = sorted((start for (of, _), start in zip(starts, begun, strict=True) if of is run), key=_total)
+            finalists += [(run, start.medoids) for start in _different(mine)[:FINALISTS]]
         label = f"medoids, {count_text(len(finalists), 'finalist')}"
         ended = parallel.run(search.finish, finalists, label=label, local=True, task_memory=search.finish_memory,
                              memory=self.memory)  # fmt: skip
         with parallel.single_threaded_blas():  # the same bits however many cores
             coordinates = landmark_map(block, batch, draw)
         del block, search
-        near = self._nearest(relation, [np.sort(found.medoids) for found in ended])
+        near = self._nearest(relation, [np.sort(finalist.medoids) for finalist in ended])
         best = [
             min((mine for (of, _), mine in zip(finalists, near, strict=True) if of is run), key=self._objective)
             for run in self.runs
@@ -338,13 +338,13 @@ class _Nearest:
     distances: Float
 
 
-def _total(found: Found) -> float:
-    return found.total
+def _total(swapped_set: Swapped) -> float:
+    return swapped_set.total
 
 
-def _different(found: list[Found]) -> list[Found]:
+def _different(sets: list[Swapped]) -> list[Swapped]:
     """Return each set of medoids once."""
-    return list({tuple(sorted(of.medoids.tolist())): of for of in reversed(found)}.values())[::-1]
+    return list({tuple(sorted(of.medoids.tolist())): of for of in reversed(sets)}.values())[::-1]
 
 
 def _stands_for(block: Array, weights: Float) -> Float:
@@ -374,7 +374,7 @@ class _Search:
         """Bytes that a finalist takes."""
         return 4 * len(self.batch) * 6 * GROUP
 
-    def start(self, item: tuple[MedoidRun, int]) -> Found:
+    def start(self, item: tuple[MedoidRun, int]) -> Swapped:
         """Return medoids of a start, positions in the matrix."""
         run, number = item
         draw = np.random.default_rng(np.random.SeedSequence((run.random_state, number, run.n_clusters)))
@@ -386,10 +386,10 @@ class _Search:
         within = self.block[np.ix_(candidates, self.batch[candidates])]
         weights = self.weights[candidates]
         first = first_medoids(within, weights, run.n_clusters, draw)
-        found = swapped(within[rows], weights[rows], first)
-        return Found(self.batch[candidates[found.medoids]], found.total)
+        best = swapped(within[rows], weights[rows], first)
+        return Swapped(self.batch[candidates[best.medoids]], best.total)
 
-    def finish(self, item: tuple[MedoidRun, Index]) -> Found:
+    def finish(self, item: tuple[MedoidRun, Index]) -> Swapped:
         """Return the medoids of a finalist, all objects as candidates."""
         _, medoids = item
         return swapped(self.block, self.weights, medoids)

@@ -23,7 +23,7 @@ GAIN = 1e-6
 MOST_PASSES = 100
 
 
-class Found(NamedTuple):
+class Swapped(NamedTuple):
     """Medoids, and the weighted sum of the dissimilarities of the batch to the nearest of them."""
 
     medoids: Index
@@ -54,7 +54,7 @@ def first_medoids(block: Array, weights: Float, n_clusters: int, draw: np.random
     return np.array(medoids, dtype=np.int64)
 
 
-def swapped(block: Array, weights: Float, medoids: Index) -> Found:
+def swapped(block: Array, weights: Float, medoids: Index) -> Swapped:
     """Swap medoids and other columns until no swap lowers the sum.
 
     Parameters
@@ -86,7 +86,7 @@ def swapped(block: Array, weights: Float, medoids: Index) -> Found:
                 medoids, state, unchanged = tried, after, 0
                 continue
         unchanged, k = unchanged + 1, (k + 1) % len(groups)
-    return Found(medoids, float((weights * block[rows[:, None], medoids].min(axis=1)).sum()))
+    return Swapped(medoids, float((weights * block[rows[:, None], medoids].min(axis=1)).sum()))
 
 
 class _State(NamedTuple):

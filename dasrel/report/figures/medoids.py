@@ -23,16 +23,16 @@ NAMED = 30
 """Medoids whose names are written, at most."""
 
 
-def draw_medoids(found: KMedoidsResult, result: MedoidResult, path: Path) -> None:
+def draw_medoids(searches: KMedoidsResult, result: MedoidResult, path: Path) -> None:
     """Draw a map of the objects with the medoids of a result as a PNG file; beside it the results of several numbers of
     clusters, or the silhouettes of the clusters. Cost: no scan.
     """
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=[1.3, 1])
-    _draw_map(left, found, result)
-    if len({of.run.n_clusters for of in found.results}) > 1:
-        _draw_numbers(right, found, result)
+    _draw_map(left, searches, result)
+    if len({of.run.n_clusters for of in searches.results}) > 1:
+        _draw_numbers(right, searches, result)
     else:
         _draw_clusters(right, result)
     figure.suptitle(
@@ -47,18 +47,18 @@ def _colours(labels: Any) -> list[str]:
     return [CLUSTERS[int(k) % len(CLUSTERS)] for k in labels]
 
 
-def _draw_map(axes: Any, found: KMedoidsResult, result: MedoidResult) -> None:
+def _draw_map(axes: Any, searches: KMedoidsResult, result: MedoidResult) -> None:
     n = len(result.labels)
     draw = np.random.default_rng(0)
     kept = draw.permutation(n) if n <= DRAWN else draw.choice(n, DRAWN, replace=False)
-    x, y = found.coordinates.T
+    x, y = searches.coordinates.T
     size = float(np.clip(22_000 / len(kept), 3, 30))
     axes.scatter(x[kept], y[kept], s=size, c=_colours(result.labels[kept]), edgecolors="white",
                  linewidths=0.3 if n <= 5_000 else 0)  # fmt: skip
     at = result.medoids
     axes.scatter(x[at], y[at], s=170, marker="*", c=_colours(range(len(at))), edgecolors="black", linewidths=1.0)
     for k, position in enumerate(at[:NAMED].tolist()):
-        name = shown(found.matrix.ids[position], limit=14)
+        name = shown(searches.matrix.ids[position], limit=14)
         axes.annotate(f"{k}: {name}", (x[position], y[position]), xytext=(5, 6), textcoords="offset points", fontsize=8,
                       bbox=BEHIND)  # fmt: skip
     axes.set_aspect("equal", adjustable="datalim")
@@ -68,8 +68,8 @@ def _draw_map(axes: Any, found: KMedoidsResult, result: MedoidResult) -> None:
     axes.set_ylabel("axis 2")
 
 
-def _draw_numbers(axes: Any, found: KMedoidsResult, result: MedoidResult) -> None:
-    order = sorted(found.results, key=lambda of: of.run.n_clusters)
+def _draw_numbers(axes: Any, searches: KMedoidsResult, result: MedoidResult) -> None:
+    order = sorted(searches.results, key=lambda of: of.run.n_clusters)
     counts = [of.run.n_clusters for of in order]
     axes.plot(counts, [of.silhouette for of in order], "o-", color="tab:blue")
     axes.plot(result.run.n_clusters, result.silhouette, "o", markersize=13, fillstyle="none", color="black")
