@@ -45,7 +45,17 @@ def main() -> None:
         # Threads may be in the middle of a task that takes minutes. A store can be left at any moment, so we do.
         sys.stderr.flush()
         os._exit(code)
+    _end_zarr()
     sys.exit(code)
+
+
+def _end_zarr() -> None:
+    """Wait for Zarr's thread: at exit Zarr gives it a fifth of a second, and prints a traceback after that."""
+    sync = sys.modules.get("zarr.core.sync")
+    loop, thread = (getattr(sync, name, [None])[0] for name in ("loop", "iothread"))
+    if loop is not None and thread is not None:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

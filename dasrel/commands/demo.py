@@ -215,7 +215,7 @@ def _cluster(store: Path, out: Path, truth: NDArray[Any], picture: Path, force: 
 
     options = ClusterOptions(
         n_clusters=list(CLUSTERS), entropy_weight=[WEIGHT], n_init=STARTS, init=["random"], on_negative="heal",
-        tol=1e-2, choose=CHOOSE, picture=False,
+        stop="memberships", tol=1e-2, choose=CHOOSE, picture=False,
     )  # fmt: skip
     prepared = CLUSTER.prepare(str(store), Target(out, force=force), options)
     result, clustering = prepared.run(), prepared.clustering

@@ -42,7 +42,6 @@ COMMANDS = """
     cluster d.zarr pictured --rule fcm1 --clusters 3 --euclideanize spread --picture
     plan d.zarr --clusters 3 --probe 0.01
     medoids d.zarr medoids --clusters 2-3
-    explore d.zarr explored --clusters 2-3
     align d.zarr a --clusters 2-3 --n-init 2
     outliers d.zarr o --reject 0.05
     outliers d.zarr segments --width 2 --reject 0.05 --clusters

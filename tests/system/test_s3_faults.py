@@ -36,7 +36,7 @@ def front(s3_server: tuple[str, int]) -> Iterator[Front]:
         patch.setattr(s3fs.S3FileSystem, "read_timeout", 1)
         patch.setattr(s3fs.S3FileSystem, "retries", 3)
         s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("failing-matrices")
+        s3fs.S3FileSystem().makedirs("failing-matrices", exist_ok=True)  # by an earlier module in this process
         yield made
         s3fs.S3FileSystem.clear_instance_cache()
     with pytest.MonkeyPatch.context() as patch:
