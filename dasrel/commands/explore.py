@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -153,9 +154,11 @@ class PreparedExploration(Prepared):
 
     def run(self, checkpoint: Checkpoint | None = None) -> Result:
         """Make every part that is not there, compare them, and write the page. Cost: that of the parts."""
-        if self.finished is not None:
-            return self.finished
         began, out = time.perf_counter(), Path(self.target.path)
+        if self.finished is not None:
+            if not (out / "page.html").is_file():  # a process was killed before it was written
+                self._write_page(out, [part["name"] for part in self.finished["parts"]])
+            return self.finished
         (out / "result.json").unlink(missing_ok=True)  # with force: it is unfinished from now on
         out.mkdir(parents=True, exist_ok=True)
         results: dict[str, Result] = {}
@@ -190,9 +193,16 @@ class PreparedExploration(Prepared):
         columns = ["first", "second", "adjusted_rand_index", "objects", "first_groups", "second_groups"]
         write_csv(out / "agreement.csv", columns, [[row[name] for name in columns] for row in agreement])
         write_json(out / "result.json", result)
-        pages = [out, *(out / FOLDERS[name] for name in results if name in FOLDERS)]
-        write_report([*pages, *([out / SPECTRUM] if "spectrum" in results else [])], out / "page.html", force=True)
+        self._write_page(out, list(results))
+        for name, folder in FOLDERS.items():  # of an earlier exploration, which this one replaces
+            if name not in results and (out / folder / "result.json").is_file():
+                shutil.rmtree(out / folder)
         return result
+
+    def _write_page(self, out: Path, names: list[str]) -> None:
+        """Write the page about the parts that were made."""
+        parts = [out / FOLDERS.get(name, SPECTRUM) for name in names]
+        write_report([out, *parts], out / "page.html", force=True)
 
     def _wanted(self) -> Iterator[str]:
         """Yield the parts to be made, in order."""
@@ -206,6 +216,8 @@ class PreparedExploration(Prepared):
         Options, memory = operation(name).Options, self.options.memory
         if name == "cluster":
             counts = [count for count in self.options.n_clusters if count < self.matrix.n_objects]
+            if not counts:
+                raise InputError(f"there are only {count_text(self.matrix.n_objects, 'object')}")
             seed = self.options.random_state
             return Options(n_clusters=counts, random_state=seed, on_negative="heal", memory=memory)
         if name == "tree":
@@ -228,10 +240,13 @@ class PreparedExploration(Prepared):
         """Return the result of a part, which is made if it is not there."""
         file = Path(self.target.path, SPECTRUM)
         if name == "spectrum" and self.target.resume and file.is_file():
-            return read_json(file)
+            known = read_json(file)
+            if known.get("matrix") == self.header["matrix"]:
+                return known
         with self._prepared(name, results) as prepared:
             result = prepared.run(checkpoint if operation(name).saves else None)
         if name == "spectrum":
+            result |= {"matrix": self.header["matrix"]}
             write_json(file, result)
         return result
 
@@ -322,16 +337,20 @@ def _conclusions(results: dict[str, Result], agreement: list[Result], n: int) ->
     cluster, density = results.get("cluster"), results.get("density")
     structure = (cluster or {}).get("structure") or {}
     chance = structure.get("p_value") is None or structure["p_value"] >= CHANCE
+    tested = structure.get("p_value") is not None
     count = cluster["recommended"]["n_clusters"] if cluster else 0
     dense, noise = _dense(density)
     both = rows.get((NAMES["cluster"], NAMES["density"]))
     same = both is not None and (both["adjusted_rand_index"] or 0) >= AGREE
     if cluster is None and density is None:
         answer = "Neither c-means nor density was tried."
-    elif chance and (dense < 2 or noise > MOSTLY):
+    elif chance and (dense < 2 or noise > MOSTLY) and tested:
         answer = f"No clusters: the {n:,} objects have no more structure than chance gives, and no dense groups apart."
+    elif chance and (dense < 2 or noise > MOSTLY):
+        answer = f"No dense groups among the {n:,} objects; whether there are compact ones was not tested."
     elif chance:
-        answer = f"{dense:,} dense groups stand apart, of other shapes than c-means looks for: look at density first."
+        others = ", of other shapes than c-means looks for" if tested else ""
+        answer = f"{dense:,} dense groups stand apart{others}: look at density first."
     elif dense < 2:
         answer = f"{count_text(count, 'group')} that touch: more structure than chance, and no gaps of density between."
     elif both is not None and same and both["first_groups"] == both["second_groups"]:

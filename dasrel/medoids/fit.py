@@ -51,7 +51,7 @@ LEAST, PER_CLUSTER = 256, 10
 START_BATCH, START_CANDIDATES = 1_024, 2_048
 """Objects of the batch that starts use, and candidates among them."""
 FINALISTS = 3
-"""Starts of each search that go on with all objects as candidates."""
+"""Starts of each search that continue with all objects as candidates."""
 MOVE = 1e-9
 """A medoid moves to an object whose sum is smaller by this share at least: less is rounding."""
 MOST_STEPS = 100

@@ -83,6 +83,22 @@ def test_noise_has_no_clusters_and_moons_are_left_to_density(capsys: pytest.Capt
 
 
 @pytest.mark.slow
+def test_what_was_not_tested_is_not_said_and_what_is_replaced_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    D = distances(uniform_points(60, 4))
+    less = ["--leave-out", "tree,outliers,embed,spectrum", "--clusters", "2"]
+    explored(D, capsys, *less)
+    assert Path("out/clusters").is_dir()
+    Path("out/page.html").unlink()  # as if killed before it was written
+    assert app.run(["explore", "d.zarr", "out", "--resume", *less]) == 0
+    assert Path("out/page.html").is_file()
+    result = explored(D, capsys, "--leave-out", "cluster,tree,outliers,embed,spectrum", "--force")
+    assert result["answer"] == "No dense groups among the 60 objects; whether there are compact ones was not tested."
+    assert not Path("out/clusters").exists()
+    result = explored(np.array([[0.0, 1.0], [1.0, 0.0]]), capsys, *less, "--force")
+    assert result["left_out"]["cluster"] == "there are only 2 objects"
+
+
+@pytest.mark.slow
 def test_an_interrupted_exploration_is_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     D = distances(grouped_points(90, groups=3, apart=9.0))
     explored(D, capsys, "--clusters", "2,3")

@@ -43,7 +43,7 @@ class Failing(MemoryFileSystem):  # type: ignore[misc]
             super().pipe_file(path, bytes(value)[: len(value) // 2], mode, **more)
 
     @classmethod
-    def mend(cls, first: float = np.inf) -> None:
+    def repair(cls, first: float = np.inf) -> None:
         cls.puts.clear()
         cls.first = first
 
@@ -51,10 +51,10 @@ class Failing(MemoryFileSystem):  # type: ignore[misc]
 @pytest.fixture
 def storage() -> Iterator[type[Failing]]:
     fsspec.register_implementation("failing", Failing, clobber=True)
-    Failing.mend()
+    Failing.repair()
     yield Failing
     Failing.store.clear()
-    Failing.mend()
+    Failing.repair()
 
 
 def begin(kind: str, compress: Any = None, **more: Any) -> Matrix:
@@ -74,10 +74,10 @@ def kept() -> dict[str, bytes]:
 
 
 def put_back(objects: dict[str, bytes]) -> None:
-    Failing.mend()
+    Failing.repair()
     Failing.store.clear()
     Failing().pipe(objects)
-    Failing.mend()
+    Failing.repair()
 
 
 CASES = [(kind, compress, cut) for cut in (True, False) for kind, compress in (("kernel", None), ("distance", "lz4"))]
@@ -92,10 +92,10 @@ def test_an_import_whose_puts_fail(storage: Any, kind: str, compress: Any, cut: 
     assert not [key for key in whole if "before" in key]
     for k in [int(count * share) for share in first] or range(count):
         put_back({})
-        storage.mend(first=k)
+        storage.repair(first=k)
         with pytest.raises(StoreError):
             begin(kind, compress)
-        storage.mend()
+        storage.repair()
         begin(kind, compress, resume=True)
         assert kept() == whole, k
 
@@ -105,16 +105,16 @@ def test_an_import_whose_puts_fail(storage: Any, kind: str, compress: Any, cut: 
 def test_an_append_whose_puts_fail(storage: Any, kind: str, compress: Any, cut: bool, first: list[float]) -> None:
     begin(kind, compress)
     old = kept()
-    storage.mend()
+    storage.repair()
     grow(kind)
     whole, count, storage.cut = kept(), len(storage.puts), cut
     assert not [key for key in whole if "before" in key]
     for k in [int(count * share) for share in first] or range(count):
         put_back(old)
-        storage.mend(first=k)
+        storage.repair(first=k)
         with pytest.raises(StoreError):
             grow(kind)
-        storage.mend()
+        storage.repair()
         grow(kind, resume=True)
         assert kept() == whole, k
     values = VALUES if kind == "distance" else 100 - VALUES
@@ -134,10 +134,10 @@ def test_what_a_damaged_store_says_without_resume(storage: Any) -> None:
     count = len(storage.puts)
     put_back({})
     storage.cut = True
-    storage.mend(first=count - 1)  # the last put is that of the manifest
+    storage.repair(first=count - 1)  # the last put is that of the manifest
     with pytest.raises(StoreError, match=r"does not keep what is written: zarr\.json, 4 times"):
         begin("distance")
-    storage.mend()
+    storage.repair()
     with pytest.raises(StoreError, match=r"m\.zarr is unfinished and damaged; say resume=True"):
         begin("distance")
     with pytest.raises(StoreError, match=r"m\.zarr cannot be opened"):
